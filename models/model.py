@@ -213,11 +213,12 @@ class Model(nn.Module):
         self.calibrate(unpacked_curves(state_dict.get(f"{prefix}saved_calibration")))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
         """Called once before training with all rows of the train split, on the host; targets in their own units.
 
-        What a model keeps of them (counts of items, say) goes into buffers, so that it is saved with the weights; the
-        buffers' shapes must be known from inputs and settings, or be restored in `_load_from_state_dict`.
+        lists: the list columns of these rows. What a model keeps of them (counts of items, say) goes into buffers, so
+        that it is saved with the weights; the buffers' shapes must be known from inputs and settings, or be restored in
+        `_load_from_state_dict`.
         """
 
     def origins(self, earlier: Model, rows: Sequence[Tensor]) -> dict[nn.Parameter, Tensor]:

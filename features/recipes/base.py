@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gigabatch.features.columns.lists import is_list_type, list_types
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.row_bytes import RowBytes
@@ -92,7 +93,7 @@ class RawFiles:
         As of `read_files`. A check reads as the recipe does, so that the rows are kept for the recipe (`FileCache`).
     roles
         By column: `category`, `number`, `time`, `label`, `weight`, `key` or `group`. Text without one is a category,
-        what else has none a number.
+        a column of lists is a `list`, or `weights` where its elements are float32; what else has none is a number.
     tasks
         Of columns of role `label`: binary, multiclass or regression.
     filled
@@ -129,7 +130,10 @@ class RawFiles:
 
     def role(self, name: str) -> str:
         """What a column is."""
-        return self.roles.get(name, "category" if self.dtypes.get(name) == "string" else "number")
+        dtype = self.dtypes.get(name, "")
+        if is_list_type(dtype):
+            return "weights" if list_types(dtype)[0] == "float32" else "list"
+        return self.roles.get(name, "category" if dtype == "string" else "number")
 
     def read(self, engine: str, path: str, cache: FileCache | None = None) -> Any:
         """The rows of one file, as the recipe gets them."""

@@ -26,13 +26,13 @@ from torch.nn import functional
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 
 
 @dataclass(frozen=True)
-class AutoIntSettings:
+class AutoIntSettings(PoolingSettings):
     """Settings of AutoInt.
 
     Parameters
@@ -57,6 +57,8 @@ class AutoIntSettings:
         In each hidden layer.
     numeric : str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -143,7 +145,7 @@ class AutoInt(Model):
     def __init__(self, inputs: ModelInputs, settings: AutoIntSettings) -> None:
         super().__init__(inputs, settings)
         dim = settings.embedding_dim
-        self.fields = FieldEmbeddings(inputs, dim, numeric=settings.numeric)
+        self.fields = FieldEmbeddings(inputs, dim, numeric=settings.numeric, pooling=settings.pooling)
         width = settings.num_heads * settings.head_dim
         self.interacting = nn.ModuleList(
             InteractingLayer(width if layer else dim, settings) for layer in range(settings.num_layers)

@@ -24,14 +24,14 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 STRUCTURES = ("parallel", "stacked")
 
 
 @dataclass(frozen=True)
-class CrossNetworkSettings:
+class CrossNetworkSettings(PoolingSettings):
     """Settings of DCN-V2. W is the width of the input row: all embedded ids and the floats.
 
     Parameters
@@ -57,6 +57,8 @@ class CrossNetworkSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -156,7 +158,8 @@ class DCN(Model):
 
     def __init__(self, inputs: ModelInputs, settings: CrossNetworkSettings) -> None:
         super().__init__(inputs, settings)
-        self.row = InputRow(inputs, settings.embedding_dim, True, settings.numeric, settings.numeric_width)
+        numeric = settings.numeric, settings.numeric_width
+        self.row = InputRow(inputs, settings.embedding_dim, True, *numeric, settings.pooling)
         width = self.row.width
         self.cross = CrossLayers(width, settings.cross_layers, settings.rank, settings.experts)
         self.deep = mlp(width, settings.layers, None, settings.dropout, settings.batch_norm)

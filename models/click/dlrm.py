@@ -21,14 +21,14 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, rows_of, tables_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 INTERACTIONS = ("dot", "cat")
 
 
 @dataclass(frozen=True)
-class DLRMSettings:
+class DLRMSettings(PoolingSettings):
     """Settings of DLRM.
 
     Parameters
@@ -49,6 +49,8 @@ class DLRMSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -124,7 +126,7 @@ class DLRM(Model):
             f"model dlrm: {len(num_ids)} id columns and {inputs.num_floats} floats make one vector, which has no pair. "
             "Give it another column, or choose another model.",
         )
-        self.tables = tables_of(inputs, dim)
+        self.tables = tables_of(inputs, dim, pooling=settings.pooling)
         self.float_norm = float_norm(inputs)
         self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)
         self.bottom = self._bottom(inputs, settings) if inputs.num_floats else None

@@ -23,12 +23,12 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
-class EntireSpaceSettings:
+class EntireSpaceSettings(PoolingSettings):
     """Settings of the entire-space model.
 
     Parameters
@@ -45,6 +45,8 @@ class EntireSpaceSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -98,7 +100,8 @@ class EntireSpace(Model):
 
     def __init__(self, inputs: ModelInputs, settings: EntireSpaceSettings) -> None:
         super().__init__(inputs, settings)
-        self.row = InputRow(inputs, settings.embedding_dim, True, settings.numeric, settings.numeric_width)
+        numeric = settings.numeric, settings.numeric_width
+        self.row = InputRow(inputs, settings.embedding_dim, True, *numeric, settings.pooling)
         self.towers = nn.ModuleList(
             mlp(self.row.width, settings.layers, 1, settings.dropout, settings.batch_norm)
             for _ in range(inputs.num_outputs)

@@ -32,7 +32,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, one_of
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows, lists_of
 from gigabatch.models.whole_batch import whole_batch
@@ -43,7 +43,7 @@ LOSSES = ("tri", "plain")
 
 
 @dataclass(frozen=True)
-class FCNSettings:
+class FCNSettings(PoolingSettings):
     """Settings of FCN.
 
     Parameters
@@ -67,6 +67,8 @@ class FCNSettings:
         Of each cross layer's outputs, in training.
     numeric : str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -181,7 +183,9 @@ class FCN(Model):
 
     def __init__(self, inputs: ModelInputs, settings: FCNSettings) -> None:
         super().__init__(inputs, settings)
-        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, numeric=settings.numeric)
+        self.fields = FieldEmbeddings(
+            inputs, settings.embedding_dim, numeric=settings.numeric, pooling=settings.pooling
+        )
         width = self.fields.num_fields * settings.embedding_dim
         self.networks = nn.ModuleList(
             CrossNetwork(width, inputs.num_outputs, name == "linear", settings) for name in NETWORKS[settings.networks]

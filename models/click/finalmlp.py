@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +25,14 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp, one_of
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 GATES = ("auto", "user", "item", "context", "learned", "none")
 
 
 @dataclass(frozen=True)
-class FinalMLPSettings:
+class FinalMLPSettings(PoolingSettings):
     """Settings of FinalMLP.
 
     Parameters
@@ -47,13 +48,15 @@ class FinalMLPSettings:
     num_heads : int, default 10
         Parts of the fusion; divides the last width of both streams.
     first_gate, second_gate : str, default 'auto'
-        What the stream's feature selection looks at. `user`, `item`: the columns of that entity. `context`: those of
-        neither. `learned`: a vector that is the same for every row. `none`: no selection. `auto`: the user's columns
-        for the first and the item's for the second where the inputs name them, else `learned`.
+        What the stream's feature selection looks at. `user`, `item`: the columns of that entity, lists among them.
+        `context`: those of neither. `learned`: a vector that is the same for every row. `none`: no selection. `auto`:
+        the user's columns for the first and the item's for the second where the inputs name them, else `learned`.
     gate_layers : tuple of int, default (400,)
         Widths of the hidden layers of the gates.
     numeric : str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -98,15 +101,15 @@ class FeatureSelection(nn.Module):
 
     def __init__(self, inputs: ModelInputs, kind: str, settings: FinalMLPSettings) -> None:
         super().__init__()
-        self.ids, self.floats = _columns(inputs, kind)
-        dim, num_fields = settings.embedding_dim, len(inputs.num_ids) + inputs.num_floats
+        self.columns = _columns(inputs, kind)
+        dim, num_fields = settings.embedding_dim, len(inputs.num_ids) + len(inputs.lists) + inputs.num_floats
         if kind == "learned":
             self.fields = None
             self.vector = nn.Parameter(torch.zeros(dim))
             width = dim
         else:
-            part = ModelInputs(tuple(inputs.num_ids[place] for place in self.ids), len(self.floats))
-            self.fields = FieldEmbeddings(part, dim, columns=self.ids)
+            part, own = _part(inputs, self.columns), self.columns
+            self.fields = FieldEmbeddings(part, dim, columns=own.ids, pooling=settings.pooling, list_places=own.lists)
             width = self.fields.num_fields * dim
         self.gate = mlp(width, settings.gate_layers, num_fields * dim)
 
@@ -114,7 +117,9 @@ class FeatureSelection(nn.Module):
         """ids [B, C], floats [B, F] -> weights [B, N d], or [N d] where they are the same for every row."""
         if self.fields is None:
             return 2 * torch.sigmoid(self.gate(self.vector))
-        vectors = self.fields(_taken(ids, self.ids), _taken(floats, self.floats))
+        own = self.columns
+        chosen = [lists[place] for place in own.lists]
+        vectors = self.fields(_taken(ids, own.ids), _taken(floats, own.floats), chosen)
         return 2 * torch.sigmoid(self.gate(vectors.flatten(1)))
 
 
@@ -160,10 +165,13 @@ class FinalMLP(Model):
     """
 
     Settings = FinalMLPSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: FinalMLPSettings) -> None:
         super().__init__(inputs, settings)
-        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, numeric=settings.numeric)
+        self.fields = FieldEmbeddings(
+            inputs, settings.embedding_dim, numeric=settings.numeric, pooling=settings.pooling
+        )
         width = self.fields.num_fields * settings.embedding_dim
         self.first_selection = _selection(inputs, settings.first_gate, "user", settings)
         self.second_selection = _selection(inputs, settings.second_gate, "item", settings)
@@ -175,10 +183,10 @@ class FinalMLP(Model):
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        vectors = self.fields(ids, floats).flatten(1)
+        self.require_inputs(ids, floats, lists)
+        vectors = self.fields(ids, floats, lists).flatten(1)
         first, second = (
-            vectors if selection is None else vectors * selection(ids, floats)
+            vectors if selection is None else vectors * selection(ids, floats, lists)
             for selection in (self.first_selection, self.second_selection)
         )
         return self.fusion(self.first(first), self.second(second)).float()
@@ -191,21 +199,46 @@ def _selection(inputs: ModelInputs, gate: str, entity: str, settings: FinalMLPSe
     return None if gate == "none" else FeatureSelection(inputs, gate, settings)
 
 
-def _columns(inputs: ModelInputs, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Places among the ids and among the floats of the columns that a gate looks at; `ModelError` if there are none."""
+class _Columns(NamedTuple):
+    """Places among the ids, the floats and the lists."""
+
+    ids: tuple[int, ...] = ()
+    floats: tuple[int, ...] = ()
+    lists: tuple[int, ...] = ()
+
+
+def _columns(inputs: ModelInputs, kind: str) -> _Columns:
+    """The columns that a gate looks at; `ModelError` if there are none."""
     if kind == "learned":
-        return (), ()
+        return _Columns()
     if kind == "context":
-        found = inputs.context_ids, inputs.context_floats
+        found = _Columns(inputs.context_ids, inputs.context_floats, inputs.context_lists)
     else:
         entity = getattr(inputs, kind)
-        found = ((), ()) if entity is None else (entity.ids, entity.floats)
-    if not (found[0] or found[1]):
+        found = _Columns() if entity is None else _Columns(entity.ids, entity.floats, entity.lists)
+    if not any(found):
         raise ModelError(
             f"finalmlp: a gate looks at the columns of {kind}, but the inputs name none. Name the entities in the "
             "recipe's settings (features.entities), or set the gate to auto, learned or none."
         )
     return found
+
+
+def _part(inputs: ModelInputs, columns: _Columns) -> ModelInputs:
+    """The inputs of these columns alone: a list whose vocabulary is that of a column that is none of them has a table
+    of its own there, or that of an earlier list with this vocabulary."""
+    num_ids = len(inputs.num_ids)
+    owners = list(range(num_ids))  # of each column, ids then lists, whose vocabulary it has
+    for place, item in enumerate(inputs.lists):
+        owners.append(num_ids + place if item.shares is None else owners[item.shares])
+    there = {owners[place]: own for own, place in enumerate(columns.ids)}
+    lists = []
+    for own, place in enumerate(columns.lists, len(columns.ids)):
+        owner = owners[num_ids + place]
+        lists.append(replace(inputs.lists[place], shares=there.get(owner)))
+        there.setdefault(owner, own)
+    sizes = tuple(inputs.num_ids[place] for place in columns.ids)
+    return ModelInputs(sizes, len(columns.floats), lists=tuple(lists))
 
 
 def _taken(values: Tensor, places: tuple[int, ...]) -> Tensor:

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
-class FactorizationMachineSettings:
+class FactorizationMachineSettings(PoolingSettings):
     """Settings of the factorization machine.
 
     Parameters
@@ -33,6 +33,8 @@ class FactorizationMachineSettings:
         Numbers in the vector of a value.
     numeric : str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -42,7 +44,7 @@ class FactorizationMachineSettings:
     Examples
     --------
     >>> FactorizationMachineSettings(embedding_dim=8)
-    FactorizationMachineSettings(embedding_dim=8, numeric='bins')
+    FactorizationMachineSettings(pooling='mean', embedding_dim=8, numeric='bins')
     """
 
     embedding_dim: int = 16
@@ -98,8 +100,9 @@ class FactorizationMachine(Model):
     def __init__(self, inputs: ModelInputs, settings: FactorizationMachineSettings) -> None:
         super().__init__(inputs, settings)
         self.float_norm = float_norm(inputs)
-        self.linear = LinearTerms(inputs, batch_norm=False, numeric=linear_numeric(settings.numeric))
-        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, batch_norm=False, numeric=settings.numeric)
+        dim, numeric, pooling = settings.embedding_dim, settings.numeric, settings.pooling
+        self.linear = LinearTerms(inputs, batch_norm=False, numeric=linear_numeric(numeric), pooling=pooling)
+        self.fields = FieldEmbeddings(inputs, dim, batch_norm=False, numeric=numeric, pooling=pooling)
         self.pairs = PairTerms(settings.embedding_dim, inputs.num_outputs)
 
     @property

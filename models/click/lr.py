@@ -14,29 +14,32 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import LinearTerms, one_of
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.fields import LinearTerms, check_settings, one_of
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
-class LogisticRegressionSettings:
+class LogisticRegressionSettings(PoolingSettings):
     """Settings of logistic regression.
 
     Parameters
     ----------
     numeric : str, default 'plain'
         `bins` adds to each float's line a function that is linear in each of its quantile bins.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Examples
     --------
     >>> LogisticRegressionSettings()
-    LogisticRegressionSettings(numeric='plain')
+    LogisticRegressionSettings(pooling='mean', numeric='plain')
     """
 
     numeric: str = "plain"
 
     def __post_init__(self) -> None:
+        check_settings(self)
         one_of("numeric", self.numeric, ("plain", "bins"))
 
 
@@ -66,7 +69,7 @@ class LogisticRegression(Model):
 
     def __init__(self, inputs: ModelInputs, settings: LogisticRegressionSettings) -> None:
         super().__init__(inputs, settings)
-        self.linear = LinearTerms(inputs, numeric=settings.numeric)
+        self.linear = LinearTerms(inputs, numeric=settings.numeric, pooling=settings.pooling)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""

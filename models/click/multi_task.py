@@ -24,7 +24,7 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp, one_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 STRUCTURES = ("shared_bottom", "mmoe")
@@ -32,7 +32,7 @@ NUM_EXPERTS = 8
 
 
 @dataclass(frozen=True)
-class MultiTaskSettings:
+class MultiTaskSettings(PoolingSettings):
     """Settings of the multi-task model.
 
     Parameters
@@ -55,6 +55,8 @@ class MultiTaskSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -118,7 +120,8 @@ class MultiTask(Model):
         gated = settings.structure == "mmoe"
         num_experts = (settings.num_experts or NUM_EXPERTS) if gated else 1
         network = partial(mlp, dropout=settings.dropout, batch_norm=settings.batch_norm)
-        self.row = InputRow(inputs, settings.embedding_dim, True, settings.numeric, settings.numeric_width)
+        numeric = settings.numeric, settings.numeric_width
+        self.row = InputRow(inputs, settings.embedding_dim, True, *numeric, settings.pooling)
         self.experts = nn.ModuleList(network(self.row.width, settings.layers, None) for _ in range(num_experts))
         # The gates of all tasks are one linear layer.
         self.gates = nn.Linear(self.row.width, inputs.num_outputs * num_experts, bias=False) if gated else None

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
-class ProgressiveLayeredExtractionSettings:
+class ProgressiveLayeredExtractionSettings(PoolingSettings):
     """Settings of progressive layered extraction.
 
     Parameters
@@ -54,6 +54,8 @@ class ProgressiveLayeredExtractionSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -143,7 +145,8 @@ class ProgressiveLayeredExtraction(Model):
 
     def __init__(self, inputs: ModelInputs, settings: ProgressiveLayeredExtractionSettings) -> None:
         super().__init__(inputs, settings)
-        self.row = InputRow(inputs, settings.embedding_dim, True, settings.numeric, settings.numeric_width)
+        numeric = settings.numeric, settings.numeric_width
+        self.row = InputRow(inputs, settings.embedding_dim, True, *numeric, settings.pooling)
         widths = (self.row.width, *settings.layers)
         last = len(settings.layers) - 1
         self.extraction = nn.ModuleList(

@@ -31,13 +31,13 @@ from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings
 from gigabatch.models.layers.members import mean_of_members
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows, lists_of
 
 
 @dataclass(frozen=True)
-class QNNSettings:
+class QNNSettings(PoolingSettings):
     """Settings of QNN-alpha.
 
     Parameters
@@ -59,6 +59,8 @@ class QNNSettings:
         `QNN.training_loss`. Without dropout there is one.
     numeric : str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -132,7 +134,9 @@ class QNN(Model):
 
     def __init__(self, inputs: ModelInputs, settings: QNNSettings) -> None:
         super().__init__(inputs, settings)
-        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, numeric=settings.numeric)
+        self.fields = FieldEmbeddings(
+            inputs, settings.embedding_dim, numeric=settings.numeric, pooling=settings.pooling
+        )
         num_fields = self.fields.num_fields
         self.layers = nn.Sequential(*(QuadraticLayer(num_fields, settings) for _ in range(settings.num_layers)))
         self.output = OutputLinear(num_fields * settings.embedding_dim, inputs.num_outputs)

@@ -26,7 +26,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, linear_numeric, mlp
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 PRIME = (1 << 31) - 1  # hashes are below it, so that a product of two fits in int64
@@ -34,7 +34,7 @@ BASE = 1_103_515_245  # where the polynomial is evaluated: any number in (0, PRI
 
 
 @dataclass(frozen=True)
-class WideDeepSettings:
+class WideDeepSettings(PoolingSettings):
     """Settings of Wide & Deep.
 
     Parameters
@@ -56,6 +56,8 @@ class WideDeepSettings:
         weight of its own; where there are more than `cross_buckets`, combinations share weights by a hash.
     cross_buckets : int, default 262144
         The most weights of one cross.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -206,24 +208,26 @@ class WideDeep(Model):
     """
 
     Settings = WideDeepSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: WideDeepSettings) -> None:
         super().__init__(inputs, settings)
         self.float_norm = float_norm(inputs)
         self.crosses = Crosses(inputs.num_ids, settings.crosses, settings.cross_buckets)
-        wide_inputs = replace(inputs, num_ids=(*inputs.num_ids, *self.crosses.sizes))
+        wide_inputs = _with_columns(inputs, self.crosses.sizes)
         columns = (*range(len(inputs.num_ids)), *(None for _ in settings.crosses))
         kind = linear_numeric(settings.numeric)
-        self.wide = LinearTerms(wide_inputs, batch_norm=False, columns=columns, numeric=kind)
-        self.row = InputRow(inputs, settings.embedding_dim, False, settings.numeric, settings.numeric_width)
+        self.wide = LinearTerms(wide_inputs, False, columns, numeric=kind, pooling=settings.pooling)
+        numeric = settings.numeric, settings.numeric_width
+        self.row = InputRow(inputs, settings.embedding_dim, False, *numeric, settings.pooling)
         self.deep = mlp(self.row.width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats, lists)
         normed = self.float_norm(floats)
-        wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), normed, given=floats)
-        return wide + self.deep(self.row(ids, normed, given=floats)).float()
+        wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), normed, lists, given=floats)
+        return wide + self.deep(self.row(ids, normed, lists, given=floats)).float()
 
     def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
         """As `Model.table_ids`, with the crosses."""
@@ -234,9 +238,20 @@ class WideDeep(Model):
     def origins(self, earlier: Model, rows: Sequence[Tensor]) -> dict[nn.Parameter, Tensor]:
         """As `Model.origins`, and of the crosses' tables."""
         assert isinstance(earlier, WideDeep)
-        crosses = self.wide.tables.weights[len(self.inputs.num_ids) :]
+        num_ids = len(self.inputs.num_ids)
+        crosses = self.wide.tables.weights[num_ids : num_ids + len(self.crosses.sizes)]
         found = self.crosses.origins(earlier.crosses, rows)
         return super().origins(earlier, rows) | dict(zip(crosses, found, strict=True))
+
+
+def _with_columns(inputs: ModelInputs, sizes: Sequence[int]) -> ModelInputs:
+    """The inputs with more id columns, of these sizes, behind their own."""
+    num_ids = len(inputs.num_ids)
+    lists = tuple(
+        replace(item, shares=item.shares + len(sizes)) if item.shares is not None and item.shares >= num_ids else item
+        for item in inputs.lists
+    )  # a list's place among all columns is behind those of the ids
+    return replace(inputs, num_ids=(*inputs.num_ids, *sizes), lists=lists)
 
 
 def _digits(numbers: Tensor, sizes: Sequence[int]) -> list[Tensor]:

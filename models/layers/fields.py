@@ -32,7 +32,7 @@ class FieldEmbeddings(nn.Module):
 
     batch_norm: normalise the floats first, without scale and shift, which v_f would repeat; False where the model has
         normalised them (`float_norm`).
-    columns: as of `EmbeddingTables`, where `inputs` are a part of the model's.
+    columns, list_places: as of `EmbeddingTables`, where `inputs` are a part of the model's.
     numeric, numeric_start: kind of the `NumericEmbedding`, and what its first weights are multiplied with.
     """
 
@@ -45,11 +45,12 @@ class FieldEmbeddings(nn.Module):
         numeric: str = "plain",
         numeric_start: float = 1.0,
         pooling: str = "mean",
+        list_places: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.dim = dim
         self.num_fields = len(inputs.num_ids) + len(inputs.lists) + inputs.num_floats
-        self.tables = tables_of(inputs, dim, columns, pooling)
+        self.tables = tables_of(inputs, dim, columns, pooling, list_places)
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
         vectors = torch.randn(inputs.num_floats, dim).fmod_(2).mul_(0.01)
         self.float_vectors = nn.Parameter(vectors) if inputs.num_floats else None
@@ -164,11 +165,17 @@ def rows_of(tables: Callable[..., Tensor], ids: Tensor, lists: Sequence[Jagged])
 
 
 def tables_of(
-    inputs: ModelInputs, dim: int, columns: Sequence[int | None] | None = None, pooling: str = "mean"
+    inputs: ModelInputs,
+    dim: int,
+    columns: Sequence[int | None] | None = None,
+    pooling: str = "mean",
+    list_places: Sequence[int] | None = None,
 ) -> EmbeddingTables:
-    """Tables of `dim` columns for all id and list columns."""
+    """Tables of `dim` columns for all id and list columns; the rest as of `EmbeddingTables`."""
     widths = [dim] * len(inputs.table_sizes)
-    return EmbeddingTables(inputs.num_ids, widths, columns=columns, lists=inputs.lists, pooling=pooling)
+    return EmbeddingTables(
+        inputs.num_ids, widths, columns=columns, lists=inputs.lists, pooling=pooling, list_places=list_places
+    )
 
 
 def float_norm(inputs: ModelInputs) -> nn.Module:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -95,6 +95,24 @@ def pooled_plainly(lists: Jagged, table: Tensor, pooling: str) -> Tensor:
         return total / lists.offsets.diff().clamp(min=1).to(total.dtype)[:, None]
     sums = weights.new_zeros(num_lists).index_add(0, owners, weights.abs())
     return torch.where(sums > 0, 1 / torch.where(sums > 0, sums, 1.0), 0.0)[:, None] * total
+
+
+class TakenLists(NamedTuple):
+    """Some lists of a column; a `Jagged`."""
+
+    ids: Tensor
+    offsets: Tensor
+    weights: Tensor | None = None
+
+
+def taken_lists(lists: Jagged, places: Tensor) -> TakenLists:
+    """The lists at these places, int64 [B], in their order. On a GPU the host waits once, for the number of ids."""
+    starts, lengths = lists.offsets[places], lists.offsets.diff()[places]
+    offsets = functional.pad(lengths.cumsum(0), (1, 0))
+    total = int(offsets[-1])
+    shift = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+    chosen = shift + torch.arange(total, device=shift.device)
+    return TakenLists(lists.ids[chosen], offsets, None if lists.weights is None else lists.weights[chosen])
 
 
 def list_places(lists: Jagged) -> Tensor:

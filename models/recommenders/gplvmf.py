@@ -246,7 +246,7 @@ class GPLVMF(Model):
             dict(zip(self.kernel_floats, kernel.floats.tolist(), strict=True)),
         )
 
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
         """Keep up to `max_rows_per_user` rows of each user, and the targets' mean and deviation."""
         self.require_inputs(ids, floats)
         require(len(targets) == 1, f"gplvmf: one target is needed, {len(targets)} are given.")

@@ -361,7 +361,7 @@ class TwoTower(Model):
             self._has_log_q = True
         return table.index_select(0, keys)
 
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
         """Count the items of the positives among the train rows [N, C]; one that does not occur counts once, as it may
         yet come."""
         if self._corrects:

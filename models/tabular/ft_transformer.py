@@ -1,6 +1,7 @@
 """FT-Transformer: every column becomes a token, and a Transformer gathers them in one token that predicts.
 
-    T_j = b_j + x_j w_j of a float, b_j + e_j[id_j] of an id; T = (T_1, ..., T_N, CLS)               feature tokenizer
+    T_j = b_j + x_j w_j of a float, b_j + e_j[id_j] of an id, b_j + the mean of a list's e_j[id]
+    T = (T_1, ..., T_N, CLS)                                                                         feature tokenizer
     T = T + attention(norm(T)),  T = T + W_2 ReGLU(W_1 norm(T)),  ReGLU(a, b) = a ReLU(b)            each block
     output = W ReLU(norm(T_CLS))
 
@@ -9,7 +10,7 @@ Gorishniy, Rubachev, Khrulkov and Babenko, Revisiting Deep Learning Models for T
 only the CLS token is computed in the last. Use it for tables of up to some hundred thousand rows whose signal is in the
 floats: it is the slowest of the shelf, with attention among all columns at every row.
 
-Shapes: B rows of a batch, C id columns, F float columns, N = C + F, d token_dim, O outputs.
+Shapes: B rows of a batch, C id columns, L lists, F float columns, N = C + L + F, d token_dim, O outputs.
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.dropout import Dropout
-from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number
+from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number, rows_of, tables_of
 from gigabatch.models.layers.numeric import NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
-class FTTransformerSettings:
+class FTTransformerSettings(PoolingSettings):
     """Settings of FT-Transformer; defaults are the authors'.
 
     Parameters
@@ -54,6 +54,8 @@ class FTTransformerSettings:
         Of what is added to the tokens, in training.
     numeric : str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -89,16 +91,16 @@ class FTTransformerSettings:
 
 
 class FeatureTokenizer(nn.Module):
-    """Ids and floats to tokens, each with a bias of its column's own: [B, N, d].
+    """Ids, lists and floats to tokens, each with a bias of its column's own: [B, N, d].
 
     All weights start uniform in +-1 / sqrt(d), tables too (which elsewhere start near 0).
     """
 
-    def __init__(self, inputs: ModelInputs, dim: int, numeric: str = "plain") -> None:
+    def __init__(self, inputs: ModelInputs, dim: int, numeric: str = "plain", pooling: str = "mean") -> None:
         super().__init__()
         self.dim = dim
-        num_ids, num_floats = len(inputs.num_ids), inputs.num_floats
-        self.tables = EmbeddingTables(inputs.num_ids, [dim] * num_ids)
+        num_ids, num_floats = len(inputs.num_ids) + len(inputs.lists), inputs.num_floats
+        self.tables = tables_of(inputs, dim, pooling=pooling)
         self.float_vectors = nn.Parameter(torch.empty(num_floats, dim)) if num_floats else None
         self.bias = nn.Parameter(torch.empty(num_ids + num_floats, dim))
         for parameter in self.parameters():
@@ -106,8 +108,8 @@ class FeatureTokenizer(nn.Module):
         self.numeric = NumericEmbedding(inputs, numeric, dim)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
-        """ids [B, C], floats [B, F] -> tokens [B, N, d]: ids first."""
-        tokens = self.tables(ids).unflatten(1, (ids.shape[1], self.dim))
+        """ids [B, C], floats [B, F], B lists of each list column -> tokens [B, N, d]: ids first, floats last."""
+        tokens = rows_of(self.tables, ids, lists).unflatten(1, (ids.shape[1] + len(lists), self.dim))
         if self.float_vectors is not None:
             vectors = floats[:, :, None] * self.float_vectors
             if self.numeric.num_columns:
@@ -192,11 +194,12 @@ class FTTransformer(Model):
     """
 
     Settings = FTTransformerSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: FTTransformerSettings) -> None:
         super().__init__(inputs, settings)
         dim, last = settings.token_dim, settings.num_blocks - 1
-        self.tokenizer = FeatureTokenizer(inputs, dim, settings.numeric)
+        self.tokenizer = FeatureTokenizer(inputs, dim, settings.numeric, settings.pooling)
         self.cls = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.blocks = nn.Sequential(
             *(Block(settings, first=number == 0, last=number == last) for number in range(settings.num_blocks))
@@ -206,8 +209,8 @@ class FTTransformer(Model):
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        tokens = self.tokenizer(ids, floats)
+        self.require_inputs(ids, floats, lists)
+        tokens = self.tokenizer(ids, floats, lists)
         tokens = torch.cat([tokens, self.cls.expand(tokens.shape[0], 1, -1)], dim=1)
         gathered = self.blocks(tokens)[:, 0]
         return self.output(functional.relu(self.norm(gathered))).float()

@@ -31,9 +31,9 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.fields import check_settings, one_of, positive_number
+from gigabatch.models.layers.fields import check_settings, one_of, positive_number, rows_of
 from gigabatch.models.layers.numeric import NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings, taken_lists
 from gigabatch.models.layers.rated import Rated
 from gigabatch.models.model import Model
 
@@ -46,7 +46,7 @@ CLIP = 3.0
 
 
 @dataclass(frozen=True)
-class RealMLPSettings:
+class RealMLPSettings(PoolingSettings):
     """Settings of RealMLP.
 
     Parameters
@@ -66,9 +66,11 @@ class RealMLPSettings:
     frequency_deviation : float, default 0.1
         Standard deviation of the cosines' frequencies at the start.
     embedding_width : int, default 8
-        Width of each id column's table, which has no more columns than rows.
+        Width of each id column's or list's table, which has no more columns than rows.
     embedding_widths : tuple of int or None, default None
-        Width of each table; None takes `embedding_width`.
+        Width of each id column's table, then of each list's own; None takes `embedding_width`.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -97,13 +99,13 @@ class RealMLPSettings:
         positive_number("frequency_deviation", self.frequency_deviation)
 
     def widths(self, num_ids: Sequence[int]) -> tuple[int, ...]:
-        """Width of each table for columns of so many ids; `ModelError` where as many widths are not given."""
+        """Width of each table of so many ids; `ModelError` where as many widths are not given."""
         if self.embedding_widths is None:
             return tuple(min(size, self.embedding_width) for size in num_ids)
         require(
             len(self.embedding_widths) == len(num_ids),
-            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns; give one for "
-            "each, or None for the rule.",
+            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} tables of id columns and "
+            "lists; give one for each, or None for the rule.",
         )
         return self.embedding_widths
 
@@ -193,6 +195,7 @@ class RealMLP(Model):
     """
 
     Settings = RealMLPSettings
+    takes_lists = True
     centre: Tensor
     spread: Tensor
 
@@ -203,7 +206,8 @@ class RealMLP(Model):
         if kind == "auto":
             kind = "mish" if tasks == {"regression"} else "selu"
         num_floats = inputs.num_floats
-        self.tables = EmbeddingTables(inputs.num_ids, settings.widths(inputs.num_ids))
+        widths = settings.widths(inputs.table_sizes)
+        self.tables = EmbeddingTables(inputs.num_ids, widths, lists=inputs.lists, pooling=settings.pooling)
         for table in self.tables.tables:
             nn.init.normal_(table)
         self.register_buffer("centre", torch.zeros(num_floats))
@@ -223,27 +227,27 @@ class RealMLP(Model):
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats, lists)
-        hidden = self._row(ids, floats)
+        hidden = self._row(ids, floats, lists)
         for layer, activation in self._hidden():
             hidden = self.dropout(activation(layer(hidden)))
         with torch.autocast(floats.device.type, enabled=False):
             return self.output(hidden.float())
 
     @torch.no_grad()
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
         """Centre and spread of the floats, and where weights and biases start, by up to `LOOKED_AT` rows evenly spread.
 
         The spread is the range between the quartiles; where that is 0, half of the whole range; where that is 0 too,
         the column is one value, which says nothing, and becomes 0. What a warm start carries over replaces all of it.
         """
         places = torch.linspace(0, len(ids) - 1, min(len(ids), LOOKED_AT), dtype=torch.float64).long()
-        ids, floats = ids[places], floats[places]
+        ids, floats, lists = ids[places], floats[places], [taken_lists(column, places) for column in lists]
         if floats.shape[1]:
             low, middle, high = torch.quantile(floats, torch.tensor([0.25, 0.5, 0.75]), dim=0)
             spread = torch.where(high > low, high - low, (floats.amax(0) - floats.amin(0)) / 2)
             self.centre.copy_(middle)
             self.spread.copy_(torch.where(spread > 0, spread, torch.inf))
-        hidden = self._row(ids, floats)
+        hidden = self._row(ids, floats, lists)
         for layer, activation in self._hidden():
             layer.start_from(hidden)
             hidden = activation(layer(hidden))
@@ -253,11 +257,12 @@ class RealMLP(Model):
         """The hidden layers, each with its activation."""
         return cast(Iterator[tuple[NTPLinear, Activation]], zip(self.layers, self.activations, strict=True))
 
-    def _row(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """Embedded ids and floats as the first layer takes them, side by side."""
+    def _row(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """Embedded ids, pooled lists and floats as the first layer takes them, side by side."""
         scaled = (floats - self.centre) / self.spread
         clipped = scaled * torch.rsqrt(1 + (scaled / CLIP) ** 2)
         # Edges of bins are in the units of the floats that come.
-        parts = [self.tables(ids), self.numeric(floats if self.settings.numeric == "bins" else clipped).flatten(1)]
+        parts = [rows_of(self.tables, ids, lists)]
+        parts.append(self.numeric(floats if self.settings.numeric == "bins" else clipped).flatten(1))
         parts += [] if self.waves is None else [self.waves(clipped).flatten(1)]
         return self.scale() * torch.cat([*parts, clipped], dim=1)

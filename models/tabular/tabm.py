@@ -26,19 +26,19 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
-from gigabatch.models.layers.fields import check_settings, one_of
+from gigabatch.models.layers.fields import check_settings, one_of, rows_of
 from gigabatch.models.layers.members import MemberLinear, MemberOutput, MemberScale, mean_of_members
 from gigabatch.models.layers.numeric import NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of
 
 FORMS = ("full", "mini")
 NUMBERS_AT_A_TIME = 1 << 24  # of one layer's outputs in evaluation: 64 MB
 
 
 @dataclass(frozen=True)
-class TabMSettings:
+class TabMSettings(PoolingSettings):
     """Settings of TabM.
 
     Parameters
@@ -55,11 +55,13 @@ class TabMSettings:
     embedding_width_max : int, default 32
         The widest that `embedding_width` may make a table.
     embedding_widths : tuple of int or None, default None
-        Width of each id column's table; None takes `embedding_width`.
+        Width of each id column's table, then of each list's own; None takes `embedding_width`.
     numeric : {'bins', 'periodic', 'plain'}, default 'bins'
         What stands beside the float columns: vectors of each (`NumericEmbedding`), or nothing.
     numeric_width : int, default 8
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -86,13 +88,13 @@ class TabMSettings:
         one_of("form of tabm", self.form, FORMS)
 
     def widths(self, num_ids: Sequence[int]) -> tuple[int, ...]:
-        """Width of each table for columns of so many ids; `ModelError` where as many widths are not given."""
+        """Width of each table of so many ids; `ModelError` where as many widths are not given."""
         if self.embedding_widths is None:
             return tuple(min(embedding_width(size), self.embedding_width_max) for size in num_ids)
         require(
             len(self.embedding_widths) == len(num_ids),
-            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns; give one for "
-            "each, or None for the rule.",
+            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} tables of id columns and "
+            "lists; give one for each, or None for the rule.",
         )
         return self.embedding_widths
 
@@ -119,14 +121,20 @@ class TabM(Model):
     """
 
     Settings = TabMSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: TabMSettings) -> None:
         super().__init__(inputs, settings)
         own, members = settings.form == "full", settings.members
-        widths = settings.widths(inputs.num_ids)
-        self.tables = EmbeddingTables(inputs.num_ids, widths)
+        widths = settings.widths(inputs.table_sizes)
+        self.tables = EmbeddingTables(inputs.num_ids, widths, lists=inputs.lists, pooling=settings.pooling)
         self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)
-        chunks = (*widths, *(settings.numeric_width,) * self.numeric.num_columns, *(1,) * inputs.num_floats)
+        looked_up = [*range(len(inputs.num_ids)), *self.tables.list_tables]  # the table of each column
+        chunks = (
+            *(widths[t] for t in looked_up),
+            *(settings.numeric_width,) * self.numeric.num_columns,
+            *(1,) * inputs.num_floats,
+        )
         # As the authors choose: signs where all floats are plain.
         self.columns = MemberScale(members, sum(chunks), chunks, signs=not self.numeric.num_columns)
         sizes = (sum(chunks), *settings.layers)
@@ -143,16 +151,16 @@ class TabM(Model):
         Without a graph rows are worked through in parts, so that memory does not grow with them.
         """
         self.require_inputs(ids, floats, lists)
-        rows = self._rows(ids, floats)
+        rows = self._rows(ids, floats, lists)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():  # a graph that is exported has any number of rows
             return self._mean(rows)
         at_a_time = max(NUMBERS_AT_A_TIME // (self.settings.members * max(*self.settings.layers, rows.shape[1])), 1)
         return torch.cat([self._mean(part) for part in rows.split(at_a_time)])
 
-    def member_outputs(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """What each member makes of ids [B, C] and floats [B, F]: [B, k, O] float32, as outputs of a model."""
-        self.require_inputs(ids, floats)
-        return self._members(self._rows(ids, floats))
+    def member_outputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """What each member makes of ids [B, C], floats [B, F] and lists: [B, k, O] float32, as outputs of a model."""
+        self.require_inputs(ids, floats, lists)
+        return self._members(self._rows(ids, floats, lists))
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """The mean of the members' losses, each of its own outputs, which the paper found better than the loss of their
@@ -162,7 +170,7 @@ class TabM(Model):
             f"tabm: the loss has the targets {tuple(loss.tasks)}, and the model was built for {self.targets}. Give "
             "ModelInputs(targets=...).",
         )
-        outputs = self.member_outputs(batch.ids, batch.floats)
+        outputs = self.member_outputs(batch.ids, batch.floats, lists_of(batch))
         return torch.stack([loss(member, batch.targets, batch.weight) for member in outputs.unbind(1)]).mean()
 
     @property
@@ -172,9 +180,9 @@ class TabM(Model):
         untold = (("regression" if place in regressions else "binary", 1) for place in range(self.inputs.num_outputs))
         return self.inputs.targets or tuple(untold)
 
-    def _rows(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def _rows(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """The columns side by side: [B, D]."""
-        return torch.cat([self.tables(ids), self.numeric(floats).flatten(1), floats], dim=1)
+        return torch.cat([rows_of(self.tables, ids, lists), self.numeric(floats).flatten(1), floats], dim=1)
 
     def _mean(self, rows: Tensor) -> Tensor:
         """Rows [B, D] -> [B, O]: the members' mean."""

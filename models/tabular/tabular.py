@@ -21,7 +21,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, is_number, one_of, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
 from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model, TargetScale
 
 DROPOUTS = (nn.Dropout, Dropout)
@@ -29,7 +29,7 @@ NORMS = (nn.BatchNorm1d, BatchNorm1d)
 
 
 @dataclass(frozen=True)
-class TabularSettings:
+class TabularSettings(PoolingSettings):
     """Settings of the tabular model.
 
     Parameters
@@ -43,7 +43,7 @@ class TabularSettings:
     embedding_width_max : int, default 600
         The widest that `embedding_width` may make a table.
     embedding_widths : tuple of int or None, default None
-        Width of each id column's table; None takes `embedding_width`.
+        Width of each id column's table, then of each list's own; None takes `embedding_width`.
     batch_norm : bool, default True
         In the hidden layers, which then have no bias.
     batch_norm_floats : bool, default True
@@ -59,6 +59,8 @@ class TabularSettings:
         nothing, as in fastai.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises
     ------
@@ -108,13 +110,13 @@ class TabularSettings:
         return self.dropout if isinstance(self.dropout, tuple) else (self.dropout,) * len(self.layers)
 
     def widths(self, num_ids: Sequence[int]) -> tuple[int, ...]:
-        """Width of each table for columns of so many ids; `ModelError` where as many widths are not given."""
+        """Width of each table of so many ids; `ModelError` where as many widths are not given."""
         if self.embedding_widths is None:
             return tuple(min(embedding_width(size), self.embedding_width_max) for size in num_ids)
         require(
             len(self.embedding_widths) == len(num_ids),
-            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns; give one for "
-            "each, or None for the rule.",
+            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} tables of id columns and "
+            "lists; give one for each, or None for the rule.",
         )
         return self.embedding_widths
 
@@ -167,7 +169,9 @@ class TabularModel(Model):
     def __init__(self, inputs: ModelInputs, settings: TabularSettings) -> None:
         super().__init__(inputs, settings)
         self.folded = True
-        self.embeddings = EmbeddingTables(inputs.num_ids, self._table_widths(), lists=inputs.lists)
+        self.embeddings = EmbeddingTables(
+            inputs.num_ids, self._table_widths(), lists=inputs.lists, pooling=settings.pooling
+        )
         self.embedding_dropout = Dropout(settings.embedding_dropout)
         has_norm = settings.batch_norm_floats and inputs.num_floats
         self.float_norm = BatchNorm1d(inputs.num_floats) if has_norm else None

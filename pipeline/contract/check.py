@@ -14,7 +14,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import FileCache, expand, same_file
 from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.churn import deviation
-from gigabatch.features.refit.statistics import Statistics
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
 from gigabatch.pipeline.contract.measure import Bad, Known, Measured, RowRule, file_columns, measure_file
@@ -28,6 +28,7 @@ FAMILIES = {
     "number": ("int", "uint", "float", "double", "half", "decimal"),
     "text": ("string", "large_string", "dictionary"),
     "flag": ("bool",),
+    "list": ("list", "large_list", "fixed_size_list"),
     "time": ("timestamp", "date", "time"),
 }
 DELIMITERS = (",", ";", "\t", "|")
@@ -374,7 +375,10 @@ def _check_whole(terms: KindTerms, path: str, found: Measured, reasons: list[str
 
 
 def family(stored: str) -> str:
-    """Whether a type of Arrow holds numbers, text, flags or times; else its own name."""
+    """Whether a type of Arrow holds numbers, text, flags, times or lists of one of these; else its own name."""
+    outer, bracket, inner = stored.partition("<")
+    if bracket and outer in FAMILIES["list"]:
+        return f"list of {family(inner.partition(': ')[2])}"
     return next((name for name, starts in FAMILIES.items() if stored.startswith(starts)), stored)
 
 
@@ -392,16 +396,17 @@ def _check_column(
     nulls = found.nulls.get(name, 0) / max(found.rows, 1)
     if column.nulls is not None and nulls > column.nulls:
         reasons.append(f"{where} {nulls:.2%} of its rows are null, the bound is {column.nulls:.2%}.")
-    state = found.statistics.categories.get(name)
-    fresh = state if found.added is None else found.added.categories.get(name)  # a file that grows passes any bound
+    state = _values(found.statistics, name)
+    fresh = state if found.added is None else _values(found.added, name)  # a file that grows passes any bound
     if fresh is not None and column.distinct is not None and len(fresh.counts) > column.distinct:
         reasons.append(f"{where} {len(fresh.counts):,} distinct values, the bound is {column.distinct:,}.")
-    if state is not None and column.unseen is not None and before is not None and name in before.categories:
-        unseen = int(state.unseen(before.categories[name].vocabulary)["count"].sum()) / max(state.rows, 1)
+    earlier = None if before is None else _values(before, name)
+    if state is not None and column.unseen is not None and earlier is not None:
+        unseen = int(state.unseen(earlier.vocabulary)["count"].sum()) / max(state.rows, 1)
         if unseen > column.unseen:
+            what = "the elements of its lists are values" if column.role == "list" else "its rows hold values"
             reasons.append(
-                f"{where} {unseen:.2%} of its rows hold values that no accepted file has, the bound is "
-                f"{column.unseen:.2%}."
+                f"{where} {unseen:.2%} of {what} that no accepted file has, the bound is {column.unseen:.2%}."
             )
     if column.shares is not None and state is not None and state.rows > state.nulls:
         _check_classes(column.shares, where, class_shares(state), state.rows - state.nulls, reasons, warnings)
@@ -413,21 +418,28 @@ def _check_column(
             reasons.append(f"{where} the mean of this label is {mean:.6g}, the bounds are {low:.6g} to {high:.6g}.")
 
 
+def _values(statistics: Statistics, name: str) -> CategoryStatistics | None:
+    """Of a category, or of the elements of a list column; None of another column, or where nothing is known."""
+    state = statistics.categories.get(name, statistics.lists.get(name))
+    return None if state is None or not state.rows else state
+
+
 def _check_added(
     terms: KindTerms, name: str, path: str, added: Statistics, before: Statistics | None, reasons: list[str]
 ) -> None:
     """The rows that a file has gained, alone: among all of its rows they are few. A bound has four standard errors of
     so many rows more than for a whole file."""
-    column, state, numbers = terms.columns[name], added.categories.get(name), added.numbers.get(name)
+    column, state, numbers = terms.columns[name], _values(added, name), added.numbers.get(name)
     found = state if state is not None else numbers
     if found is None:
         return
     where, known = f"{path}: column {name!r}, {added.rows:,} new row(s):", found.rows - found.nulls
     shares: list[tuple[str, float, float, float, int]] = []  # what, share, bounds, of how many rows
-    if column.nulls is not None:
+    if column.nulls is not None and column.role != "list":  # of which rows are told by their lengths
         shares.append(("are null", found.nulls / found.rows, 0.0, column.nulls, found.rows))
-    if state is not None and column.unseen is not None and before is not None and name in before.categories:
-        unseen = int(state.unseen(before.categories[name].vocabulary)["count"].sum())
+    earlier = None if before is None else _values(before, name)
+    if state is not None and column.unseen is not None and earlier is not None:
+        unseen = int(state.unseen(earlier.vocabulary)["count"].sum())
         shares.append(("hold values that no accepted file has", unseen / found.rows, 0.0, column.unseen, found.rows))
     if state is not None and column.shares is not None and known:
         of_class = class_shares(state)

@@ -149,19 +149,23 @@ def drift(
     >>> found.verdict
     'drift'
     """
-    if set(old.categories) != set(new.categories) or set(old.numbers) != set(new.numbers):
+    kinds = ("categories", "numbers", "lists")
+    if any(set(getattr(old, kind)) != set(getattr(new, kind)) for kind in kinds):
         raise DataError("drift: the old and the new statistics are not of the same columns.")
     found_by = _Measures(terms or DriftTerms(), own or {})
     columns: list[CategoryChurn | ContinuousChurn] = []
     either = 1 / max(old.rows, 1) + 1 / max(new.rows, 1)
-    for name, state in old.categories.items():
-        found = category_churn(name, state, new.categories[name], state.vocabulary)
+    for name, state in (old.categories | old.lists).items():
+        fresh = new.categories[name] if name in new.categories else new.lists[name]
+        if name in old.lists and not (state.rows and fresh.rows):  # no element of which a share could be told
+            continue
+        found = category_churn(name, state, fresh, state.vocabulary)
         columns.append(found)
         _nulls(found_by, found, either)
         if name in labels:
-            value, noise = class_shift(state, new.categories[name])
+            value, noise = class_shift(state, fresh)
             found_by.add(name, "label", value, noise)
-        elif old.rows > state.nulls:
+        elif state.rows > state.nulls:
             expected = found.unseen_rate_expected
             rise = max(found.unseen_rate - expected, 0.0)
             found_by.add(name, "unseen", rise, _error(expected, either))

@@ -131,7 +131,7 @@ def _column(
     ranges = [item.ranges[name] for item in files if name in item.ranges]
     if role in ("number", "weight", "label") and ranges:
         given["range"] = _range(ranges)
-    if role == "category" and not kind.fixed:
+    if role in ("category", "list") and not kind.fixed:
         given["distinct"] = _distinct([item.distinct[name] for item in files])
         given["unseen"] = _unseen(unseen.get(name, []))
     if role == "label":

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fsspec
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from gigabatch.features import setting_checks
+from gigabatch.features.columns.lists import is_list_type, list_entries, list_types
 from gigabatch.features.columns.numbers import naming
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -82,7 +84,7 @@ class Measured:
     ranges
         Smallest and largest known number by column of role number, weight or time; a time as `moments` gives it.
     statistics
-        Of categories, numbers and labels (those of classes as text).
+        Of categories, numbers and labels (those of classes as text), and of the elements of lists.
     fingerprint
         The same for the same rows in any order, cut into files in any way: the sum of 64-bit hashes of rows.
     calendar
@@ -124,8 +126,9 @@ class Measured:
 
     @property
     def distinct(self) -> dict[str, int]:
-        """Number of distinct values by category."""
-        return {name: len(state.counts) for name, state in self.statistics.categories.items()}
+        """Number of distinct values by category, and of distinct elements by list column."""
+        states = self.statistics.categories | self.statistics.lists
+        return {name: len(state.counts) for name, state in states.items()}
 
     def merge(self, other: Measured) -> Measured:
         """Of both parts of one file, this one first."""
@@ -342,7 +345,7 @@ def _beside(name: str) -> str:
 
 def _measured(kind: RawFiles, frame: Any, times: Any) -> Measured:
     module = engine_of(frame)
-    nulls, ranges, categories, numbers = {}, {}, {}, {}
+    nulls, ranges, categories, numbers, lists = {}, {}, {}, {}, {}
     for name in frame.columns:
         if name not in kind.dtypes and name not in kind.roles:
             continue
@@ -352,6 +355,9 @@ def _measured(kind: RawFiles, frame: Any, times: Any) -> Measured:
         if classes or role == "category":
             texts = cast(frame[[name]], {name: "string"}, "label")[name] if classes else column
             categories[name] = CategoryStatistics.of(texts)
+        elif role == "list":
+            entries, _ = list_entries(column, f"list column {name!r}")
+            lists[name] = CategoryStatistics.of(entries[entries.notna()].rename(name))
         elif role in ("number", "weight", "label"):
             values = _values(kind, name, frame)
             known = values.dropna()
@@ -360,7 +366,8 @@ def _measured(kind: RawFiles, frame: Any, times: Any) -> Measured:
             numbers[name] = naming(name, module.column_statistics, values.astype("float32"))
         elif role == "time" and times is not None and len(times):
             ranges[name] = (_number(times.min()), _number(times.max()))
-    statistics = Statistics(len(frame), categories, numbers)
+    alone = {name: name for name in lists}  # each is held against its own past, whatever vocabulary it shares
+    statistics = Statistics(len(frame), categories, numbers, lists, alone)
     return Measured(len(frame), nulls, ranges, statistics, _fingerprint(kind, frame, times))
 
 
@@ -384,7 +391,9 @@ def _fingerprint(kind: RawFiles, frame: Any, times: Any) -> int:
     rows = engine.arrays.zeros(len(frame), dtype="uint64")
     for name, dtype in kind.dtypes.items():
         column = times if name == kind.time and times is not None else frame[name]
-        if column.dtype.kind == "f" or dtype in ("float32", "float64"):
+        if is_list_type(dtype):
+            hashed = _hashed_lists(column, list_types(dtype)[0], engine)
+        elif column.dtype.kind == "f" or dtype in ("float32", "float64"):
             wide = engine.array(column.astype("float64").fillna(0.0)) + 0.0  # one zero, whatever its sign
             missing = engine.array(column.isna())
             hashed = engine.hash64(engine.series(wide.view("int64"), frame)) ^ missing.astype("int64")
@@ -397,6 +406,32 @@ def _fingerprint(kind: RawFiles, frame: Any, times: Any) -> int:
         rows = (rows ^ hashed.view("uint64")) * ODD
         rows ^= rows >> 29
     return int(rows.sum()) % WRAP if len(frame) else 0
+
+
+def _hashed_lists(column: Any, elements: str, engine: Any) -> Any:
+    """int64 [N]: a hash of the elements of each row's list in their order; a null list has another than an empty one.
+
+    elements: their type. On pandas alone, as lists are read.
+    """
+    entries, lengths = list_entries(column, f"list column {column.name!r}")
+    entries = entries.reset_index(drop=True)
+    missing = np.asarray(entries.isna(), dtype=bool)
+    if elements == "string":
+        texts = entries.astype("str").where(~missing, NULL)
+        hashed = np.asarray(engine.hash64(texts))
+    else:
+        numbers = np.asarray(entries.where(~missing, 0).astype("int64" if elements == "int64" else "float64"))
+        hashed = np.asarray(engine.hash64(pd.Series((numbers + 0).view("int64"))))
+    ends = np.cumsum(lengths)
+    place = np.arange(len(entries)) - np.repeat(ends - lengths, lengths)
+    odd = np.uint64(ODD)
+    mixed = (hashed.view("uint64") ^ missing.astype("uint64")) + (place + 1).astype("uint64") * odd
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * odd
+    mixed ^= mixed >> np.uint64(31)
+    sums = np.concatenate([np.zeros(1, "uint64"), np.cumsum(mixed, dtype="uint64")])
+    rows = sums[ends] - sums[ends - lengths]  # modulo 2^64
+    rows += lengths.astype("uint64") + (np.asarray(column.isna(), dtype=bool).astype("uint64") << np.uint64(40))
+    return rows.view("int64")
 
 
 def file_columns(kind: RawFiles, engine: str, path: str) -> dict[str, str | None] | None:

@@ -40,7 +40,7 @@ class ColumnTerms:
     type
         As the recipe reads it.
     role
-        `category`, `number`, `time`, `label`, `weight`, `key` or `group`.
+        `category`, `number`, `time`, `label`, `weight`, `key`, `group`, `list` or `weights` (of a list's elements).
     stored
         Type in Parquet files.
     nulls
@@ -48,9 +48,9 @@ class ColumnTerms:
     range
         Smallest and largest value; a row outside is a bad row.
     distinct
-        Most distinct values of a file.
+        Most distinct values of a file, or elements of its lists.
     unseen
-        Largest share of rows whose value no accepted file holds.
+        Largest share of rows whose value no accepted file holds, or of elements of lists.
     shares
         Of a label with classes: smallest and largest share of each class. Other classes are refused.
     mean

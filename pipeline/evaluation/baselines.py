@@ -1,8 +1,8 @@
 """What a constant, a linear model and boosted trees make of the same rows, and where the model is worse than one.
 
-They get what the model gets (the ids and floats of the packed rows), learn from a sample of the train split and are
-measured on the same rows of valid and test. scikit-learn's defaults, untuned: a floor, not a contest. The same seed on
-the same machine gives the same numbers.
+They get what the model gets (the ids, floats and lists of the packed rows), learn from a sample of the train split and
+are measured on the same rows of valid and test. scikit-learn's defaults, untuned: a floor, not a contest. The same seed
+on the same machine gives the same numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gigabatch.features.schema import Target, TensorSchema
 from gigabatch.loaders.order.order import SampleOrder
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.display import metric_label
 from gigabatch.pipeline.evaluation.evaluate import Evaluation, target_metrics
@@ -30,6 +31,7 @@ from gigabatch.pipeline.evaluation.sample import spread_rows
 log = logging.getLogger(__name__)
 MOST_ROWS = 200_000  # that are learnt from, and of each split that are measured
 MOST_CATEGORIES = 255  # of a column of boosted trees
+MOST_ELEMENTS = 32  # of a list whose shares are columns of boosted trees
 FEW_STEPS = 1000  # few enough to be why a model is poor
 CELLS = 5_000_000  # columns x outputs of the rows that are learnt from, which the seconds grow with: some ten on a core
 FEWEST_ROWS = 10_000  # that are learnt from all the same, where there are as many
@@ -275,7 +277,8 @@ def _mean_label(target: Target, labels: Tensor, weight: Tensor | None) -> Tensor
 
 def _sample(train: PackedTable, target: Target, seed: int) -> Batch:
     """At most `MOST_ROWS` train rows by the seed, in their order; fewer where there are many columns or classes."""
-    cells = (len(train.schema.ids) + len(train.schema.floats)) * target.num_outputs
+    of_lists = sum(1 + min(column.num_ids, MOST_ELEMENTS) for column in train.schema.lists)
+    cells = (len(train.schema.ids) + len(train.schema.floats) + of_lists) * target.num_outputs
     most = min(MOST_ROWS, max(CELLS // max(cells, 1), FEWEST_ROWS))
     if len(train) <= most:
         return train.unpack(train.words)
@@ -288,7 +291,7 @@ class _Learner:
 
     def __init__(self, schema: TensorSchema, sample: Batch, place: int, seed: int) -> None:
         self.schema, self.target = schema, schema.targets[place]
-        if not schema.ids and not schema.floats:
+        if not schema.ids and not schema.floats and not schema.lists:
             raise _DoesNotApply("there is no feature")
         labels = sample.targets[place].numpy()
         weight = None if sample.weight is None else sample.weight.double().numpy()
@@ -330,10 +333,12 @@ class _Learner:
 
 
 class _Linear(_Learner):
-    """Logistic regression, ridge regression for numbers: ids one-hot, floats as z-scores."""
+    """Logistic regression, ridge regression for numbers: ids one-hot, lists as the mean of their elements' one-hot
+    rows, floats as z-scores."""
 
     def prepare(self, sample: Batch, weight: np.ndarray | None) -> None:
         self.seen = [np.unique(column) for column in sample.ids.numpy().T]
+        self.seen_elements = [np.unique(column.ids.numpy()) for column in sample.lists]
         floats = sample.floats.double().numpy()
         self.mean = np.average(floats, axis=0, weights=weight) if floats.size else np.zeros(floats.shape[1])
         deviation = np.sqrt(np.average((floats - self.mean) ** 2, axis=0, weights=weight)) if floats.size else 1.0
@@ -356,26 +361,59 @@ class _Linear(_Learner):
             known = seen[place] == column
             where = np.flatnonzero(known), place[known]
             parts.append(sparse.csr_matrix((np.ones(len(where[0])), where), shape=(len(column), len(seen))))
+        for lists, seen in zip(batch.lists, self.seen_elements, strict=True):
+            rows, ids, shares = _elements(lists)
+            place = np.searchsorted(seen, ids).clip(max=max(len(seen) - 1, 0))
+            known = seen[place] == ids if len(seen) else np.zeros(len(ids), bool)
+            where = rows[known], place[known]
+            parts.append(sparse.csr_matrix((shares[known], where), shape=(lists.num_rows, len(seen))))
         floats = (batch.floats.double().numpy() - self.mean) / self.scale
         return sparse.hstack([*parts, sparse.csr_matrix(floats)], format="csr")
 
 
 class _Boosted(_Learner):
     """Gradient boosting on histograms. A column of at most 255 ids is one of categories. Of a larger one the most
-    frequent values are, and the rarer ones share one: what a value's labels are enters the column in neither case."""
+    frequent values are, and the rarer ones share one: what a value's labels are enters the column in neither case. A
+    list is its length and the shares of its most frequent elements."""
+
+    def prepare(self, sample: Batch, weight: np.ndarray | None) -> None:
+        self.frequent = []
+        for lists in sample.lists:
+            counts = np.bincount(lists.ids.numpy())
+            most = np.argsort(-counts, kind="stable")[:MOST_ELEMENTS]
+            self.frequent.append(np.sort(most[counts[most] > 0]))
 
     def made(self, seed: int) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         kind = HistGradientBoostingRegressor if self.target.task == "regression" else HistGradientBoostingClassifier
-        mask = [True] * len(self.schema.ids) + [False] * len(self.schema.floats)
+        mask = [True] * len(self.schema.ids) + [False] * (
+            len(self.schema.floats) + sum(map(len, self.frequent)) + len(self.frequent)
+        )
         trees = max(10, 200 // self.target.num_outputs) if self.target.num_outputs > 2 else 100
         return kind(categorical_features=mask, early_stopping=False, max_iter=min(trees, 100), random_state=seed)
 
     def matrix(self, batch: Batch) -> np.ndarray:
         # Ids are in falling order of frequency, so the bound leaves the most frequent apart.
         ids = batch.ids.numpy().clip(max=MOST_CATEGORIES - 1)
-        return np.concatenate([ids.astype(np.float32), batch.floats.numpy()], axis=1)
+        parts = [ids.astype(np.float32), batch.floats.numpy()]
+        for lists, frequent in zip(batch.lists, self.frequent, strict=True):
+            rows, elements, shares = _elements(lists)
+            place = np.searchsorted(frequent, elements).clip(max=max(len(frequent) - 1, 0))
+            known = frequent[place] == elements if len(frequent) else np.zeros(len(elements), bool)
+            found = np.zeros((lists.num_rows, len(frequent)), np.float32)
+            np.add.at(found, (rows[known], place[known]), shares[known].astype(np.float32))
+            parts += [lists.offsets.diff().numpy()[:, None].astype(np.float32), found]
+        return np.concatenate(parts, axis=1)
+
+
+def _elements(lists: JaggedColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each element [T] its row, id and part of the row's mean: w over the sum of |w|, or 1 over the length."""
+    lengths = lists.offsets.diff().numpy()
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    weights = np.ones(len(rows)) if lists.weights is None else lists.weights.double().numpy()
+    sums = np.bincount(rows, np.abs(weights), minlength=len(lengths))[rows]
+    return rows, lists.ids.numpy(), np.divide(weights, sums, out=np.zeros(len(rows)), where=sums > 0)
 
 
 def _measured(

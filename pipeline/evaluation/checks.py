@@ -6,7 +6,7 @@ Each check gives sentences. A difference is told where it is above its stated bo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.schema import Target
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.features.schema import IdList, Target, TensorSchema
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.metrics.pointwise import roc_auc
 from gigabatch.pipeline.evaluation.sample import hashed, spread_rows
 
@@ -53,8 +54,9 @@ def data_warnings(
         Whether every row is a positive, whose label tells nothing.
     """
     rows = {split: len(table) for split, table in tables.items()}
-    found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"])]
-    found += column_warnings(missing, unseen_shares(preprocessor, tables), rows)
+    found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"], preprocessor)]
+    lists = [column.name for column in tables["train"].schema.lists]
+    found += column_warnings(with_empty_lists(missing, tables), unseen_shares(preprocessor, tables), rows, lists)
     return found + range_warnings(tables) + blank_warnings(preprocessor)
 
 
@@ -187,12 +189,29 @@ def missing_shares(parts: Mapping[str, Sequence[Path]], columns: Sequence[str]) 
     return found
 
 
+def with_empty_lists(
+    missing: Mapping[str, Mapping[str, float]], tables: Mapping[str, PackedTable]
+) -> dict[str, dict[str, float]]:
+    """`missing_shares`, and of each list column the share of the split's rows whose list is empty or null."""
+    found = {split: dict(shares) for split, shares in missing.items()}
+    for split in found.keys() & tables.keys():
+        table = tables[split]
+        for column, lists in zip(table.schema.lists, table.unpack(table.words).lists, strict=True):
+            empty = (lists.offsets.diff() == 0).double()
+            found[split][column.name] = float(empty.mean()) if len(empty) else 0.0
+    return found
+
+
 def column_warnings(
-    missing: Mapping[str, Mapping[str, float]], unseen: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]
+    missing: Mapping[str, Mapping[str, float]],
+    unseen: Mapping[str, Mapping[str, float]],
+    rows: Mapping[str, int],
+    lists: Collection[str] = (),
 ) -> list[str]:
     """Columns of which more is missing in a split than in train, and those of many values that train does not have.
 
-    missing, unseen: shares by split and column; rows: by split.
+    missing, unseen: shares by split and column; rows: by split. lists: columns of lists, of which `missing` has empty
+    ones and `unseen` shares of elements.
     """
     found = []
     for name, before in missing["train"].items():
@@ -205,8 +224,9 @@ def column_warnings(
                 differ.append(split)
         if differ:
             shares = ", ".join(f"{split} {missing[split][name]:.0%}" for split in missing if split in differ)
+            what = "empty lists" if name in lists else "missing values"
             found.append(
-                f"column {name!r}: the share of missing values differs: train {before:.0%}, {shares} (more than "
+                f"column {name!r}: the share of {what} differs: train {before:.0%}, {shares} (more than "
                 f"{MISSING_DIFFERENCE:.0%} of the rows)."
             )
     for name, before in unseen["train"].items():
@@ -214,21 +234,19 @@ def column_warnings(
         if above:
             shares = ", ".join(f"{unseen[split][name]:.0%} of {split}" for split in above)
             rare = f"; {before:.0%} of train, as values that are too rare" if before else ""
-            found.append(
-                f"column {name!r}: {shares} has values that are not in the vocabulary (more than {UNSEEN_SHARE:.0%}"
-                f"{rare})."
-            )
+            what = ", of all elements of its lists, is" if name in lists else " has values that are"
+            found.append(f"column {name!r}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare}).")
     return found
 
 
 def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
     """Floats that lie elsewhere in a split than in train, as counts do that only grow, and numbers of rows or days.
 
-    Told where the share of rows below the 1st or above the 99th percentile of the train rows is above `OUTSIDE_SHARE`;
-    of each split some `OUTSIDE_ROWS` rows are looked at.
+    So too the length of a list. Told where the share of rows below the 1st or above the 99th percentile of the train
+    rows is above `OUTSIDE_SHARE`; of each split some `OUTSIDE_ROWS` rows are looked at.
     """
     samples = {split: table.words[spread_rows(table, OUTSIDE_ROWS)].cpu() for split, table in tables.items()}
-    floats = {split: tables[split].unpack(words).floats.double().numpy() for split, words in samples.items()}
+    floats = {split: _numbers(tables[split].unpack(words)) for split, words in samples.items()}
     if not len(floats["train"]) or not floats["train"].shape[1]:
         return []
     low, high = np.quantile(floats["train"], [0.01, 0.99], axis=0)
@@ -238,7 +256,10 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
         if split != "train" and len(values)
     }
     found = []
-    for place, name in enumerate(tables["train"].schema.floats):
+    schema = tables["train"].schema
+    names = [f"column {name!r}" for name in schema.floats]
+    names += [f"column {column.name!r}, length of its lists" for column in schema.lists]
+    for place, name in enumerate(names):
         above = {
             split: share[place]
             for split, share in outside.items()
@@ -247,32 +268,51 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
         if above:
             shares = ", ".join(f"{share:.0%} of {split}" for split, share in above.items())
             found.append(
-                f"column {name!r}: {shares} lies outside the range of 98% of the train rows (more than "
+                f"{name}: {shares} lies outside the range of 98% of the train rows (more than "
                 f"{OUTSIDE_SHARE:.0%}). A number that grows with time, such as a count of all rows so far, tells when "
                 "a row is, and nothing that will come again: take a share, a difference or a window, or leave it out."
             )
     return found
 
 
+def _numbers(batch: Batch) -> np.ndarray:
+    """The floats, and the lengths of the lists: float64 [B, F + L]."""
+    lengths = [lists.offsets.diff()[:, None].double() for lists in batch.lists]
+    return torch.cat([batch.floats.double(), *lengths], dim=1).numpy()
+
+
 def unseen_shares(preprocessor: Any, tables: Mapping[str, PackedTable]) -> dict[str, dict[str, float]]:
-    """By split and categorical column, the share of rows whose value has no id of its own."""
+    """By split and categorical column, the share of rows whose value has no id of its own; of lists that of their
+    elements."""
     found: dict[str, dict[str, float]] = {}
     for split, table in tables.items():
-        ids = table.unpack(table.words).ids
-        found[split] = {}
+        batch, found[split] = table.unpack(table.words), {}
+        ids = batch.ids
         for position, column in enumerate(table.schema.ids):
             layout = preprocessor.vocabularies[column.name].layout
             unseen = layout.is_unseen(ids[:, position])
             found[split][column.name] = float(unseen.double().mean()) if len(table) else 0.0
+        for item, lists in zip(table.schema.lists, batch.lists, strict=True):
+            unseen = preprocessor.vocabularies[list_owner(table.schema, item.name)].layout.is_unseen(lists.ids)
+            found[split][item.name] = float(unseen.double().mean()) if len(unseen) else 0.0
     return found
 
 
-def leak_warnings(train: PackedTable) -> list[str]:
+def list_owner(schema: TensorSchema, name: str) -> str:
+    """The column whose vocabulary the elements of a list column have: itself, or the one that it shares."""
+    shares = {column.name: column.shares for column in schema.lists}
+    while (other := shares.get(name)) is not None:
+        name = other
+    return name
+
+
+def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[str]:
     """Columns that alone give a label away: an AUC above .99, R² for a regression target.
 
     A column's values are those of an id, or of one of 256 bins of a float; each half of a sample of train rows is
     scored by the mean labels of the other half. Of classes, the mean over one against the rest. Of a float and a
-    regression target also the squared correlation.
+    regression target also the squared correlation. Of lists each element alone: whether it is in a row's list, by the
+    value that `preprocessor` has for its id; and how long lists are.
     """
     table = train.with_words(train.words[spread_rows(train, LEAK_ROWS)].cpu())
     batch = table.unpack(table.words)
@@ -280,6 +320,11 @@ def leak_warnings(train: PackedTable) -> list[str]:
     codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]
     codes += [_binned(values) for values in batch.floats.numpy().T]
     floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]
+    for column, lists in zip(table.schema.lists, batch.lists, strict=True):
+        lengths = lists.offsets.diff().numpy()
+        names.append(f"{column.name} (length)")
+        codes.append(np.unique(lengths, return_inverse=True)[1])
+        floats.append(lengths.astype(np.float64))
     side = (hashed(len(table)) & 1).numpy().astype(np.int64)
     found = []
     for place, target in enumerate(table.schema.targets):
@@ -292,7 +337,61 @@ def leak_warnings(train: PackedTable) -> list[str]:
                     f"column {name!r} may leak target {target.name!r}: alone it reaches an {metric} of {value:.4f} "
                     f"(above {bound:g}). If it is known only after the label, leave it out."
                 )
+        for column, lists in zip(table.schema.lists, batch.lists, strict=True):
+            found += _elements_that_leak(
+                target, column.name, lists, labels, _element_names(preprocessor, table, column)
+            )
     return found
+
+
+def _element_names(preprocessor: Any, table: PackedTable, column: IdList) -> Callable[[int], str]:
+    """What a sentence calls the element of an id."""
+    if preprocessor is None:
+        return lambda element: f"of id {element}"
+    vocabulary = preprocessor.vocabularies[list_owner(table.schema, column.name)]
+    values = engine_of(vocabulary.values).to_pandas(vocabulary.values.to_frame("value"))["value"]
+    first = vocabulary.layout.first
+    return lambda element: repr(values.iloc[element - first]) if element >= first else f"of id {element}"
+
+
+def _elements_that_leak(
+    target: Target, name: str, lists: JaggedColumn, labels: np.ndarray, named: Callable[[int], str]
+) -> list[str]:
+    """Sentences about elements whose presence in a list tells the label: of classes the AUC of one against the rest.
+
+    Elements of fewer than `LEAK_FEWEST` rows, or missing in fewer, are left out. As an element has only two values, and
+    no mean of few rows, no half is scored by the other.
+    """
+    if len(labels) < LEAK_FEWEST:
+        return []
+    rows = np.repeat(np.arange(len(labels)), lists.offsets.diff().numpy())
+    pairs = np.unique(np.stack([rows, lists.ids.numpy().astype(np.int64)]), axis=1)  # an element counts once a row
+    size = int(pairs[1].max(initial=-1)) + 1
+    held = np.bincount(pairs[1], minlength=size).astype(np.float64)
+    often = (held >= LEAK_FEWEST) & (held <= len(labels) - LEAK_FEWEST)
+    scores = []  # by element, and the class that it tells
+    if target.task == "regression":
+        centred = labels.astype(np.float64) - labels.astype(np.float64).mean()
+        total = float((centred**2).sum())
+        sums = np.bincount(pairs[1], centred[pairs[0]], minlength=size)
+        explained = sums**2 * len(labels) / np.maximum(held * (len(labels) - held), 1)
+        scores = [(explained / total if total > 0 else np.zeros(size), "")]
+    else:
+        for number in range(target.num_outputs) if target.task == "multiclass" else [1]:
+            own = labels == number
+            if not LEAK_FEWEST <= own.sum() <= len(own) - LEAK_FEWEST:
+                continue
+            hits = np.bincount(pairs[1], own[pairs[0]], minlength=size)
+            area = 0.5 + np.abs(hits / own.sum() - (held - hits) / (~own).sum()) / 2
+            scores.append((area, f" of class {_class_name(target, number)}" if target.task == "multiclass" else ""))
+    metric, bound = ("R²", LEAK_R2) if target.task == "regression" else ("AUC", LEAK_AUC)
+    return [
+        f"column {name!r} may leak target {target.name!r}: whether the element {named(element)} is in a list "
+        f"reaches an {metric}{of} of {score[element]:.4f} (above {bound:g}). If it is put there only after the label "
+        "is known, take it out of the lists."
+        for score, of in scores
+        for element in np.flatnonzero(often & (score > bound)).tolist()[:MOST_NAMED]
+    ]
 
 
 def _binned(values: np.ndarray) -> np.ndarray:

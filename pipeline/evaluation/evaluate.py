@@ -33,6 +33,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.checks import list_owner
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
@@ -325,9 +326,12 @@ def permutation_importance(
 
 
 def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> list[dict[str, Any]]:
-    """A row a feature: nulls at fit, cardinality, share of test rows that were unseen, centre and spread."""
+    """A row a feature: nulls at fit, cardinality, share of test rows that were unseen, centre and spread. Of a list
+    column the share of train rows whose list is null or empty, of test's elements that were unseen, and the mean number
+    of elements."""
     found: list[dict[str, Any]] = []
-    fitted, asked = train.unpack(train.words).ids, test.unpack(test.words).ids
+    batches = [table.unpack(table.words) for table in (train, test)]
+    fitted, asked = (batch.ids for batch in batches)
     for position, column in enumerate(train.schema.ids):
         vocabulary = preprocessor.vocabularies[column.name]
         layout = vocabulary.layout
@@ -339,6 +343,20 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
                 "nulls": float((fitted[:, position] == layout.null).double().mean()),
                 "cardinality": len(vocabulary.values),
                 "unseen_rate": float(unseen.double().mean()),
+            }
+        )
+    for column, own, others in zip(train.schema.lists, *(batch.lists for batch in batches), strict=True):
+        lengths = own.offsets.diff()
+        vocabulary = preprocessor.vocabularies[list_owner(train.schema, column.name)]
+        unseen = vocabulary.layout.is_unseen(others.ids)
+        found.append(
+            {
+                "name": column.name,
+                "role": "list",
+                "nulls": float((lengths == 0).double().mean()),
+                "cardinality": len(vocabulary.values),
+                "unseen_rate": float(unseen.double().mean()) if len(unseen) else 0.0,
+                "mean_length": float(lengths.double().mean()),
             }
         )
     for name, fill in preprocessor.fills.items():

@@ -904,7 +904,10 @@ class Encoded:
         if start is not None:
             spec = start.spec_after(spec)
         few, rows = few_steps_text(settings, self.num_trained), self._resident("train")
-        for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
+        tensors = preprocessor.tensor_schema
+        with_tables = [column.name for column in tensors.ids]
+        with_tables += [column.name for column in tensors.lists if column.shares is None]
+        for text in large_tables(spec, with_tables, free_memory(device)):
             log.warning(text)
         if device == "cpu" and (text := busy_text(torch.get_num_threads())):
             log.warning("the machine is busy: %s", text)

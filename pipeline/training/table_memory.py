@@ -1,4 +1,4 @@
-"""Which id columns have tables that take much of the memory, before they are made."""
+"""Which id columns and lists have tables that take much of the memory, before they are made."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ WIDTH_SETTINGS = ("embedding_widths", "embedding_width_max", "embedding_dim")  #
 
 
 def large_tables(spec: ModelSpec, names: Sequence[str], free_bytes: int) -> list[str]:
-    """A sentence for each id column whose tables take more than `LARGE_SHARE` of the free memory.
+    """A sentence for each id column whose tables take more than `LARGE_SHARE` of the free memory, and for each list
+    with a vocabulary of its own.
 
     Parameters
     ----------
     spec
         The model; none of its tables is allocated.
     names
-        Of the id columns, in the order of `spec.inputs.num_ids`.
+        Of the id columns, then of the lists that share no vocabulary, in the order of `spec.inputs.table_sizes`.
     free_bytes
         Of the device that the model is trained on.
 
@@ -41,7 +42,7 @@ def large_tables(spec: ModelSpec, names: Sequence[str], free_bytes: int) -> list
     >>> large_tables(spec, ["person", "shop"], free_bytes=64 << 30)
     []
     """
-    sizes = spec.inputs.num_ids
+    sizes = spec.inputs.table_sizes
     of_size = dict.fromkeys(sizes, 0)  # columns of one size have tables of one width
     for rows, width in spec.table_shapes:
         if rows in of_size:

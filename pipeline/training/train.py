@@ -527,7 +527,7 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss |
     model.scale_targets(target_scales(train, loss))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
-        model.remember(batch.ids, batch.floats, batch.targets)
+        model.remember(batch.ids, batch.floats, batch.targets, batch.lists)
     return model
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
+from gigabatch.features.columns.lists import list_entries
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
@@ -406,6 +407,17 @@ class TableRecipe(Recipe):
             if (told := [name for name in features if name in found[role]])
         )
 
+    def _as_checked(self, frame: Any) -> Any:
+        """Rows of a file as they are checked: with bare labels, and beside each list column the lengths of its lists,
+        float32 and null where one is empty or null."""
+        frame = self._with_bare_labels(frame)
+        for column in self.settings.list_columns:
+            _, lengths = list_entries(frame[column.name], f"list column {column.name!r}")
+            known = lengths.astype("float32")
+            known[lengths == 0] = float("nan")
+            frame = frame.assign(**{length_name(column.name): known})
+        return frame
+
     def _with_bare_labels(self, frame: Any) -> Any:
         """Rows of a file with labels as `label_strip` leaves them."""
         for name, target in self.targets.items():
@@ -495,8 +507,9 @@ class TableRecipe(Recipe):
 
     def raw_files(self) -> tuple[RawFiles, ...]:
         chosen = self.settings
-        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name not in chosen.list_types}
+        dtypes = self._dtypes()
         roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(chosen.continuous, "number")
+        lengths = {length_name(column.name): "number" for column in chosen.list_columns}
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
         roles |= {name: role for role, name in one.items() if name}
@@ -504,12 +517,12 @@ class TableRecipe(Recipe):
         filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)
         return tuple(
             RawFiles(
-                name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes},
+                name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes} | lengths,
                 {column: target.task for column, target in self.targets.items()},
                 tuple(chosen.null_values), chosen.separator,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 frozenset((*chosen.categories, *chosen.inputs)),
-                filled, make=self._with_bare_labels,
+                filled, make=self._as_checked,
             )
             for name, pattern in self._patterns().items()
         )  # fmt: skip
@@ -586,6 +599,11 @@ class TableRecipe(Recipe):
         declared = self.settings.categories[name]
         made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
         return "int64" if made and frame[name].dtype.kind in "iu" else declared
+
+
+def length_name(name: str) -> str:
+    """What checks of files call the lengths of a list column."""
+    return f"{name} (length)"
 
 
 def _list_column(name: str, options: Any, categories: Mapping[str, str]) -> ListColumn:

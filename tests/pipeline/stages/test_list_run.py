@@ -249,7 +249,6 @@ def test_an_experiment_trains_with_the_lists(encoded):
         ({"train": {"codistill": {"group": 0}}}, "Set train.codistill=null"),
         ({"train": {"negatives": {"per_positive": 2}}}, "Set train.negatives=null"),
         ({"evaluate": {"ranking": {}}}, "Set evaluate.ranking=null"),
-        ({"model": {"kind": "finalmlp"}}, "it has no use for list columns"),
     ],
 )
 def test_what_takes_no_lists_is_refused_before_training(encoded, changes, said):
