@@ -14,8 +14,14 @@ from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.interactions.histories import (
+    HistorySettings,
+    require_lists,
+    require_times,
+    split_histories,
+)
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
-from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.features.schema import Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 
 ROW = "row_number"
@@ -51,6 +57,9 @@ class InteractionRules:
         time column, in the file), `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
+    history
+        Each row's list of the user's earlier positives, such as `{length: 50, half_life: 30d}`; see `HistorySettings`.
+        None for no lists.
 
     Raises
     ------
@@ -71,6 +80,7 @@ class InteractionRules:
     split: SplitFractions = field(default_factory=SplitFractions)
     repeats: Literal["last", "all", "error"] = "last"
     seed: int = 0
+    history: HistorySettings | None = None
 
     def __post_init__(self) -> None:
         known = {
@@ -102,7 +112,8 @@ class Layout:
 
     categorical: types of the user's, the item's and all further columns of that role, in the schema's order.
     user_columns, item_columns: those of `categorical` and `continuous` that describe the user or item of a row; those
-    that describe neither are its context. time_dtype: the schema's type of the times.
+    that describe neither are its context. time_dtype: the schema's type of the times; time_unit: what they count, a key
+    of `TIME_UNITS`, None where that is not known.
     """
 
     user: str
@@ -114,6 +125,7 @@ class Layout:
     user_columns: tuple[str, ...] = ()
     item_columns: tuple[str, ...] = ()
     time_dtype: str = "int64"
+    time_unit: str | None = None
 
     @property
     def identity(self) -> list[str]:
@@ -135,7 +147,10 @@ def interaction_tables(
         DataError: where the rules leave a split without rows or the labels without a contrast, or repeats are refused.
     """
     notes: list[str] = []
-    frame = frame.sort_values([layout.time, ROW] if layout.time else [ROW]).reset_index(drop=True)
+    if rules.history is not None:
+        require_times(layout.time)
+        require_lists(engine_of(frame).NAME)
+    frame = _in_order(frame, layout)
     frame = _without_repeats(frame, layout, rules.repeats, notes)
     frame = _labelled(frame, layout, rules, notes)
     splits = _split(frame, layout, rules, notes)
@@ -149,13 +164,33 @@ def interaction_tables(
             notes.append(
                 f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
             )
-    schema = interaction_schema(layout, sides)
+    lists: tuple[ListColumn, ...] = ()
+    list_types: dict[str, str] = {}
+    if rules.history is not None:
+        lists, list_types = (rules.history.column(layout),), rules.history.dtypes(layout)
+    schema = interaction_schema(layout, sides, lists)
+    if rules.history is not None:
+        columns = [layout.user, layout.item, str(layout.time), ROW]
+        liked = {name: rows[columns][rows[TARGET] == 1] for name, rows in splits.items()}
+        splits, told = split_histories(splits, layout, rules.history, ROW, liked)
+        notes.append(told)
     dtypes = {column.name: column.dtype for column in schema.columns if column.role in ("categorical", "continuous")}
-    workflow = Workflow((), [TARGET], dtypes).fit([splits["train"]])
-    return FeatureTables({k: v[schema.names()] for k, v in splits.items()}, schema, tuple(notes), workflow)
+    workflow = Workflow((), [TARGET], dtypes | list_types).fit([splits["train"]])
+    return FeatureTables({k: v[schema.table_columns] for k, v in splits.items()}, schema, tuple(notes), workflow)
 
 
-def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns]) -> Schema:
+def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
+    """The interactions that histories hold, in order of time; `frame` as of `interaction_tables`."""
+    frame = _without_repeats(_in_order(frame, layout), layout, rules.repeats, [])
+    least = rules.least_positive
+    return frame if least is None else frame[frame[layout.rating] >= least].reset_index(drop=True)
+
+
+def _in_order(frame: Any, layout: Layout) -> Any:
+    return frame.sort_values([layout.time, ROW] if layout.time else [ROW]).reset_index(drop=True)
+
+
+def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: tuple[ListColumn, ...] = ()) -> Schema:
     """Roles and types of the splits' columns, and which of them are about the user and about the item."""
     found = list(sides.values())
     columns = [Column(name, "categorical", dtype) for name, dtype in layout.categorical.items()]
@@ -170,7 +205,7 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns]) -> Sche
         Entity("user", layout.user, (layout.user, *layout.user_columns, *about["user"])),
         Entity("item", layout.item, (layout.item, *layout.item_columns, *about["item"])),
     )
-    return Schema(tuple(columns), (Target(TARGET, "binary"),), entities)
+    return Schema(tuple(columns), (Target(TARGET, "binary"),), entities, lists)
 
 
 def _labelled(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> Any:
