@@ -21,7 +21,9 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
     for what, is_asked in asked.items():
         if is_asked:
             setting, _, reason = what.partition(": ")
-            raise ConfigError(f"features.lists, features.history: {names}: {reason}. Set {setting}, or leave the lists out.")
+            raise ConfigError(
+                f"features.lists: {names}: {reason}. Set {setting}, or leave the lists (or features.history) out."
+            )
 
 
 def require_lists_can(
