@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gigabatch.features.columns.lists import arrow_values, window_lists
 from gigabatch.features.columns.times import is_calendar, moments
@@ -20,12 +20,10 @@ from gigabatch.features.engines.frame import engine_of, resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.reading.sources import file_columns
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ListColumn
 from gigabatch.features.setting_checks import TIME_UNITS, require_counts, time_unit
-
-if TYPE_CHECKING:
-    from gigabatch.features.recipes.interactions.splits import Layout
 
 HISTORY, WEIGHTS = "history", "history_weights"
 WHERE = "interactions: history"

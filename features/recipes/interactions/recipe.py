@@ -1,8 +1,8 @@
 """Anyone's interactions of users with items, by settings alone: clicks, purchases, plays or ratings, with or without
 contexts, for ranking from positives alone or for telling high ratings from low ones.
 
-`splits` says what counts as a positive and how rows are split, `side_tables` how what is known of users and
-items comes along.
+`splits` says what counts as a positive and how rows are split, `histories` what a row is told of earlier ones,
+`side_tables` how what is known of users and items comes along.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gigabatch.features.recipes.interactions.histories import (
     scored_histories,
     scored_types,
 )
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import (
     SideColumns,
     SideTable,
@@ -34,7 +35,6 @@ from gigabatch.features.recipes.interactions.splits import (
     SPLITS,
     TARGET,
     InteractionRules,
-    Layout,
     interaction_tables,
     positives,
 )

@@ -20,6 +20,7 @@ from gigabatch.features.recipes.interactions.histories import (
     require_times,
     split_histories,
 )
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.schema import Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
@@ -104,34 +105,6 @@ class InteractionRules:
     def way(self) -> str:
         """How the rows are split."""
         return self.split_by or ("leave_one_out" if self.task == "ranking" else "random")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which column of a frame of interactions is what.
-
-    categorical: types of the user's, the item's and all further columns of that role, in the schema's order.
-    user_columns, item_columns: those of `categorical` and `continuous` that describe the user or item of a row; those
-    that describe neither are its context. time_dtype: the schema's type of the times; time_unit: what they count, a key
-    of `TIME_UNITS`, None where that is not known.
-    """
-
-    user: str
-    item: str
-    categorical: Mapping[str, str]
-    continuous: tuple[str, ...] = ()
-    time: str | None = None
-    rating: str | None = None
-    user_columns: tuple[str, ...] = ()
-    item_columns: tuple[str, ...] = ()
-    time_dtype: str = "int64"
-    time_unit: str | None = None
-
-    @property
-    def identity(self) -> list[str]:
-        """User, item and contexts: rows that share them are repeats of one interaction."""
-        described = (*self.user_columns, *self.item_columns)
-        return [name for name in (*self.categorical, *self.continuous) if name not in described]
 
 
 def interaction_tables(

@@ -16,11 +16,11 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import expand, kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
 from gigabatch.features.recipes.interactions.histories import require_lists, scored_histories, scored_types
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.recipes.interactions.splits import (
     ROW,
     InteractionRules,
-    Layout,
     interaction_tables,
     positives,
 )

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.interactions.histories import HistorySettings, with_histories
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.side_tables import SideTable
-from gigabatch.features.recipes.interactions.splits import GIVEN, InteractionRules, Layout, interaction_tables
+from gigabatch.features.recipes.interactions.splits import GIVEN, InteractionRules, interaction_tables
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
 from gigabatch.features.schema import ListColumn
 from gigabatch.features.synthetic.movielens import write_movielens
