@@ -130,6 +130,16 @@ def test_the_order_of_the_file_changes_no_history(tmp_path):
     assert max(len(row) for row in one["history"]) == 5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_of_one_moment_is_in_the_order_of_the_file_wherever_it_comes_from(seed):
+    """As where a row of train and one of valid are of one moment, and one of test comes later."""
+    events = as_frame([(0, item, 0, 5) for item in range(8)])
+    rows = as_frame([(0, 9, 1, 5)])
+    shuffled = events.sample(frac=1, random_state=seed)
+    found = with_histories(rows, shuffled, TIMED, HistorySettings(5), "row_number", rows["at"])
+    assert list(found["history"].iloc[0]) == [3, 4, 5, 6, 7]
+
+
 def test_a_text_of_a_log_is_read_to_lists_of_its_items(tmp_path):
     log = make_log()
     tables = build(tmp_path, log, task="rating", history=HistorySettings(3))
