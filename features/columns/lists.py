@@ -14,6 +14,7 @@ from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
 
 ARROW_TYPES = {"string": pa.large_string(), "int64": pa.int64(), "float32": pa.float32()}
+WINDOW_BLOCK = 1 << 22
 
 
 def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
@@ -110,6 +111,53 @@ def _first_is_empty(values: pa.Array, lengths: np.ndarray) -> np.ndarray:
         return np.zeros(len(lengths), bool)
     first = np.minimum(np.cumsum(lengths) - lengths, len(values) - 1)
     return pc.equal(values, "").fill_null(False).to_numpy(zero_copy_only=False)[first]
+
+
+def arrow_values(column: Column, dtype: str) -> pa.Array:
+    """A pandas column of a type of `ARROW_TYPES` as one array of Arrow's."""
+    values = pc.cast(pa.Array.from_pandas(column), ARROW_TYPES[dtype])
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def window_lists(
+    entries: Callable[[np.ndarray, np.ndarray], Any], first: np.ndarray, stop: np.ndarray, dtype: str, like: Any
+) -> Any:
+    """A pandas column of Arrow's lists on the index of the frame `like`, whose list n holds the entries at the places
+    first[n] to stop[n] (not that one), in order.
+
+    Parameters
+    ----------
+    entries
+        Gives the entries as an array of T, from two int64 arrays [T]: the row of each and its place. Asked for about
+        `WINDOW_BLOCK` at once, so that what it takes beside the lists themselves is bounded.
+    first, stop
+        int64 [N], stop >= first.
+    dtype
+        Of the elements, a key of `ARROW_TYPES`.
+    like
+        A frame of N rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> letters = np.array(["a", "b", "c"])
+    >>> frame = pd.DataFrame(index=range(2))
+    >>> lists = window_lists(lambda row, place: letters[place], np.array([0, 2]), np.array([2, 2]), "string", frame)
+    >>> [list(row) for row in lists]
+    [['a', 'b'], []]
+    """
+    wanted, lengths = ARROW_TYPES[dtype], stop - first
+    ends = np.cumsum(lengths)
+    cuts = np.searchsorted(ends, np.arange(WINDOW_BLOCK, ends[-1] if len(ends) else 0, WINDOW_BLOCK))
+    chunks = []
+    for start, end in zip(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(lengths)]]), strict=True):
+        own = lengths[start:end]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(own)])
+        rows = np.repeat(np.arange(start, end), own)
+        places = np.arange(offsets[-1]) + np.repeat(first[start:end] - offsets[:-1], own)
+        chunks.append(pa.LargeListArray.from_arrays(offsets, pc.cast(pa.array(entries(rows, places)), wanted)))
+    return of_arrow(pa.chunked_array(chunks, pa.large_list(wanted)), like.index, None)
 
 
 def list_column(entries: Any, lengths: Any, like: Any) -> Any:

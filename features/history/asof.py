@@ -227,6 +227,23 @@ class AsOfJoin:
             rows = self.sorted_rows[self.xp.clip(position, 0, None)]
         return self.xp.where(self.found_group & (position >= start), rows, -1)
 
+    def last_places(self, number: int) -> tuple[Any, Any]:
+        """Where each query's last `number` earlier events stand: those of query n are the rows of `events` that
+        `sorted_rows[first[n] : stop[n]]` says, the oldest first, and fewer where there are fewer.
+
+        Returns (first, stop), int64 arrays; equal for a query without any. Settled events have no rows, so they are
+        not among them.
+
+        Errors (`DataError`): a number below 1, or `exclude_self`, of which a window knows nothing.
+        """
+        if number < 1 or self.own is not None:
+            raise DataError(
+                f"as-of: the last events of a query are at least 1, found {number}, and are asked for without "
+                "exclude_self."
+            )
+        first = self.xp.maximum(self._start(None), self.stop - number)
+        return self.xp.where(self.found_group, first, 0), self.xp.where(self.found_group, self.stop, 0)
+
 
 def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") -> tuple[Any, Any]:
     """int64 codes such that two rows of either frame are equal in every column of `by` exactly if their codes are.

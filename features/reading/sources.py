@@ -219,6 +219,28 @@ def read_files(
     return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
 
 
+def file_columns(engine: str, path: str, separator: str = ",") -> list[str]:
+    """Names of the columns of a file with a header, or of a Parquet file, as far as it can be read.
+
+    Raises:
+        DataError: an unknown ending, or a file that cannot be read.
+    """
+    module = load_engine(engine)
+    try:
+        if path.endswith(PARQUET_ENDINGS):
+            with fsspec.open(path, "rb") if "://" in path else nullcontext(path) as source:
+                return list(pq.read_schema(source).names)
+        if path.endswith(CSV_ENDINGS):
+            _refuse_empty(path)
+            header = module.read_csv(path, header=None, nrows=1, dtype="str", **csv_fields(separator))
+            return [str(name) for name in module.to_pandas(header).iloc[0].tolist()]
+    except DataError:
+        raise
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+    raise DataError(f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}.")
+
+
 def same_file(path: str) -> str:
     """A file's name by which two paths to it are equal: absolute, links as they are; a URL is its own."""
     return path if "://" in path else os.path.abspath(Path(path).expanduser())

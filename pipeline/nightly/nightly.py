@@ -360,7 +360,7 @@ def require_times(features: Features) -> None:
     if features.schema.lists:
         raise ConfigError(
             "nightly: a night goes on from the run before it, and no rows of list columns are carried over yet. Train "
-            "with gigabatch train, or leave the lists out (features.lists)."
+            "with gigabatch train, or leave the lists out (features.lists, features.history)."
         )
     choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
     refuse_future(features)

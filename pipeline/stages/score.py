@@ -13,6 +13,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
@@ -123,6 +124,8 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, spl
         raise RunError("score: give either --input or --split, not both.")
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     columns = bundle.raw_workflow.applied_inputs
+    if getattr(pipeline.config.features, "history", None) is not None:  # looked up from files that were decided on
+        obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
     frame = recipe.raw_rows(pipeline.engine, raw, columns)
     return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
 

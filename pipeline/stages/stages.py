@@ -253,6 +253,8 @@ class Pipeline:
             settings["features"] = {
                 k: v for k, v in settings["features"].items() if k not in ("lists", "list_separator")
             }
+        if settings["features"].get("history") is None:  # nor histories
+            settings["features"].pop("history", None)
         # Where the files lie does not matter, what is in them does.
         named = (
             settings

@@ -21,7 +21,9 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
     for what, is_asked in asked.items():
         if is_asked:
             setting, _, reason = what.partition(": ")
-            raise ConfigError(f"features.lists: {names}: {reason}. Set {setting}, or leave the lists out.")
+            raise ConfigError(
+                f"features.lists: {names}: {reason}. Set {setting}, or leave the lists (or features.history) out."
+            )
 
 
 def require_lists_can(
@@ -42,4 +44,4 @@ def require_lists_can(
     }
     for what, is_asked in asked.items():
         if is_asked:
-            raise TrainingError(f"list columns: {what}, or leave the lists out (features.lists).")
+            raise TrainingError(f"list columns: {what}, or leave the lists out (features.lists, features.history).")

@@ -209,7 +209,8 @@ class WarmStart:
         if preprocessor.schema.lists or self.bundle.schema.lists:
             raise ChangedError(
                 f"train.start_from: run {self.run} cannot be carried over: a warm start carries no rows of list "
-                "columns yet. Train cold (train.start_from=null), or leave the lists out (features.lists)."
+                "columns yet. Train cold (train.start_from=null), or leave the lists out "
+                "(features.lists, features.history)."
             )
         if found := [*self._changed_data(preprocessor), *self._changed_model(spec, loss)]:
             raise ChangedError(f"train.start_from: run {self.run} was trained with {'; '.join(found)}. {ADVICE}")

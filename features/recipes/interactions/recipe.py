@@ -1,8 +1,8 @@
 """Anyone's interactions of users with items, by settings alone: clicks, purchases, plays or ratings, with or without
 contexts, for ranking from positives alone or for telling high ratings from low ones.
 
-`splits` says what counts as a positive and how rows are split, `side_tables` how what is known of users and
-items comes along.
+`splits` says what counts as a positive and how rows are split, `histories` what a row is told of earlier ones,
+`side_tables` how what is known of users and items comes along.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from typing import Any, Literal
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import read_files, same_file
+from gigabatch.features.reading.sources import kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions
+from gigabatch.features.recipes.interactions.histories import (
+    require_lists,
+    require_times,
+    scored_histories,
+    scored_types,
+)
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import (
     SideColumns,
     SideTable,
@@ -28,8 +35,8 @@ from gigabatch.features.recipes.interactions.splits import (
     SPLITS,
     TARGET,
     InteractionRules,
-    Layout,
     interaction_tables,
+    positives,
 )
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ENTITIES
@@ -73,8 +80,8 @@ class InteractionsSettings(InteractionRules):
     Raises
     ------
     DataError
-        If a column has two roles, or a task or split needs a column that is not named; if one of `valid_path` and
-        `test_path` is given alone, or beside `split_by` or `split`; no file is read.
+        If a column has two roles, or a task, split or history needs a column that is not named; if one of `valid_path`
+        and `test_path` is given alone, or beside `split_by` or `split`; no file is read.
 
     Examples
     --------
@@ -115,6 +122,8 @@ class InteractionsSettings(InteractionRules):
             raise DataError(f"interactions: {reason} needs rating, the column of the ratings.")
         if self.way == "time" and not self.time:
             raise DataError("interactions: split_by time needs time, the column of the times.")
+        if self.history is not None:
+            require_times(self.time)
         self._check_columns()
 
     def _check_given_splits(self) -> None:
@@ -146,7 +155,8 @@ class InteractionsSettings(InteractionRules):
         roles += [name for name in (self.time, self.rating) if name]
         if twice := sorted({name for name in roles if roles.count(name) > 1}):
             raise DataError(f"interactions: column {twice[0]!r} has two roles. Give it one.")
-        if taken := [name for name in roles if name in (ROW, TARGET, GIVEN)]:
+        made = (ROW, TARGET, GIVEN, *(self.history.columns if self.history else ()))
+        if taken := [name for name in roles if name in made]:
             raise DataError(f"interactions: {taken[0]!r} is a column that the recipe makes. Rename yours.")
         for entity, names in (("user", self.user_columns), ("item", self.item_columns)):
             if strange := [name for name in names if name not in (*contexts, *self.continuous)]:
@@ -156,7 +166,7 @@ class InteractionsSettings(InteractionRules):
                 )
         if both := [name for name in self.user_columns if name in self.item_columns]:
             raise DataError(f"interactions: {both[0]!r} is in user_columns and in item_columns. Leave it in one.")
-        require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, ROW, TARGET, GIVEN})
+        require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, *made})
 
     @property
     def layout(self) -> Layout:
@@ -186,13 +196,22 @@ class InteractionsRecipe(Recipe):
         return {name: str(len(self.files(pattern))) for name, pattern in self.settings.paths.items()}
 
     def build(self, engine: str) -> FeatureTables:
+        if self.settings.history is not None:
+            require_lists(engine)
+        frame, layout = self._timed(engine)
+        self.report("read")
+        return interaction_tables(frame, layout, self.settings, self._sides(engine))
+
+    def _timed(self, engine: str) -> tuple[Any, Layout]:
+        """`read` with its times as numbers, and the layout that says what they are."""
         frame, layout = self.read(engine), self.settings.layout
         if layout.time:
             raw = frame[layout.time]
             frame[layout.time] = moments(raw)
-            layout = replace(layout, time_dtype="datetime" if is_calendar(raw) else str(frame[layout.time].dtype))
-        self.report("read")
-        return interaction_tables(frame, layout, self.settings, self._sides(engine))
+            calendar = is_calendar(raw)
+            dtype = "datetime" if calendar else str(frame[layout.time].dtype)
+            layout = replace(layout, time_dtype=dtype, time_unit="us" if calendar else None)
+        return frame, layout
 
     def read(self, engine: str) -> Any:
         """Every interaction of the files, with `row_number`, its place there, and its time as it is written."""
@@ -253,16 +272,24 @@ class InteractionsRecipe(Recipe):
         return (*rows, *(side.raw_files(name, keys[name], chosen.id_type, nulls) for name, side in sides))
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
-        """Rows of users, items and contexts to be scored; what is known of users and items comes from side tables."""
-        layout, sides = self.settings.layout, self._sides(engine)
+        """Rows of users, items and contexts to be scored; what is known of users and items comes from side tables, and
+        histories, where the files have none, from the interactions: see `scored_types`."""
+        chosen, layout, sides = self.settings, self.settings.layout, self._sides(engine)
         looked_up = {name for side in sides.values() for name in side.names}
         known = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
         keys = {layout.user, layout.item} if sides else set()
+        paths = kept_files(pattern, self.leave_out)
+        further = scored_types(engine, paths, columns, layout, chosen.history, chosen.separator, chosen.column_names)
+        keys |= {layout.user} if further.looked_up else set()
         dtypes = {name: dtype for name, dtype in known.items() if name in keys.union(columns) - looked_up}
-        frame = self._read_files(engine, pattern, dtypes)
+        frame = self._read_files(engine, pattern, dtypes | further.types)
         for side in sides.values():
             frame, _ = side.attach(frame)
-        return frame
+        if not further.looked_up:
+            return frame
+        interactions, layout = self._timed(engine)
+        assert chosen.history is not None
+        return scored_histories(frame, pattern, positives(interactions, layout, chosen), layout, chosen.history, ROW)
 
     def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
         chosen = self.settings

@@ -14,8 +14,15 @@ from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.interactions.histories import (
+    HistorySettings,
+    require_lists,
+    require_times,
+    split_histories,
+)
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
-from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.features.schema import Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 
 ROW = "row_number"
@@ -51,6 +58,9 @@ class InteractionRules:
         time column, in the file), `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
+    history
+        Each row's list of the user's earlier positives, such as `{length: 50, half_life: 30d}`; see `HistorySettings`.
+        None for no lists.
 
     Raises
     ------
@@ -71,6 +81,7 @@ class InteractionRules:
     split: SplitFractions = field(default_factory=SplitFractions)
     repeats: Literal["last", "all", "error"] = "last"
     seed: int = 0
+    history: HistorySettings | None = None
 
     def __post_init__(self) -> None:
         known = {
@@ -96,32 +107,6 @@ class InteractionRules:
         return self.split_by or ("leave_one_out" if self.task == "ranking" else "random")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Which column of a frame of interactions is what.
-
-    categorical: types of the user's, the item's and all further columns of that role, in the schema's order.
-    user_columns, item_columns: those of `categorical` and `continuous` that describe the user or item of a row; those
-    that describe neither are its context. time_dtype: the schema's type of the times.
-    """
-
-    user: str
-    item: str
-    categorical: Mapping[str, str]
-    continuous: tuple[str, ...] = ()
-    time: str | None = None
-    rating: str | None = None
-    user_columns: tuple[str, ...] = ()
-    item_columns: tuple[str, ...] = ()
-    time_dtype: str = "int64"
-
-    @property
-    def identity(self) -> list[str]:
-        """User, item and contexts: rows that share them are repeats of one interaction."""
-        described = (*self.user_columns, *self.item_columns)
-        return [name for name in (*self.categorical, *self.continuous) if name not in described]
-
-
 def interaction_tables(
     frame: Any, layout: Layout, rules: InteractionRules, sides: Mapping[str, SideColumns]
 ) -> FeatureTables:
@@ -135,7 +120,10 @@ def interaction_tables(
         DataError: where the rules leave a split without rows or the labels without a contrast, or repeats are refused.
     """
     notes: list[str] = []
-    frame = frame.sort_values([layout.time, ROW] if layout.time else [ROW]).reset_index(drop=True)
+    if rules.history is not None:
+        require_times(layout.time)
+        require_lists(engine_of(frame).NAME)
+    frame = _in_order(frame, layout)
     frame = _without_repeats(frame, layout, rules.repeats, notes)
     frame = _labelled(frame, layout, rules, notes)
     splits = _split(frame, layout, rules, notes)
@@ -149,13 +137,33 @@ def interaction_tables(
             notes.append(
                 f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
             )
-    schema = interaction_schema(layout, sides)
+    lists: tuple[ListColumn, ...] = ()
+    list_types: dict[str, str] = {}
+    if rules.history is not None:
+        lists, list_types = (rules.history.column(layout),), rules.history.dtypes(layout)
+    schema = interaction_schema(layout, sides, lists)
+    if rules.history is not None:
+        columns = [layout.user, layout.item, str(layout.time), ROW]
+        liked = {name: rows[columns][rows[TARGET] == 1] for name, rows in splits.items()}
+        splits, told = split_histories(splits, layout, rules.history, ROW, liked)
+        notes.append(told)
     dtypes = {column.name: column.dtype for column in schema.columns if column.role in ("categorical", "continuous")}
-    workflow = Workflow((), [TARGET], dtypes).fit([splits["train"]])
-    return FeatureTables({k: v[schema.names()] for k, v in splits.items()}, schema, tuple(notes), workflow)
+    workflow = Workflow((), [TARGET], dtypes | list_types).fit([splits["train"]])
+    return FeatureTables({k: v[schema.table_columns] for k, v in splits.items()}, schema, tuple(notes), workflow)
 
 
-def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns]) -> Schema:
+def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
+    """The interactions that histories hold, in order of time; `frame` as of `interaction_tables`."""
+    frame = _without_repeats(_in_order(frame, layout), layout, rules.repeats, [])
+    least = rules.least_positive
+    return frame if least is None else frame[frame[layout.rating] >= least].reset_index(drop=True)
+
+
+def _in_order(frame: Any, layout: Layout) -> Any:
+    return frame.sort_values([layout.time, ROW] if layout.time else [ROW]).reset_index(drop=True)
+
+
+def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: tuple[ListColumn, ...] = ()) -> Schema:
     """Roles and types of the splits' columns, and which of them are about the user and about the item."""
     found = list(sides.values())
     columns = [Column(name, "categorical", dtype) for name, dtype in layout.categorical.items()]
@@ -170,7 +178,7 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns]) -> Sche
         Entity("user", layout.user, (layout.user, *layout.user_columns, *about["user"])),
         Entity("item", layout.item, (layout.item, *layout.item_columns, *about["item"])),
     )
-    return Schema(tuple(columns), (Target(TARGET, "binary"),), entities)
+    return Schema(tuple(columns), (Target(TARGET, "binary"),), entities, lists)
 
 
 def _labelled(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> Any:

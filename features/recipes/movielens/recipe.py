@@ -13,10 +13,17 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import expand, read_files, same_file
+from gigabatch.features.reading.sources import expand, kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
+from gigabatch.features.recipes.interactions.histories import require_lists, scored_histories, scored_types
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
-from gigabatch.features.recipes.interactions.splits import ROW, InteractionRules, Layout, interaction_tables
+from gigabatch.features.recipes.interactions.splits import (
+    ROW,
+    InteractionRules,
+    interaction_tables,
+    positives,
+)
 from gigabatch.features.recipes.movielens.files import (
     FORMATS,
     ITEM,
@@ -30,7 +37,7 @@ from gigabatch.features.recipes.movielens.files import (
     read_ratings,
 )
 
-LAYOUT = Layout(USER, ITEM, {USER: "int64", ITEM: "int64"}, time=TIME, rating=RATING)
+LAYOUT = Layout(USER, ITEM, {USER: "int64", ITEM: "int64"}, time=TIME, rating=RATING, time_unit="s")
 
 
 @dataclass(frozen=True)
@@ -105,20 +112,34 @@ class MovieLensRecipe(Recipe):
         return (raw_ratings(self.folder, self.format),)
 
     def build(self, engine: str) -> FeatureTables:
+        if self.settings.history is not None:
+            require_lists(engine)
+        frame = self._read(engine)
+        self.report("read")
+        return interaction_tables(frame, LAYOUT, self.settings, self._sides(engine))
+
+    def _read(self, engine: str) -> Any:
+        """All ratings, with `row_number`, their place in the file."""
         frame = read_ratings(engine, self.folder, self.format, self.cache)
         if bool(frame[RATING].isna().any()):
             raise DataError(f"movielens: {self.folder}/{FORMATS[self.format].ratings} holds rows without a rating.")
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
-        self.report("read")
-        return interaction_tables(frame, LAYOUT, self.settings, self._sides(engine))
+        return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
-        """Rows to be scored from CSV or Parquet files with the columns user_id and item_id."""
-        frame = read_files(engine, pattern, LAYOUT.categorical, cache=self.cache)
+        """Rows to be scored from CSV or Parquet files with the columns user_id and item_id; histories, where the files
+        have none, come from the ratings, as of the rows' timestamp where there is one."""
+        history = self.settings.history
+        further = scored_types(engine, kept_files(pattern), columns, LAYOUT, history)
+        frame = read_files(engine, pattern, {**LAYOUT.categorical} | further.types, cache=self.cache)
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         for side in self._sides(engine).values():
             frame, _ = side.attach(frame)
-        return frame
+        if not further.looked_up:
+            return frame
+        assert history is not None
+        liked = positives(self._read(engine), LAYOUT, self.settings)
+        return scored_histories(frame, pattern, liked, LAYOUT, history, ROW)
 
     def _sides(self, engine: str) -> dict[str, SideColumns]:
         kind, sides = self.format, {}

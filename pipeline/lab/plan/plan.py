@@ -162,10 +162,10 @@ def make_plan(config: RunConfig) -> Plan:
     PlanError
         Where no sample can be taken of the inputs, or the stages fail on it.
     """
-    if getattr(config.features, "lists", None):
+    if setting := next((name for name in ("lists", "history") if getattr(config.features, name, None)), None):
         raise PlanError(
-            "plan: features.lists: memory and time of list columns are not forecast yet. Plan without the lists; they "
-            "take four bytes an element, eight with weights, and eight a row on top."
+            f"plan: features.{setting}: memory and time of list columns are not forecast yet. Plan without the lists; "
+            "they take four bytes an element, eight with weights, and eight a row on top."
         )
     started = time.perf_counter()
     size = measure(config.recipe, config.features)

@@ -69,6 +69,30 @@ def test_a_row_never_finds_itself_when_asked_not_to(rows, by, window):
     assert answers_of(question, window) == slow(frame, frame, by, window, exclude_self=True)
 
 
+@given(queries=ROWS, events=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), number=st.integers(1, 4))
+@settings(max_examples=examples(60), deadline=None)
+def test_the_last_events_are_those_of_a_loop_over_all_pairs(queries, events, by, number):
+    left, right = table(queries), table(events)
+    question = AsOfJoin(left, right, by=by, query_time="at", event_time="known_at", order="order")
+    first, stop = question.last_places(number)
+    found = [question.sorted_rows[a:b].tolist() for a, b in zip(first, stop, strict=True)]
+    events = right.to_dict("records")
+    expected = []
+    for query in left.to_dict("records"):
+        rows = [place for place, event in enumerate(events) if seen(query, event, by, None)]
+        rows.sort(key=lambda place: (events[place]["known_at"], events[place]["order"]))
+        expected.append(rows[-number:])
+    assert found == expected
+
+
+def test_no_last_events_and_rows_that_may_not_find_themselves_are_refused():
+    frame = pd.DataFrame({"at": [1, 2]})
+    with pytest.raises(DataError, match="at least 1, found 0"):
+        AsOfJoin(frame, frame, by=[], query_time="at", event_time="at").last_places(0)
+    with pytest.raises(DataError, match="without exclude_self"):
+        AsOfJoin(frame, frame, by=[], query_time="at", event_time="at", exclude_self=True).last_places(1)
+
+
 def test_sums_of_large_integers_are_exact():
     big = 2**52 + 1
     frame = pd.DataFrame({"at": [1, 2, 3, 4], "value": [big, big, -big, 1]})

@@ -13,7 +13,7 @@ import pytest
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import cast, expand, read_files
+from gigabatch.features.reading.sources import cast, expand, file_columns, read_files
 
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
 CSV = "price,name,size,extra\n1.5,007,3,z\nNA,,4,z\n"
@@ -345,3 +345,30 @@ def test_blanks_in_a_header_are_part_of_its_names(tmp_path):
     with pytest.raises(DataError, match=r"a\.csv: column\(s\) 'size', 'price' not found"):
         read(path)
     assert read(path, separator=", ")["size"].tolist() == [3]
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_the_columns_of_a_file_are_those_of_its_header(tmp_path, url):
+    pd.DataFrame({"b": [1], "a": [[2]]}).to_parquet(tmp_path / "a.parquet")
+    put(tmp_path, "a.csv", 'b\t a\t"c, d"\n1\t2\t3\n')
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"b, a\n1, 2\n"))
+    where = f"file://{tmp_path}" if url else str(tmp_path)
+    assert file_columns("pandas", f"{where}/a.parquet") == ["b", "a"]
+    assert file_columns("pandas", f"{where}/a.csv", "\t") == ["b", " a", "c, d"]
+    assert file_columns("pandas", f"{where}/b.csv.gz", ", ") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"", r"a\.csv: the file is empty"),
+        ("a.parquet", b"PAR1", r"a\.parquet: cannot be read"),
+        ("a.csv.gz", b"no gzip", r"a\.csv\.gz: cannot be read"),
+        ("a.csv", b"\xff\xfe,b\n", r"a\.csv: cannot be read"),
+        ("a.xlsx", b"x", r"a\.xlsx: unknown kind of file"),
+    ],
+)
+def test_a_file_whose_columns_cannot_be_read_is_named(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        file_columns("pandas", str(tmp_path / name))

@@ -14,9 +14,10 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import SplitFractions
+from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.side_tables import SideTable
-from gigabatch.features.recipes.interactions.splits import InteractionRules, Layout, interaction_tables
+from gigabatch.features.recipes.interactions.splits import InteractionRules, interaction_tables
 from gigabatch.features.schema import Entity
 from tests.examples import examples
 from tests.features.interaction_logs import SPLITS, all_rows, build, make_log
