@@ -29,7 +29,7 @@ from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
-from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.dropout import FallingDropout
@@ -223,9 +223,7 @@ def train_model(
     if negatives is not None:
         negatives.use_kernels(settings.kernels)
     if source.schema.lists:
-        require_lists_can(
-            settings, ranks.num_ranks, negatives is not None, codistillation is not None, start is not None
-        )
+        require_lists_can(settings, ranks.num_ranks, codistillation is not None, start is not None)
     loader, batch_size = BatchLoader(source, device=device), source.global_batch_size
     steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * settings.epochs
@@ -526,7 +524,7 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss |
     model.require_targets([target.task for target in train.schema.targets])
     model.scale_targets(target_scales(train, loss))
     if type(model).remember is not Model.remember:
-        batch = train.unpack(train.words.cpu())
+        batch = unpack(train.schema, train.words.cpu())  # no model remembers lists
         model.remember(batch.ids, batch.floats, batch.targets)
     return model
 

@@ -247,8 +247,6 @@ def test_an_experiment_trains_with_the_lists(encoded):
     [
         ({"train": {"compile": "on"}}, "features.lists: 'tags', 'seen': .*Set train.compile=off"),
         ({"train": {"codistill": {"group": 0}}}, "Set train.codistill=null"),
-        ({"train": {"negatives": {"per_positive": 2}}}, "Set train.negatives=null"),
-        ({"evaluate": {"ranking": {}}}, "Set evaluate.ranking=null"),
         ({"model": {"kind": "finalmlp"}}, "it has no use for list columns"),
     ],
 )
@@ -266,7 +264,7 @@ def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said
     with pytest.raises(TrainingError, match=f"list columns: .*{said}"):
         train(encoded, tmp_path / "work", **settings)
     with pytest.raises(TrainingError, match="several ranks"):
-        require_lists_can(TrainSettings(), 2, False, False, False)
+        require_lists_can(TrainSettings(), 2, False, False)
 
 
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
