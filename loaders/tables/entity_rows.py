@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.jagged import JaggedColumn, equal_rows
 from gigabatch.loaders.tables.packed import PackedTable
 
 BLOCK_ROWS = 1 << 20  # of a table that are looked at at once
@@ -96,7 +96,7 @@ class EntityRows:
                 if not lists_move[place]:
                     numbers = known[:, table.schema.first_list + place].to(own.ids.device)
                     by_id = own.rows(known[:, self.key_column].to(own.ids.device))
-                    lists_move[place] = not _equal(table.lists[place].rows(numbers), by_id)
+                    lists_move[place] = not bool(equal_rows(table.lists[place].rows(numbers), by_id).all())
         moving = [place for place, moves in zip(places, found.tolist(), strict=True) if moves]
         return moving + [num_ids + num_floats + place for place, moves in lists_move.items() if moves]
 
@@ -131,10 +131,3 @@ class EntityRows:
         return EntityRows(
             self.words.to(device), self.key_column, self.id_columns, self.float_columns, self.list_columns, lists
         )
-
-
-def _equal(one: JaggedColumn, other: JaggedColumn) -> bool:
-    """Whether two columns of as many rows hold the same lists."""
-    if not torch.equal(one.offsets, other.offsets) or not torch.equal(one.ids, other.ids):
-        return False
-    return one.weights is None or (other.weights is not None and torch.equal(one.weights, other.weights))

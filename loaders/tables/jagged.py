@@ -163,6 +163,20 @@ class JaggedColumn(NamedTuple):
                 raise LoaderError(f"{label}: weights must be finite.")
 
 
+def equal_rows(one: JaggedColumn, other: JaggedColumn) -> Tensor:
+    """bool [B]: which rows of two columns of B rows are the same list, in order, with the same weights."""
+    lengths = one.offsets.diff()
+    equal = lengths == other.offsets.diff()
+    alike = equal.nonzero()[:, 0]
+    mine, theirs = one.rows(alike), other.rows(alike)
+    differs = mine.ids != theirs.ids
+    if mine.weights is not None:
+        differs |= mine.weights != _weights(theirs)
+    owners = alike.repeat_interleave(lengths[alike])
+    equal[owners[differs]] = False
+    return equal
+
+
 def _weights(part: JaggedColumn) -> Tensor:
     assert part.weights is not None, "all parts have weights, or none"
     return part.weights
