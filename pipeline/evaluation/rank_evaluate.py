@@ -25,7 +25,7 @@ from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
-from gigabatch.models.model import tower_vectors
+from gigabatch.models.model import Model, tower_vectors
 from gigabatch.models.modes import modes_kept
 from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
 from gigabatch.pipeline.config.config import RankingSettings
@@ -180,7 +180,7 @@ def ranked(
     rows = (inside & (mass > 0)).nonzero()[:, 0]
     if settings.max_rows is not None and len(rows) > settings.max_rows:
         rows = rows[spread(len(rows), settings.max_rows).to(rows.device)]
-    lists = positives.lists if getattr(model, "takes_lists", True) else ()  # of baselines there are some that do not
+    lists = positives.lists if not isinstance(model, Model) or model.inputs.lists else ()  # baselines know of none
     asked = unpack(positives.schema, positives.words[rows], lists).to(device)
     total = float(mass.double().sum())
     cold = 1 - float((inside * mass.double()).sum()) / total if total > 0 else None

@@ -12,6 +12,7 @@ from torch import nn
 from gigabatch.features.schema import IdColumn, IdList, Target, TensorSchema
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.model import Model
 from gigabatch.pipeline.evaluation import rank_evaluate as module
@@ -479,6 +480,17 @@ def test_towers_with_lists_rank_as_their_pairs_do():
     found = listed_evaluated(towers, tables, settings)
     assert found == listed_evaluated(Pairs(), tables, settings)
     assert 0.02 < found["catalogue"]["mrr"] < 0.5
+
+
+def test_an_ensemble_is_asked_with_its_members_lists():
+    class Sums(Model):
+        def forward(self, ids, floats, lists=()):
+            return listed_score(ids, floats, lists)[:, None] / 4
+
+    inputs, settings = replace(LISTED_INPUTS, targets=(("binary", 1),)), RankingSettings(k=(5,), negatives=20)
+    ensemble, tables = Ensemble([Sums(inputs, None), Sums(inputs, None)]), listed_tables()
+    found, expected = (listed_evaluated(model, tables, settings) for model in (ensemble, ListScorer()))
+    assert found["catalogue"]["mrr"] == pytest.approx(expected["catalogue"]["mrr"], abs=1e-9)
 
 
 def test_a_model_that_takes_no_lists_is_asked_without_them():
