@@ -20,6 +20,7 @@ from gigabatch.pipeline.embedding.embed import embed, update_embeddings
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.embedding.embeddings import STAGE, EmbeddingsError, StoredEmbeddings
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.negatives import implicit_batches
 from gigabatch.pipeline.training.train import model_inputs, model_spec, new_model, train_model
@@ -200,6 +201,18 @@ def test_streamed_positives_learn_what_those_in_memory_do(trained, tmp_path):
         for kind in ("host", "stream")
     )
     assert equal_weights(one, other)
+
+
+def test_an_experiment_draws_and_trains_as_the_run_does(trained, tmp_path):
+    encoded = trained[0].features().encode()
+    given = {"epochs": 1, "batch_size": 64, "lr_max": 0.02}
+    alone = fitted(trained[0], tmp_path / "alone", **given)
+    experiment = Experiment.of(encoded, None)
+    assert equal_weights(experiment.fit(TrainSettings(**given), seed=1), alone)
+    few = Experiment.of(encoded, 100, 20)
+    assert few.valid.unpack(few.valid.words).lists[2].num_rows == len(few.valid) < len(experiment.valid)
+    trained_on_few = few.fit(TrainSettings(**given), seed=1)
+    assert np.isfinite(trained_on_few.curve[-1]["valid_loss"])
 
 
 def stored_of(pipeline, run, folder: Path, more: Path | None = None) -> tuple[StoredEmbeddings, Bundle]:
