@@ -41,9 +41,10 @@ CHANGES: dict[str, list[str]] = {
     "ncf": [],
     "mf": ["model={kind: mf, dim: 64, loss: softmax}"],
     "two_tower": [
-        "model={kind: two_tower, loss: softmax, temperature: 0.2}",
+        "model={kind: two_tower, loss: softmax, temperature: 0.2, layers: []}",
         "train.negatives.per_positive=1",
         "train.lr_max=0.005",
+        "train.select=last",  # the valid loss is of probabilities, and this loss is of ranks
     ],
 }
 SPLITS = ("train", "valid", "test")

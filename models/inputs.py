@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -175,6 +175,13 @@ class ModelInputs:
         """Places of the lists of neither user nor item."""
         taken = {place for entity in (self.user, self.item) if entity for place in entity.lists}
         return tuple(place for place in range(len(self.lists)) if place not in taken)
+
+    def without_lists(self) -> ModelInputs:
+        """These inputs for a model that takes no lists; itself where there are none."""
+        if not self.lists:
+            return self
+        user, item = (entity and replace(entity, lists=()) for entity in (self.user, self.item))
+        return replace(self, user=user, item=item, lists=())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, tuples and None, ready for JSON; without what there was not yet, where it is empty."""

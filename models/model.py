@@ -58,6 +58,14 @@ def model_call(model: nn.Module, ids: Tensor, floats: Tensor, lists: Sequence[Ja
     return outputs
 
 
+def tower_vectors(model: nn.Module, entity: str, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+    """The vectors [B, d] of `user` or `item` that a model with towers makes of whole rows, with the lists where there
+    are some, since not every tower takes them."""
+    tower = getattr(model, f"{entity}_vectors")
+    vectors: Tensor = tower(ids, floats, lists) if lists else tower(ids, floats)
+    return vectors
+
+
 class TargetScale(NamedTuple):
     """Mean and deviation of a regression target in the train split, and which target and which output it is.
 

@@ -5,6 +5,7 @@ Shapes: B positives of a batch, K negatives for each, B (1 + K) rows together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,7 +16,8 @@ from gigabatch.loaders.negatives.draws import NegativeSampler, expand
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.order.gather import require_kernels
 from gigabatch.loaders.tables.entity_rows import EntityRows
-from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.loaders.tables.jagged import INT32_MAX, JaggedColumn
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 
 TABLE_ROWS = 1 << 16  # positives of a table that are worked on at once
 
@@ -45,16 +47,17 @@ def apart_from(known: KnownPositives | None, item_ids: range, device: torch.devi
 class ImplicitBatches:
     """Puts `sampler`'s negatives beside each positive of a batch, with the item's own features in their places.
 
-    A row of a negative is its positive's with another item: user, context and weight stay, and the item's own columns
-    are those in `item`. A positive keeps its row as it is: what its item's columns said at its time may have changed
-    since. Its target is 1, that of a negative 0, and group is the positive's position in the epoch.
+    A row of a negative is its positive's with another item: user, context and weight stay, and the item's own columns,
+    lists among them, are those in `item`. A positive keeps its row as it is: what its item's columns said at its time
+    may have changed since. Its target is 1, that of a negative 0, and group is the positive's position in the epoch.
 
     A positive is never its own negative, nor does another item get its share of the draws: see `apart_from`, which
     makes the `known` of the sampler. user_column: place among the ids of the user; None where no user's positives are
     known. first_user: ids below it (the null, the unseen) are many users, of whom nothing is known. item_ids: those
     that the sampler draws from.
 
-    `begin` is the host's part, which a CUDA graph leaves out; the call itself never waits for the device.
+    `begin` is the host's part, which a CUDA graph leaves out; the call itself never waits for the device, but where an
+    item has lists, for how many ids those that were drawn hold.
     """
 
     def __init__(
@@ -87,9 +90,28 @@ class ImplicitBatches:
         self._start.fill_(start)
 
     def __call__(self, batch: Batch) -> Batch:
-        """B positives -> B (1 + K) rows, in memory of their own."""
-        if batch.lists:
-            raise LoaderError("negatives: rows with list columns are not drawn for yet. Leave the lists out.")
+        """B positives -> B (1 + K) rows, in memory of their own.
+
+        Raises:
+            LoaderError: for a positive that was drawn as its own negative (on a CPU), or lists that lack the item's.
+        """
+        rows, drawn = self._expanded(batch)
+        return rows._replace(lists=self._lists(batch.lists, drawn)) if batch.lists or self.item.list_columns else rows
+
+    def _lists(self, lists: Sequence[JaggedColumn], drawn: Tensor) -> tuple[JaggedColumn, ...]:
+        """The list columns of B (1 + K) rows, from those of B positives and the items drawn [B, K]."""
+        own = dict(zip(self.item.list_columns, self.item.lists, strict=True))
+        if any(place >= len(lists) for place in own):
+            raise LoaderError(f"negatives: the item has list columns {list(own)} and the batch has {len(lists)} lists.")
+        return tuple(
+            _with_drawn(column, own[place].rows(drawn.flatten()), self.copies)
+            if place in own
+            else column.repeat(self.copies)
+            for place, column in enumerate(lists)
+        )
+
+    def _expanded(self, batch: Batch) -> tuple[Batch, Tensor]:
+        """The rows without their lists, and the items drawn [B, K]."""
         # Made anew each time: a CUDA graph must not read memory that a larger batch has replaced.
         positions = self._start + torch.arange(batch.num_rows, device=self.sampler.device)
         key = self.item.key_column
@@ -105,7 +127,7 @@ class ImplicitBatches:
             self.item.fill(rows.ids, rows.floats, rows.ids[:, key].clone())
             rows.ids[:: self.copies] = batch.ids
             rows.floats[:: self.copies] = batch.floats
-        return rows
+        return rows, drawn
 
     def _apart(self, batch: Batch, own: Tensor) -> Tensor:
         """What the rows' negatives are kept apart by [B] int32: the user, or the item where the user is nobody."""
@@ -122,18 +144,46 @@ class ImplicitBatches:
         positives, so a GPU that draws for a table on the host holds one block.
         """
         schema = replace(positives.schema, has_group=True)
+        lists = self._lists_of_table(positives.lists)
         shape = (len(positives) * self.copies, schema.num_words)
         words = torch.empty(shape, dtype=torch.int32, device=positives.device if device is None else device)
         for start in range(0, len(positives), TABLE_ROWS):
             self.begin(epoch, start)
             part = positives.words[start : start + TABLE_ROWS].to(self.sampler.device)
-            rows = self(positives.unpack(part))
-            words[start * self.copies : (start + len(part)) * self.copies] = _words(rows)
-        return PackedTable(words, schema)
+            rows, drawn = self._expanded(unpack(positives.schema, part))
+            numbers = self._numbers(part[:, positives.schema.first_list :], drawn, positives.lists)
+            words[start * self.copies : (start + len(part)) * self.copies] = torch.cat([_words(rows), numbers], dim=1)
+        return PackedTable(words, schema, lists)
+
+    def _lists_of_table(self, lists: tuple[JaggedColumn, ...]) -> tuple[JaggedColumn, ...]:
+        """The lists that rows of `table` number: those of the positives, and behind an item's those of every item."""
+        found = list(lists)
+        for place, by_id in zip(self.item.list_columns, self.item.lists, strict=True):
+            if lists[place].num_rows + by_id.num_rows > INT32_MAX:
+                raise LoaderError(
+                    f"negatives: rows of lists are numbered in 32 bits, and {lists[place].num_rows:,} rows with "
+                    f"{by_id.num_rows:,} items are more than {INT32_MAX:,}. Evaluate fewer rows at once."
+                )
+            found[place] = JaggedColumn.concat([lists[place], by_id.to(lists[place].ids.device)])
+        return tuple(found)
+
+    def _numbers(self, numbers: Tensor, drawn: Tensor, lists: tuple[JaggedColumn, ...]) -> Tensor:
+        """Which lists of `_lists_of_table` the rows have: [B (1 + K), L] int32, of the positives' words [B, L]."""
+        found = numbers[:, None].repeat(1, self.copies, 1)
+        for place in self.item.list_columns:
+            found[:, 1:, place] = drawn + lists[place].num_rows
+        return found.flatten(0, 1)
+
+
+def _with_drawn(own: JaggedColumn, drawn: JaggedColumn, copies: int) -> JaggedColumn:
+    """Each of B rows of `own`, and behind it its K of the B K rows `drawn`."""
+    firsts = torch.arange(own.num_rows, device=own.ids.device)[:, None]
+    others = own.num_rows + torch.arange(drawn.num_rows, device=own.ids.device).view(own.num_rows, copies - 1)
+    return JaggedColumn.concat([own, drawn]).rows(torch.cat([firsts, others], dim=1).flatten())
 
 
 def _words(batch: Batch) -> Tensor:
-    """The columns of a batch as packed rows."""
+    """The columns of a batch as packed rows, but for the words of its lists."""
     assert batch.group is not None
     floats = [*batch.targets, *([] if batch.weight is None else [batch.weight])]
     single = [column.view(torch.int32) for column in floats] + [batch.group]

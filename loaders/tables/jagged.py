@@ -92,6 +92,20 @@ class JaggedColumn(NamedTuple):
         chosen = shift + torch.arange(total, device=lengths.device)
         return JaggedColumn(self.ids[chosen], offsets, None if self.weights is None else self.weights[chosen])
 
+    def repeat(self, times: int) -> "JaggedColumn":
+        """Each row so many times, one after the other: row b is rows [b * times, (b + 1) * times).
+
+        In memory of its own. As the number of ids follows from that of this column, no GPU is waited for.
+        """
+        lengths = self.offsets.diff().repeat_interleave(times, output_size=self.num_rows * times)
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        total = len(self.ids) * times
+        starts = self.offsets[:-1].repeat_interleave(times, output_size=len(lengths))
+        shift = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+        chosen = shift + torch.arange(total, device=lengths.device)
+        return JaggedColumn(self.ids[chosen], offsets, None if self.weights is None else self.weights[chosen])
+
     def slice(self, start: int, stop: int) -> "JaggedColumn":
         """The lists of rows [start, stop): views of this column's ids and weights."""
         offsets = self.offsets[start : stop + 1]
@@ -113,10 +127,11 @@ class JaggedColumn(NamedTuple):
         return cls(torch.cat([part.ids for part in parts]), offsets, weights)
 
     @classmethod
-    def empty(cls, num_rows: int, weighted: bool = False) -> "JaggedColumn":
+    def empty(cls, num_rows: int, weighted: bool = False, device: torch.device | str | None = None) -> "JaggedColumn":
         """So many rows without an id."""
-        weights = torch.zeros(0) if weighted else None
-        return cls(torch.zeros(0, dtype=torch.int32), torch.zeros(num_rows + 1, dtype=torch.int64), weights)
+        weights = torch.zeros(0, device=device) if weighted else None
+        ids = torch.zeros(0, dtype=torch.int32, device=device)
+        return cls(ids, torch.zeros(num_rows + 1, dtype=torch.int64, device=device), weights)
 
     def require_fit(self, label: str, num_ids: int, weighted: bool) -> None:
         """Raise `LoaderError` unless arrays, offsets, ids and weights are what the class says and ids lie in
@@ -146,6 +161,20 @@ class JaggedColumn(NamedTuple):
                 raise LoaderError(f"{label}: {len(self.weights)} weights for {len(self.ids)} ids.")
             if not bool(self.weights.isfinite().all()):
                 raise LoaderError(f"{label}: weights must be finite.")
+
+
+def equal_rows(one: JaggedColumn, other: JaggedColumn) -> Tensor:
+    """bool [B]: which rows of two columns of B rows are the same list, in order, with the same weights."""
+    lengths = one.offsets.diff()
+    equal = lengths == other.offsets.diff()
+    alike = equal.nonzero()[:, 0]
+    mine, theirs = one.rows(alike), other.rows(alike)
+    differs = mine.ids != theirs.ids
+    if mine.weights is not None:
+        differs |= mine.weights != _weights(theirs)
+    owners = alike.repeat_interleave(lengths[alike])
+    equal[owners[differs]] = False
+    return equal
 
 
 def _weights(part: JaggedColumn) -> Tensor:

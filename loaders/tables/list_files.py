@@ -126,6 +126,42 @@ def read_lists(folder: Path, layout: Layout) -> tuple[JaggedColumn, ...]:
     return tuple(found)
 
 
+def save_list(folder: Path, place: int, column: JaggedColumn) -> None:
+    """Write one list column, in its own order, as the files of list `place`."""
+    for part, dtype in DTYPES.items():
+        values = getattr(column, part)
+        if values is not None:
+            np.save(folder / list_file(place, part), values.cpu().numpy().astype(dtype, copy=False))
+
+
+def map_list(folder: Path, place: int, num_ids: int, weighted: bool) -> JaggedColumn:
+    """What `save_list` wrote, mapped read-only.
+
+    Raises:
+        LoaderError: for files that are missing, damaged, or hold no ids in [0, num_ids).
+    """
+    parts = {}
+    for part, dtype in DTYPES.items():
+        if part != "weights" or weighted:
+            path = folder / list_file(place, part)
+            parts[part] = _read(path, dtype, _length(path))
+    column = JaggedColumn(parts["ids"], parts["offsets"], parts.get("weights"))
+    column.require_fit(f"{folder / list_file(place, 'ids')}", num_ids, weighted)
+    return column
+
+
+def _length(path: Path) -> int:
+    """Values of a one-dimensional `.npy` file, by its header."""
+    try:
+        with path.open("rb") as file:
+            npy_format.read_magic(file)
+            return int(npy_format.read_array_header_1_0(file)[0][0])
+    except FileNotFoundError:
+        raise LoaderError(f"{path}: not found.") from None
+    except (*UNREADABLE, TokenError, IndexError) as error:
+        raise LoaderError(f"{path}: damaged header ({error}).") from error
+
+
 def _read(path: Path, dtype: str, count: int) -> Tensor:
     start = _check_file(path, dtype, count)
     if count == 0:  # an empty file region cannot be mapped

@@ -182,7 +182,7 @@ class EmbeddingTables(nn.Module):
                 "pooling max: weights of lists have no part in a maximum. Take sum or mean, or no weights."
             )
         self.lists, self.pooling, self.num_columns = tuple(lists), pooling, len(num_ids)
-        self.list_tables = _tables_of_lists(len(num_ids), lists)
+        self.list_tables = tables_of_lists(len(num_ids), lists)
         places = range(len(lists)) if list_places is None else list_places
         self.table_lists = {
             table: place
@@ -395,7 +395,7 @@ class _Elements(NamedTuple):
     weights: Tensor | None = None
 
 
-def _tables_of_lists(num_columns: int, lists: Sequence[ListInputs]) -> tuple[int, ...]:
+def tables_of_lists(num_columns: int, lists: Sequence[ListInputs]) -> tuple[int, ...]:
     """The table of each list, those of lists behind those of `num_columns` id columns."""
     found: list[int] = []
     own = num_columns

@@ -1,6 +1,6 @@
 """Two-tower network: a vector of the user and one of the item, each from its own columns, and a score of the two.
 
-    u = tower_user(columns of user and context)       v = tower_item(columns of item)
+    u = tower_user(columns and lists of user and context)       v = tower_item(columns and lists of item)
     s = <u, v> / temperature                          top: dot; u and v of length 1 if normalised
     s = <u, v> / temperature + MLP([u, v, u * v])     top: mlp
     output = exp(a) s + b
@@ -11,6 +11,9 @@ neither, belongs to the request and enters the user's tower: an item's vector mu
 it could not be stored, and a request has one user and many items. The inner product is a term of both scores, so
 vectors near each other find candidates under either top; the MLP then ranks them.
 
+A list enters its tower as the pooled rows of its elements, as watched videos do in Covington et al. Towers share no
+table, so the items of a history have one of their own in the user's.
+
 Use it where items are to be found among very many, or ranked within a millisecond. A model that crosses user and item
 columns early (dcn, deepfm) ranks better where it can be afforded.
 
@@ -20,7 +23,7 @@ Shapes: B rows of a batch, C id columns, F float columns, d `vector_dim`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -29,12 +32,12 @@ from torch.nn import functional
 
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
-from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number
+from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width, tables_of_lists
+from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number, rows_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of
 from gigabatch.models.recommenders.in_batch import (
     beside,
     pair_bpr,
@@ -49,7 +52,7 @@ LOSSES = ("bce", "softmax", "bpr")
 
 
 @dataclass(frozen=True)
-class TwoTowerSettings:
+class TwoTowerSettings(PoolingSettings):
     """Settings of the two towers.
 
     Parameters
@@ -57,7 +60,8 @@ class TwoTowerSettings:
     embedding_dim : int or None, default 16
         Numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger tables.
     embedding_widths : tuple of int or None, default None
-        Those of each id column, in place of `embedding_dim`. A warm start keeps the widths of its start so.
+        Those of each id column, then of each list with a vocabulary of its own, in place of `embedding_dim`. A warm
+        start keeps the widths of its start so.
     layers : tuple of int, default (128,)
         Widths of the hidden layers of both towers.
     user_layers, item_layers : tuple of int or None, default None
@@ -89,6 +93,8 @@ class TwoTowerSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'mean', 'sum', 'max'}, default 'mean'
+        How the rows of a list's elements become one vector.
 
     Raises
     ------
@@ -134,8 +140,8 @@ class TwoTowerSettings:
             return tuple(self.embedding_dim or embedding_width(size) for size in num_ids)
         require(
             len(self.embedding_widths) == len(num_ids),
-            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns; give one for "
-            "each, or None for embedding_dim.",
+            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns and lists with a "
+            "vocabulary of their own; give one for each, or None for embedding_dim.",
         )
         return self.embedding_widths
 
@@ -148,14 +154,18 @@ class TwoTowerSettings:
 
 
 class Tower(nn.Module):
-    """Some of the columns to a vector: embedded ids, batch-normed floats and their vectors side by side, then a
-    network."""
+    """Some of the columns to a vector: embedded ids, pooled lists, batch-normed floats and their vectors side by side,
+    then a network.
+
+    Columns of one vocabulary share a table of the tower. ids, floats, lists: places among the model's.
+    """
 
     def __init__(
         self,
         inputs: ModelInputs,
         ids: Sequence[int],
         floats: Sequence[int],
+        lists: Sequence[int],
         settings: TwoTowerSettings,
         layers: Sequence[int],
     ) -> None:
@@ -165,8 +175,19 @@ class Tower(nn.Module):
         self.register_buffer("float_places", torch.tensor(floats, dtype=torch.int64), persistent=False)
         edges = tuple(inputs.float_edges[place] for place in floats) if inputs.float_edges else ()
         own = ModelInputs(tuple(inputs.num_ids[place] for place in ids), len(floats), float_edges=edges)
-        widths = settings.widths(inputs.num_ids)
-        self.embeddings = EmbeddingTables(own.num_ids, [widths[place] for place in ids], columns=ids)
+        widths, of_lists = settings.widths(inputs.table_sizes), tables_of_lists(len(inputs.num_ids), inputs.lists)
+        owners = {place: number for number, place in enumerate(ids)}  # by vocabulary, the tower's first column of it
+        own_lists, own_widths = [], [widths[place] for place in ids]
+        for number, place in enumerate(lists, len(ids)):
+            vocabulary = of_lists[place]
+            own_lists.append(replace(inputs.lists[place], shares=owners.get(vocabulary)))
+            if vocabulary not in owners:
+                owners[vocabulary] = number
+                own_widths.append(widths[vocabulary])
+        self.list_places = tuple(lists)
+        self.embeddings = EmbeddingTables(
+            own.num_ids, own_widths, columns=ids, lists=own_lists, pooling=settings.pooling, list_places=lists
+        )
         self.float_norm = float_norm(own)
         self.numeric = NumericEmbedding(own, settings.numeric, settings.numeric_width)
         width = self.embeddings.width + own.num_floats + self.numeric.num_columns * settings.numeric_width
@@ -175,18 +196,19 @@ class Tower(nn.Module):
             if isinstance(layer, nn.Linear) and layer.bias is not None:
                 nn.init.zeros_(layer.bias)  # embeddings start small, and biases would make all vectors alike
 
-    def embed(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """All columns of a batch, ids [B, C] and floats [B, F], to what the network takes of them."""
+    def embed(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """All columns of a batch, ids [B, C], floats [B, F] and lists, to what the network takes of them."""
         own_ids = ids.index_select(1, cast(Tensor, self.id_places))
         own_floats = floats.index_select(1, cast(Tensor, self.float_places))
-        parts = [self.embeddings(own_ids), self.float_norm(own_floats)]
+        own_lists = [lists[place] for place in self.list_places]
+        parts = [rows_of(self.embeddings, own_ids, own_lists), self.float_norm(own_floats)]
         if self.numeric.num_columns:
             parts.append(self.numeric(own_floats).flatten(1))
         return torch.cat(parts, dim=1)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
-        """ids [B, C], floats [B, F] -> [B, d]."""
-        return cast(Tensor, self.network(self.embed(ids, floats)))
+        """ids [B, C], floats [B, F], the model's lists of B rows each -> [B, d]."""
+        return cast(Tensor, self.network(self.embed(ids, floats, lists)))
 
 
 class TwoTower(Model):
@@ -195,7 +217,7 @@ class TwoTower(Model):
     Parameters
     ----------
     inputs : ModelInputs
-        Sizes of the id tables, number of floats and of outputs; which columns are the user's and the item's.
+        Sizes of the id tables, number of floats, lists and outputs; which columns are the user's and the item's.
     settings : TwoTowerSettings
         What a user may set.
 
@@ -216,6 +238,7 @@ class TwoTower(Model):
     Settings = TwoTowerSettings
     entities = ("user", "item")
     single_output = True
+    takes_lists = True
     remembered = ("item_log_q",)
 
     def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
@@ -226,10 +249,11 @@ class TwoTower(Model):
             inputs,
             (*user.ids, *inputs.context_ids),
             (*user.floats, *inputs.context_floats),
+            (*user.lists, *inputs.context_lists),
             settings,
             user_layers,
         )
-        self.item_tower = Tower(inputs, item.ids, item.floats, settings, item_layers)
+        self.item_tower = Tower(inputs, item.ids, item.floats, item.lists, settings, item_layers)
         self.item_key = item.key
         self.top = self._build_top()
         self.log_scale = nn.Parameter(torch.zeros(1))
@@ -250,26 +274,26 @@ class TwoTower(Model):
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32; in evaluation mode the `score` of `user_vectors` and
         `item_vectors`."""
-        return self.score(*self._vectors(ids, floats))
+        return self.score(*self._vectors(ids, floats, lists))
 
-    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """The users' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the columns of
-        user and context count."""
-        self.require_inputs(ids, floats)
-        return self._finished(self.user_tower(ids, floats))
+    def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """The users' vectors [B, d] float32 from whole rows ids [B, C], floats [B, F] and all their lists; of these
+        only the columns of user and context count."""
+        self.require_inputs(ids, floats, lists)
+        return self._finished(self.user_tower(ids, floats, lists))
 
-    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """The items' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the item's
-        columns count."""
-        self.require_inputs(ids, floats)
-        return self._finished(self.item_tower(ids, floats))
+    def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """The items' vectors [B, d] float32 from whole rows ids [B, C], floats [B, F] and all their lists; of these
+        only the item's columns count."""
+        self.require_inputs(ids, floats, lists)
+        return self._finished(self.item_tower(ids, floats, lists))
 
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
         """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
         return self._output(self._similarity(user_vectors.expand_as(item_vectors), item_vectors))
 
-    def _vectors(self, ids: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
-        return self.user_vectors(ids, floats), self.item_vectors(ids, floats)
+    def _vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged]) -> tuple[Tensor, Tensor]:
+        return self.user_vectors(ids, floats, lists), self.item_vectors(ids, floats, lists)
 
     def _finished(self, vectors: Tensor) -> Tensor:
         """In float32, of length 1 if so set."""
@@ -309,7 +333,7 @@ class TwoTower(Model):
                 f"two_tower: the loss {self.settings.loss} needs one binary target, whose 1 are the positives; the "
                 f"target is {loss.tasks[0][0]}. Set model.loss=bce, or make the target 0 or 1."
             )
-        users, items = self._vectors(batch.ids, batch.floats)
+        users, items = self._vectors(batch.ids, batch.floats, lists_of(batch))
         keys, target, weight = batch.ids[:, self.item_key], batch.targets[0], batch.weight
         if self.settings.loss == "softmax":  # positives side by side, so that windows are full of them
             order = positives_first(target == 1)

@@ -43,6 +43,7 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 
 SOURCES = [
     "gigabatch.features",
+    "gigabatch.loaders.tables.jagged",
     "gigabatch.models",
     "gigabatch.pipeline.bundle",
     "gigabatch.pipeline.embedding.embed",
@@ -183,11 +184,6 @@ def _store(
 
 def _require_entities(bundle: Bundle) -> None:
     schema = bundle.schema
-    if schema.lists:
-        raise EmbeddingsError(
-            f"embed: list column {schema.lists[0].name!r}: users and items are stored without lists so far. Train "
-            "without features.lists."
-        )
     if not schema.entities:
         raise EmbeddingsError(
             "embed: the schema does not say which columns are those of users and items. Name them in the recipe's "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +15,13 @@ from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Entity
+from gigabatch.loaders.tables.jagged import JaggedColumn, equal_rows
+from gigabatch.loaders.tables.list_files import save_list
 from gigabatch.models.inputs import EntityColumns
 from gigabatch.models.layers.pooled import Jagged
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, tower_vectors
 from gigabatch.models.retrieval import ApproximateIndex, choose_index
-from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, model_outputs
+from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, frame_lists, model_outputs
 from gigabatch.pipeline.embedding.embeddings import (
     IDS,
     INDEX,
@@ -31,7 +33,7 @@ from gigabatch.pipeline.embedding.embeddings import (
     folder_of,
     map_matrix,
 )
-from gigabatch.pipeline.embedding.entities import feature_rows
+from gigabatch.pipeline.embedding.entities import feature_rows, kept_lists
 
 INDEXES = ("auto", "exact", "approximate")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -75,16 +77,25 @@ def write_entity(
     reusable = old if old is not None and old.vectors is not None and _dtype_of(old) == settings.dtype else None
     num_ids = len(bundle.schema.names("categorical"))
     places = [*columns.ids, *(num_ids + place for place in columns.floats)]
+    names = [column.name for column in bundle.schema.lists]
+    list_places = [names.index(column.name) for column in kept_lists(bundle.schema, entity)]
+    parts: dict[int, list[JaggedColumn]] = {place: [] for place in list_places}
     computed = 0
     with MatrixWriter(folder / WORDS, len(frame)) as words, MatrixWriter(folder / VECTORS, len(frame)) as vectors:
-        for start, packed in _packed(bundle, entity, frame):
+        for start, packed, lists in _packed(bundle, entity, frame):
             own = packed[:, places].cpu()
             words.append(own)
+            for place, found in parts.items():
+                found.append(lists[place])
             if tower is not None:
-                kept = _unchanged(own, start, reusable)
-                fresh = _vectors(tower, packed[~kept.to(packed.device)], num_ids, bundle.device, settings.dtype)
+                kept = _unchanged(own, {place: lists[place] for place in list_places}, start, reusable)
+                changed = (~kept).nonzero()[:, 0]
+                rows, own_lists = packed[changed.to(packed.device)], [column.rows(changed) for column in lists]
+                fresh = _vectors(tower, rows, own_lists, num_ids, bundle.device, settings.dtype)
                 vectors.append(_merged(kept, fresh, start, reusable))
                 computed += len(fresh)
+    for place, found in parts.items():
+        save_list(folder, place, JaggedColumn.concat(found))
     return {
         "rows": len(frame),
         "computed": computed,
@@ -92,22 +103,26 @@ def write_entity(
         "dtype": settings.dtype if tower is not None else None,
         "columns": list(entity.columns),
         "index": None,
-    }
+    } | ({"lists": list_places} if list_places else {})
 
 
-def _packed(bundle: Bundle, entity: Entity, frame: Any) -> Iterator[tuple[int, Tensor]]:
-    """Number of the first row, and whole rows as words [n, W] int32, block by block."""
+def _packed(bundle: Bundle, entity: Entity, frame: Any) -> Iterator[tuple[int, Tensor, tuple[JaggedColumn, ...]]]:
+    """Number of the first row, whole rows as words [n, W] int32, and all their lists on the host, block by block."""
     for start in range(0, len(frame), ROWS_AT_ONCE):
         rows = feature_rows(bundle.schema, entity, frame.iloc[start : start + ROWS_AT_ONCE])
-        yield start, torch.from_dlpack(bundle.preprocessor.pack(rows, targets=False))
+        words = torch.from_dlpack(bundle.preprocessor.pack(rows, targets=False))
+        yield start, words, frame_lists(bundle.preprocessor, rows)
 
 
-def _unchanged(own: Tensor, start: int, old: StoredEntity | None) -> Tensor:
-    """bool [n]: which rows of words, from row `start` on, are those of `old`."""
+def _unchanged(own: Tensor, lists: Mapping[int, JaggedColumn], start: int, old: StoredEntity | None) -> Tensor:
+    """bool [n]: which rows of words and lists, from row `start` on, are those of `old`."""
     kept = torch.zeros(len(own), dtype=torch.bool)
-    if old is not None and start < len(old):
+    if old is not None and start < len(old) and lists.keys() == old.lists.keys():
         before = old.words[start : start + len(own)]
         kept[: len(before)] = (own[: len(before)] == before).all(1)
+        for place, column in lists.items():
+            stored = old.lists[place].slice(start, start + len(before))
+            kept[: len(before)] &= equal_rows(column.slice(0, len(before)), stored)
     return kept
 
 
@@ -141,17 +156,19 @@ class Tower(Model):
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """[B, d] float32."""
-        vectors: Tensor = getattr(self.model, f"{self.entity}_vectors")(ids, floats)
-        return vectors
+        return tower_vectors(self.model, self.entity, ids, floats, lists)
 
 
-def _vectors(tower: Tower, rows: Tensor, num_ids: int, device: str, dtype: str) -> Tensor:
-    """[n, d] in the dtype that is stored, on the host, of rows of words [n, W]; [0, 0] for no rows."""
+def _vectors(
+    tower: Tower, rows: Tensor, lists: Sequence[JaggedColumn], num_ids: int, device: str, dtype: str
+) -> Tensor:
+    """[n, d] in the dtype that is stored, on the host, of rows of words [n, W] and lists; [0, 0] for no rows."""
     if len(rows) == 0:
         return torch.empty((0, 0), dtype=DTYPES[dtype])
     rows = rows.to(device)
     ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
-    found = torch.cat([part.to(DTYPES[dtype]).cpu() for part in model_outputs(tower, ids, floats)])
+    outputs = model_outputs(tower, ids, floats, [column.to(device) for column in lists])
+    found = torch.cat([part.to(DTYPES[dtype]).cpu() for part in outputs])
     if not bool(found.isfinite().all()):
         raise EmbeddingsError(
             f"embed: vectors of {folder_of(tower.entity)} hold NaN or numbers that {dtype} has no room for. "

@@ -5,6 +5,7 @@
     embeddings/<key>/{users,items}/ids.parquet     columns `key`, the key column's values, and `row`, 0 to N - 1
                                    vectors.npy     [N, d] float32 or float16, of models with towers
                                    words.npy       [N, C + F] int32: the entity's ids, then the bits of its floats
+                                   list-*.npy      of each of its lists ids, offsets and weights, where it has some
                                    rows.parquet    the newest feature row, from which all else is made
                                    index/          an approximate index, where the catalogue has outgrown the exact one
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,9 @@ from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
 from gigabatch.features.engines.arrow_columns import Lookup, one_array, to_arrow
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.list_files import map_list
 from gigabatch.models.retrieval import ApproximateIndex
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.store.artifacts import MANIFEST
@@ -60,7 +64,8 @@ class StoredEntity:
 
     name: `user` or `item`. key: the column that names one. dtype: of that column. keys: [N] its values, each once.
     words [N, C + F] int32: the entity's columns as the model takes them, in the order of its `EntityColumns`.
-    vectors [N, d] float32 or float16; None where the model has no tower for them.
+    vectors [N, d] float32 or float16; None where the model has no tower for them. lists: of N rows each, by their place
+    among the model's lists; of a user the histories are those of the newest row (`kept_lists`).
     """
 
     name: str
@@ -71,6 +76,7 @@ class StoredEntity:
     num_ids: int
     vectors: Tensor | None
     folder: Path
+    lists: Mapping[int, JaggedColumn] = field(default_factory=dict)
     _lookup: Lookup = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +167,7 @@ class StoredEmbeddings:
             found = {name: _read(folder, name, entry, bundle) for name, entry in manifest["entities"].items()}
         except EmbeddingsError:
             raise
-        except (*UNREADABLE, pa.ArrowException) as error:
+        except (*UNREADABLE, LoaderError, pa.ArrowException) as error:
             raise EmbeddingsError(f"embeddings {folder}: damaged ({error}). {AGAIN}") from error
         return cls(folder, manifest, **found)
 
@@ -181,6 +187,8 @@ def bundle_identity(bundle: Bundle) -> str:
     if settings and settings.get("numeric") == "plain":
         settings = {key: value for key, value in settings.items() if key not in ("numeric", "numeric_width")}
         # as identities have it that are older than them
+    if settings and not model.inputs.lists:  # of lists alone, and younger than such identities
+        settings.pop("pooling", None)
     schema = preprocessor.schema
     plain = {
         "model": [type(model).__name__, model.inputs.to_dict(), settings],
@@ -193,6 +201,8 @@ def bundle_identity(bundle: Bundle) -> str:
         "scales": {name: (float(scale.mean), float(scale.std)) for name, scale in preprocessor.scales.items()},
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in preprocessor.vocabularies.items()},
     }
+    if schema.lists:
+        plain["lists"] = [asdict(column) for column in schema.lists]
     digest = hashlib.blake2b(json.dumps(plain, sort_keys=True, allow_nan=False).encode(), digest_size=16)
     for name in sorted(preprocessor.vocabularies):
         digest.update(_content(preprocessor.vocabularies[name].values))
@@ -250,7 +260,15 @@ def _read(folder: Path, name: str, entry: dict[str, Any], bundle: Bundle) -> Sto
             f"embeddings {folder}: the files of the {folder_of(name)} do not belong together. {AGAIN}"
         )
     dtype = bundle.schema.dtypes()[entity.key]
-    return StoredEntity(name, entity.key, dtype, keys, words, len(columns.ids), vectors, own)
+    inputs = bundle.model.inputs.lists
+    lists = {
+        place: map_list(own, place, inputs[place].num_ids, inputs[place].weighted) for place in entry.get("lists", ())
+    }
+    if any(column.num_rows != len(keys) for column in lists.values()):
+        raise EmbeddingsError(
+            f"embeddings {folder}: lists of the {folder_of(name)} are not of {len(keys)} rows. {AGAIN}"
+        )
+    return StoredEntity(name, entity.key, dtype, keys, words, len(columns.ids), vectors, own, lists)
 
 
 def map_matrix(path: Path, dtype: str) -> Tensor:

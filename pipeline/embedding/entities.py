@@ -3,7 +3,7 @@
     rows = newest_rows(schema, schema.entity("item"), (engine.read_parquet(path) for path in parts))
     words = preprocessor.pack(feature_rows(schema, entity, rows), targets=False)
 
-Frames of either engine; memory holds one part and a row of each user or item.
+Frames of either engine, those with lists of pandas alone; memory holds one part and a row of each user or item.
 """
 
 from __future__ import annotations
@@ -14,13 +14,32 @@ from typing import Any
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.sources import cast
-from gigabatch.features.schema import Entity, Schema
+from gigabatch.features.schema import Entity, ListColumn, Schema
+
+
+def kept_lists(schema: Schema, entity: Entity) -> list[ListColumn]:
+    """The list columns that are kept of an entity's rows: its own; and of a user the histories too, lists of context
+    that share the vocabulary of the item's key, since without what was chosen before a user's vector would be that of
+    somebody who has chosen nothing."""
+    item = schema.entity("item")
+    of_somebody = {name for one in schema.entities for name in one.columns}
+
+    def is_history(column: ListColumn) -> bool:
+        return item is not None and column.shares == item.key and column.name not in of_somebody
+
+    return [
+        column
+        for column in schema.lists
+        if column.name in entity.columns or (entity.name == "user" and is_history(column))
+    ]
 
 
 def kept_columns(schema: Schema, entity: Entity) -> list[str]:
-    """What is kept of an entity's rows, in the schema's order: its columns and the time."""
+    """What is kept of an entity's rows, in the schema's order: its columns, the time, and its lists (`kept_lists`) with
+    their weights."""
     wanted = {*entity.columns, *schema.names("time")}
-    return [name for name in schema.names() if name in wanted]
+    wanted |= {name for column in kept_lists(schema, entity) for name in column.columns}
+    return [name for name in schema.table_columns if name in wanted]
 
 
 class NewestRows:
@@ -40,7 +59,7 @@ class NewestRows:
         """Take in rows that come after those so far; columns that are not needed are ignored."""
         where = f"rows of the {self.entity.name}"
         require_columns(frame, self.columns, where)
-        dtypes = {name: dtype for name, dtype in self.schema.dtypes().items() if name in set(self.columns)}
+        dtypes = {name: dtype for name, dtype in self.schema.table_dtypes.items() if name in set(self.columns)}
         # Time may have nulls whatever its type; nothing is computed from it but an order.
         nullable = {*self.schema.names("categorical"), *self.schema.names("time")}
         typed = cast(frame[self.columns], dtypes, where, nullable=nullable)
@@ -98,10 +117,10 @@ def newest_rows(schema: Schema, entity: Entity, frames: Iterable[Any]) -> Any:
 
 
 def feature_rows(schema: Schema, entity: Entity, rows: Any) -> Any:
-    """Whole feature rows, such as `Preprocessor.pack` takes, of which only the entity's columns are filled.
+    """Whole feature rows, such as `Preprocessor.pack` takes, of which only the columns that are kept are filled.
 
-    The other columns hold nulls; continuous ones of whole numbers and flags, which cannot, hold 0. What a model
-    computes of the entity alone must not depend on them.
+    The other columns hold nulls, which are empty lists; continuous ones of whole numbers and flags, which cannot, hold
+    0. What a model computes of the entity alone must not depend on them.
     """
     engine, dtypes = engine_of(rows), schema.dtypes()
     columns = {}
@@ -110,6 +129,9 @@ def feature_rows(schema: Schema, entity: Entity, rows: Any) -> Any:
             columns[column.name] = rows[column.name]
         else:
             columns[column.name] = _empty(rows, dtypes[column.name], null=column.role == "categorical")
+    kept = {name for column in kept_lists(schema, entity) for name in column.columns}
+    for name in (name for column in schema.lists for name in column.columns):
+        columns[name] = rows[name] if name in kept else engine.frames.Series([None] * len(rows), index=rows.index)
     return engine.frames.DataFrame(columns, index=rows.index)
 
 

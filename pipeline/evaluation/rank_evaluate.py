@@ -1,14 +1,14 @@
 """How high a model ranks what users chose: among sampled items, and among the whole catalogue; on the device.
 
 Every row of a test table that is a positive asks one question: user, item and context, and instead of the item each
-candidate in turn, with the candidate's own columns. What `models/metrics/ranking.py` says of ties holds here.
+candidate in turn, with the candidate's own columns and lists. What `models/metrics/ranking.py` says of ties holds here.
 
 Shapes: R questions, V items of the catalogue, N sampled negatives, C id columns, F float columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,9 +20,12 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
-from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
+from gigabatch.models.model import Model, tower_vectors
 from gigabatch.models.modes import modes_kept
 from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
 from gigabatch.pipeline.config.config import RankingSettings
@@ -31,6 +34,7 @@ from gigabatch.pipeline.evaluation.sample import spread
 
 TITLES = {"sampled": "sampled negatives", "catalogue": "whole catalogue"}
 SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
+ELEMENTS_AT_ONCE = 1 << 22  # of lists: where they are long, fewer pairs are scored at a time
 
 
 class RankingError(ValueError):
@@ -41,8 +45,8 @@ class RankingError(ValueError):
 class Towers(Protocol):
     """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py."""
 
-    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
-    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+    def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
+    def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
 
 
@@ -98,7 +102,7 @@ class Catalogue:
             ids = positive_rows(table).words[:, [user.key, item.key]].to(device)
             ids = ids[ids[:, 0] >= first_user]
             known[split] = KnownPositives.from_pairs(ids[:, 0], ids[:, 1], num_users)
-        items = EntityRows.of(tables["train"], item.key, item.ids, item.floats).to(device)
+        items = EntityRows.of(tables["train"], item.key, item.ids, item.floats, item.lists).to(device)
         return cls(items, range(first_item, items.num_ids), user.key, first_user, known)
 
     def known_in(self, splits: tuple[str, ...], device: torch.device) -> KnownPositives:
@@ -115,7 +119,7 @@ def positive_rows(table: PackedTable) -> PackedTable:
     """The rows whose first target, a binary one, is 1."""
     if not table.schema.targets or table.schema.targets[0].task != "binary":
         raise RankingError("ranking: what users chose is a first target that is binary, and this table has none.")
-    chosen = table.unpack(table.words).targets[0] == 1
+    chosen = unpack(table.schema, table.words).targets[0] == 1
     return table.with_words(table.words[chosen].contiguous())
 
 
@@ -171,12 +175,13 @@ def ranked(
     """`rank_evaluate`, with the place of every row."""
     item_ids, key = catalogue.item_ids, catalogue.items.key_column
     inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
-    weight = positives.unpack(positives.words).weight
+    weight = unpack(positives.schema, positives.words).weight
     mass = torch.ones(len(positives), device=inside.device) if weight is None else weight
     rows = (inside & (mass > 0)).nonzero()[:, 0]
     if settings.max_rows is not None and len(rows) > settings.max_rows:
         rows = rows[spread(len(rows), settings.max_rows).to(rows.device)]
-    asked = positives.unpack(positives.words[rows]).to(device)
+    lists = positives.lists if not isinstance(model, Model) or model.inputs.lists else ()  # baselines know of none
+    asked = unpack(positives.schema, positives.words[rows], lists).to(device)
     total = float(mass.double().sum())
     cold = 1 - float((inside * mass.double()).sum()) / total if total > 0 else None
     found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}
@@ -220,19 +225,22 @@ class PairScores:
     """Scores of any model: each question's row with the candidate's columns in place of its item's.
 
     Called with rows [b] int64 of `asked` and items [b, n] int32, or [n] for all of them; float32 [b, n]. No more than
-    `BLOCK_ROWS` rows are made at a time, always the same ones together, so that a repeated ranking has the same bits.
+    `BLOCK_ROWS` rows are made at a time, fewer where they may hold more than `ELEMENTS_AT_ONCE` elements of lists, and
+    always the same ones together, so that a repeated ranking has the same bits.
     """
 
     def __init__(self, model: Any, asked: Batch, items: EntityRows, output: int) -> None:
         self.model, self.asked, self.items, self.output = model, asked, items, output
+        self.at_once = _rows_at_once(asked.lists, items)
 
     def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
-        return _pairs(rows, items, self._score)
+        return _pairs(rows, items, self._score, self.at_once)
 
     def _score(self, rows: Tensor, items: Tensor) -> Tensor:
         ids, floats = self.asked.ids[rows], self.asked.floats[rows]
         self.items.fill(ids, floats, items)
-        return next(standardised_outputs(self.model, ids, floats))[:, self.output]
+        lists = self.items.lists_beside(self.asked.lists, rows, items)
+        return next(standardised_outputs(self.model, ids, floats, lists))[:, self.output]
 
 
 class RowScores(PairScores):
@@ -252,21 +260,25 @@ class TowerScores:
         self.model, self.output = model, output
 
         def of_users(rows: Tensor) -> Tensor:
-            vectors: Tensor = model.user_vectors(asked.ids[rows], asked.floats[rows])
-            return vectors
+            lists = [column.rows(rows) for column in asked.lists]
+            return tower_vectors(model, "user", asked.ids[rows], asked.floats[rows], lists)
+
+        # Of rows that are nobody's.
+        nobody = [JaggedColumn.empty(1, column.weights is not None, asked.ids.device) for column in asked.lists]
 
         def of_items(rows: Tensor) -> Tensor:
             ids = asked.ids.new_zeros(len(rows), asked.ids.shape[1])
             floats = asked.floats.new_zeros(len(rows), asked.floats.shape[1])
             items.fill(ids, floats, rows)
-            vectors: Tensor = model.item_vectors(ids, floats)
-            return vectors
+            lists = items.lists_beside(nobody, torch.zeros_like(rows), rows)
+            return tower_vectors(model, "item", ids, floats, lists)
 
-        self.users = _in_blocks(of_users, len(asked.ids), asked.ids.device)
-        self.items = _in_blocks(of_items, items.num_ids, asked.ids.device)
+        at_once = _rows_at_once(asked.lists, items)
+        self.users = _in_blocks(of_users, len(asked.ids), asked.ids.device, at_once)
+        self.items = _in_blocks(of_items, items.num_ids, asked.ids.device, at_once)
 
     def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
-        return _pairs(rows, items, self._score)
+        return _pairs(rows, items, self._score, BLOCK_ROWS)
 
     def _score(self, rows: Tensor, items: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -277,22 +289,31 @@ class TowerScores:
 Scorer = PairScores | TowerScores
 
 
+def _rows_at_once(lists: Sequence[JaggedColumn], items: EntityRows) -> int:
+    """Pairs that are scored at a time: `BLOCK_ROWS`, or fewer where the longest lists of a pair would be more than
+    `ELEMENTS_AT_ONCE` elements together."""
+    own = dict(zip(items.list_columns, items.lists, strict=True)) if lists else {}
+    columns = [own.get(place, column) for place, column in enumerate(lists)]
+    longest = sum(int(column.offsets.diff().max()) for column in columns if column.num_rows)
+    return min(BLOCK_ROWS, max(ELEMENTS_AT_ONCE // max(longest, 1), 1))
+
+
 @torch.inference_mode()
-def _in_blocks(vectors: Callable[[Tensor], Tensor], num_rows: int, device: torch.device) -> Tensor:
+def _in_blocks(vectors: Callable[[Tensor], Tensor], num_rows: int, device: torch.device, at_once: int) -> Tensor:
     """`vectors` of rows 0 ... num_rows - 1, in blocks."""
-    starts = range(0, num_rows, BLOCK_ROWS)
-    parts = [vectors(torch.arange(start, min(start + BLOCK_ROWS, num_rows), device=device)) for start in starts]
+    starts = range(0, num_rows, at_once)
+    parts = [vectors(torch.arange(start, min(start + at_once, num_rows), device=device)) for start in starts]
     return torch.cat(parts) if parts else torch.zeros(0, 0, device=device)
 
 
-def _pairs(rows: Tensor, items: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Scores [b, n] of every row [b] with its items [b, n], or with all items [n], `BLOCK_ROWS` pairs at a time."""
+def _pairs(rows: Tensor, items: Tensor, score: Callable[[Tensor, Tensor], Tensor], at_once: int) -> Tensor:
+    """Scores [b, n] of every row [b] with its items [b, n], or with all items [n], `at_once` pairs at a time."""
     num_items = items.shape[-1]
     found = torch.empty(len(rows) * num_items, device=rows.device)
-    for start in range(0, len(found), BLOCK_ROWS):
-        pairs = torch.arange(start, min(start + BLOCK_ROWS, len(found)), device=rows.device)
+    for start in range(0, len(found), at_once):
+        pairs = torch.arange(start, min(start + at_once, len(found)), device=rows.device)
         mine = rows[pairs // num_items]
-        found[start : start + BLOCK_ROWS] = score(mine, items.flatten()[pairs % items.numel()])
+        found[start : start + at_once] = score(mine, items.flatten()[pairs % items.numel()])
     return _finite(found).view(len(rows), num_items)
 
 

@@ -45,7 +45,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings, load_config
+from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
@@ -1092,11 +1092,6 @@ def ranking_of(
     settings = pipeline.config.evaluate.ranking
     if settings is None:
         return None
-    if preprocessor.schema.lists:
-        raise ConfigError(
-            "evaluate.ranking: items are ranked for users without lists, and the schema has list columns. Set "
-            "evaluate.ranking=null."
-        )
     entities = preprocessor.schema.entities
     first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
     given: dict[str, Any] = {

@@ -13,10 +13,8 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
         return
     names = ", ".join(repr(column.name) for column in schema.lists)
     asked = {
-        "train.negatives=null: negatives are drawn for rows without lists": config.train.negatives is not None,
         "train.codistill=null: peers predict rows without lists": config.train.codistill is not None,
         "train.compile=off: lists of another size each time would be compiled anew": config.train.compile == "on",
-        "evaluate.ranking=null: items are ranked for users without lists": config.evaluate.ranking is not None,
     }
     for what, is_asked in asked.items():
         if is_asked:
@@ -26,16 +24,10 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
             )
 
 
-def require_lists_can(
-    settings: WholeTrainSettings, num_ranks: int, draws: bool, has_peers: bool, has_start: bool
-) -> None:
-    """Raise `TrainingError` where a training on rows with lists would be shared, or taught or begun by another.
-
-    draws: whether negatives are drawn.
-    """
+def require_lists_can(settings: WholeTrainSettings, num_ranks: int, has_peers: bool, has_start: bool) -> None:
+    """Raise `TrainingError` where a training on rows with lists would be shared, or taught or begun by another."""
     asked = {
         "several ranks do not share rows with lists yet. Start one process": num_ranks > 1,
-        "negatives are not drawn for rows with lists. Set train.negatives=null": draws,
         "peers predict rows without lists. Set train.codistill=null": has_peers,
         "a warm start carries no rows of lists. Set train.start_from=null": has_start,
         "a step with lists of another size each time is not compiled. Set train.compile=off": settings.compile == "on",

@@ -13,7 +13,7 @@ from gigabatch.loaders.negatives.draws import NegativeSampler, PopularityNegativ
 from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, RunConfig
 
@@ -46,7 +46,7 @@ def require_positives(config: RunConfig, preprocessor: Preprocessor) -> None:
 def require_only_positives(tables: Sequence[PackedTable]) -> None:
     """Raise `ConfigError` for rows that are no positives, which drawing would make ones without a word."""
     for table in tables:
-        others = int((table.unpack(table.words).targets[0] != 1).sum())
+        others = int((unpack(table.schema, table.words).targets[0] != 1).sum())
         if others:
             raise ConfigError(
                 f"train.negatives: every row has to be a positive, and {others:,} of {len(table):,} rows of a split "
@@ -97,9 +97,10 @@ def implicit_batches(
         sampler = PopularityNegatives(
             items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
         )
-    rows = EntityRows.of(train, item.key, item.ids, item.floats)
+    rows = EntityRows.of(train, item.key, item.ids, item.floats, item.lists)
     if moving := rows.moving_columns(train, items.start):
         names = [column.name for column in train.schema.ids] + list(train.schema.floats)
+        names += [column.name for column in train.schema.lists]
         log.warning(
             "train.negatives: of an item, %s differ(s) from row to row. A positive has what its own row says, a "
             "negative what its item's last train row says, so a model can tell them by that. Leave such columns out "

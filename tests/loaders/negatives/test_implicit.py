@@ -11,7 +11,15 @@ from gigabatch.loaders.negatives.implicit import TABLE_ROWS, ImplicitBatches, ap
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import PackedTable
-from tests.loaders.tables.test_entity_rows import SCHEMA, slow_rows, table_of
+from tests.loaders.tables.test_entity_rows import (
+    ITEM_LISTS,
+    SCHEMA,
+    listed_table,
+    plain_lists,
+    slow_lists,
+    slow_rows,
+    table_of,
+)
 
 ITEMS = [1, 3, 3, 6, 2, 4, 5, 1, 2, 6]
 
@@ -199,3 +207,52 @@ def test_a_sampler_that_does_not_know_the_items_of_nobody_is_refused(table):
 def test_a_single_item_has_no_negatives():
     with pytest.raises(LoaderError, match="a single item, so there is no other to draw"):
         apart_from(None, range(3, 4))
+
+
+def batches_with_lists(table: PackedTable, num_negatives: int = 4) -> ImplicitBatches:
+    known = KnownPositives.from_pairs(*(table.words[:, column].contiguous() for column in (0, 1)), 5)
+    sampler = UniformNegatives(range(1, 7), num_negatives, apart_from(known, range(1, 7)), seed=3)
+    return ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1, 2), (1, 2), ITEM_LISTS), range(1, 7))
+
+
+def test_a_negative_has_the_lists_of_its_item_and_the_others_of_its_positive():
+    table = listed_table(ITEMS)
+    rows = table.with_words(table.words[[7, 2, 9, 2, 0]])  # a row's word says which lists are its own
+    negatives, known, batch = batches_with_lists(table), slow_lists(table), rows.unpack(rows.words)
+    positives = plain_lists(batch.lists)
+    negatives.begin(1, 0)
+    found = negatives(batch)
+    items, lists = found.ids[:, 1].tolist(), plain_lists(found.lists)
+    assert len(lists) == 25
+    assert len({tuple(map(str, row)) for row in lists}) > 10
+    for row, (item, own) in enumerate(zip(items, lists, strict=True)):
+        if row % 5:
+            assert own == [positives[row // 5][0], *known[item]]
+        else:
+            assert own == positives[row // 5]
+
+
+def test_a_table_has_the_lists_of_the_batches_and_keeps_no_copy_a_row(monkeypatch):
+    table = listed_table(ITEMS)
+    rows = table.with_words(table.words[[7, 2, 9, 2, 0]])
+    negatives = batches_with_lists(table)
+    negatives.begin(0, 0)
+    expected = negatives(rows.unpack(rows.words))
+    monkeypatch.setattr("gigabatch.loaders.negatives.implicit.TABLE_ROWS", 2)
+    found = negatives.table(rows)
+    batch = found.unpack(found.words)
+    assert torch.equal(batch.ids, expected.ids)
+    assert torch.equal(batch.group, expected.group)
+    assert plain_lists(batch.lists) == plain_lists(expected.lists)
+    assert found.lists[0] is rows.lists[0]
+    assert [column.num_rows for column in found.lists[1:]] == [len(table) + 7] * 2
+    shuffled = found.words[torch.randperm(25, generator=torch.Generator().manual_seed(1))]
+    again = found.unpack(shuffled)
+    by_row = dict(zip(map(tuple, found.words.tolist()), plain_lists(batch.lists), strict=True))
+    assert plain_lists(again.lists) == [by_row[tuple(row)] for row in shuffled.tolist()]
+
+
+def test_items_with_lists_ask_for_rows_with_lists():
+    table, plain = listed_table(ITEMS), table_of(ITEMS)
+    with pytest.raises(LoaderError, match=r"list columns \[1, 2\] and the batch has 0 lists"):
+        batches_with_lists(table)(plain.unpack(plain.words))

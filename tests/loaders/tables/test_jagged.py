@@ -17,7 +17,8 @@ from gigabatch.loaders.batches.residency import load_table, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.jagged import JaggedColumn, equal_rows
+from gigabatch.loaders.tables.list_files import map_list, save_list
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 
 SCHEMA = TensorSchema(
@@ -263,3 +264,42 @@ def test_a_table_without_its_lists_is_refused():
     table, _, _ = make_table(3)
     with pytest.raises(LoaderError, match="2 list column"):
         PackedTable(table.words, SCHEMA)
+
+
+ROWS = st.lists(st.lists(st.integers(0, 2), max_size=3), max_size=8)
+
+
+@given(rows=ROWS, times=st.integers(1, 4))
+def test_rows_that_are_repeated_are_those_of_a_loop(rows, times):
+    found = jagged(rows, True).repeat(times)
+    expected = [row for row in rows for _ in range(times)]
+    assert found.to_lists() == expected
+    weights = jagged(rows, True).rows(torch.arange(len(rows)).repeat_interleave(times)).weights
+    assert torch.equal(found.weights, weights)
+
+
+@given(rows=ROWS, data=st.data())
+def test_equal_rows_are_equal_lists(rows, data):
+    others = data.draw(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=len(rows), max_size=len(rows)))
+    expected = [one == other for one, other in zip(rows, others, strict=True)]
+    assert equal_rows(jagged(rows), jagged(others)).tolist() == expected
+    heavier = jagged(rows, True)._replace(weights=jagged(rows, True).weights + 1)
+    assert equal_rows(jagged(rows, True), heavier).tolist() == [not row for row in rows]
+
+
+def test_a_saved_column_comes_back_and_one_that_is_damaged_is_refused(tmp_path):
+    column = jagged([[1, 2], [], [8]], True)
+    save_list(tmp_path, 4, column)
+    found = map_list(tmp_path, 4, 9, True)
+    assert all(torch.equal(one, other) for one, other in zip(found, column, strict=True))
+    with pytest.raises(LoaderError, match=r"ids must be in \[0, 8\)"):
+        map_list(tmp_path, 4, 8, True)
+    np.save(tmp_path / "list-004-offsets.npy", np.array([0, 2, 1, 3], "<i8"))
+    with pytest.raises(LoaderError, match="do not ascend"):
+        map_list(tmp_path, 4, 9, True)
+    (tmp_path / "list-004-ids.npy").write_bytes(b"no array")
+    with pytest.raises(LoaderError, match="damaged header"):
+        map_list(tmp_path, 4, 9, True)
+    (tmp_path / "list-004-ids.npy").unlink()
+    with pytest.raises(LoaderError, match="not found"):
+        map_list(tmp_path, 4, 9, True)

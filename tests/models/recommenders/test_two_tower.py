@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.layers.embeddings import embedding_width
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
@@ -331,3 +332,100 @@ def test_a_loss_is_captured_in_a_graph(form, any_device):
     found = float(replay())
     assert found == pytest.approx(model.training_loss(batch, BINARY).item(), rel=1e-4)
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+# Lists. In the order of the columns: the item's tags by weight, what the user saw and put away (of the item's
+# vocabulary, the one context and the other the user's), and clubs of the user.
+
+LISTED = ModelInputs(
+    (30, 40),
+    0,
+    1,
+    EntityColumns(1, (1,), lists=(2, 3)),
+    EntityColumns(0, (0,), lists=(0,)),
+    lists=(ListInputs(6, weighted=True), ListInputs(30, 0), ListInputs(30, 0), ListInputs(5)),
+)
+TAGS_LIST, SEEN_LIST, AWAY_LIST, CLUBS_LIST = range(4)
+
+
+def random_lists(num_rows, seed=0):
+    draw, found = torch.Generator().manual_seed(seed), []
+    for column in LISTED.lists:
+        lengths = torch.randint(0, 4, (num_rows,), generator=draw)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        ids = torch.randint(column.num_ids, (int(offsets[-1]),), dtype=torch.int32, generator=draw)
+        found.append(JaggedColumn(ids, offsets, torch.rand(len(ids), generator=draw) if column.weighted else None))
+    return found
+
+
+def listed(seed=0, **settings):
+    model = build("two_tower", LISTED, seed, **SMALL | settings)
+    stir(model)
+    return model.eval()
+
+
+def bag(table, column, pooling):
+    """Pooled rows by `nn.EmbeddingBag`, of weights that sum to one for a mean."""
+    weights = column.weights
+    if weights is not None and pooling == "mean":
+        sums = torch.stack([part.sum() for part in weights.split(column.offsets.diff().tolist())])
+        weights = weights / sums.repeat_interleave(column.offsets.diff())
+    mode = "sum" if weights is not None else pooling
+    module = nn.EmbeddingBag.from_pretrained(table.detach(), mode=mode, include_last_offset=True)
+    return module(column.ids.long(), column.offsets, per_sample_weights=weights)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
+def test_lists_enter_their_towers_as_embedding_bags_do(pooling):
+    model, rows, lists = listed(layers=(), normalise=False, pooling=pooling), random_rows(LISTED, 50), random_lists(50)
+    users, of_seen, clubs = model.user_tower.embeddings.weights
+    items, tags = model.item_tower.embeddings.weights
+    assert [len(table) for table in (users, of_seen, clubs, items, tags)] == [40, 30, 5, 30, 6]
+    parts = {
+        "user": [users[rows.ids[:, 1].long()], *(bag(table, lists[place], pooling) for table, place in
+                 ((of_seen, AWAY_LIST), (clubs, CLUBS_LIST), (of_seen, SEEN_LIST)))],
+        "item": [items[rows.ids[:, 0].long()], bag(tags, lists[TAGS_LIST], pooling)],
+    }  # fmt: skip
+    with torch.inference_mode():
+        for name, columns in parts.items():
+            (layer,) = getattr(model, f"{name}_tower").network
+            expected = torch.cat(columns, 1) @ layer.weight.T + layer.bias
+            found = getattr(model, f"{name}_vectors")(rows.ids, rows.floats, lists)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@every_form
+def test_a_vector_depends_on_its_own_lists_alone(form):
+    model, rows = listed(**form), random_rows(LISTED, 40)
+    lists, others = random_lists(40), random_lists(40, seed=1)
+    swapped = [others[TAGS_LIST], *lists[1:]]
+    with torch.inference_mode():
+        users, items = (getattr(model, f"{name}_vectors")(rows.ids, rows.floats, lists) for name in ("user", "item"))
+        assert torch.equal(model.user_vectors(rows.ids, rows.floats, swapped), users)
+        moved = (model.item_vectors(rows.ids, rows.floats, swapped) != items).any(1)
+        changed = [a != b for a, b in zip(*(c[TAGS_LIST].to_lists() for c in (lists, others)), strict=True)]
+        assert moved[torch.tensor(changed)].all()
+        for place in (SEEN_LIST, AWAY_LIST, CLUBS_LIST):
+            other = [others[p] if p == place else column for p, column in enumerate(lists)]
+            assert torch.equal(model.item_vectors(rows.ids, rows.floats, other), items)
+            assert not torch.equal(model.user_vectors(rows.ids, rows.floats, other), users)
+        scores = model(rows.ids, rows.floats, lists)
+        torch.testing.assert_close(model.score(users, items), scores, **CLOSE)
+
+
+def test_a_history_and_the_items_tower_move_tables_of_their_own():
+    model, rows, lists = listed(loss="bpr"), random_rows(LISTED, 40), random_lists(40)
+    rows.lists, rows.targets = lists, (torch.ones(40),)
+    model.training_loss(rows, BINARY).backward()
+    of_seen, items = model.user_tower.embeddings.weights[1], model.item_tower.embeddings.weights[0]
+    seen = {id for place in (SEEN_LIST, AWAY_LIST) for id in lists[place].ids.tolist()}
+    assert set(of_seen.grad.abs().sum(1).nonzero()[:, 0].tolist()) == seen
+    assert set(items.grad.abs().sum(1).nonzero()[:, 0].tolist()) == set(rows.ids[:, 0].tolist())
+
+
+def test_widths_are_those_of_columns_then_of_vocabularies_of_lists():
+    model = build("two_tower", LISTED, 0, **SMALL | {"embedding_widths": (3, 4, 5, 6)})  # items, users, tags, clubs
+    assert [table.shape[1] for table in model.user_tower.embeddings.weights] == [4, 3, 6]
+    assert [table.shape[1] for table in model.item_tower.embeddings.weights] == [3, 5]
+    with pytest.raises(ModelError, match="has 2 entries for 4"):
+        build("two_tower", LISTED, 0, **SMALL | {"embedding_widths": (3, 4)})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
-from gigabatch.features.schema import Column, Entity, Schema
+from gigabatch.features.schema import Column, Entity, ListColumn, Schema
 from gigabatch.pipeline.embedding.entities import feature_rows, kept_columns, newest_rows
 from tests.examples import examples
 from tests.pipeline.shop_rows import ITEM, SHOP, USER, sales
@@ -108,3 +108,42 @@ def test_feature_rows_encode_the_entity_as_its_own_row_does_and_the_rest_as_null
     assert {value for column in ids for value in found[column]} == {1}  # the id of null
     flags = [f"{column}_na" for column in ("age", "price") if column not in entity.columns]
     assert {value for column in flags for value in found[column]} == {1.0}
+
+
+LISTED = Schema(
+    (Column("user", "categorical", "string"), Column("item", "categorical", "int64"), Column("at", "time", "int64")),
+    (),
+    (Entity("user", "user", ("user", "clubs")), Entity("item", "item", ("item", "tags", "like"))),
+    (
+        ListColumn("seen", "int64", shares="item", weights="ages"),  # a history: context, of items
+        ListColumn("words"),  # of the request
+        ListColumn("clubs"),
+        ListColumn("tags", weights="shares"),
+        ListColumn("like", "int64", shares="item"),  # items, but of the item
+    ),
+)
+
+
+def listed_rows() -> pd.DataFrame:
+    return pd.DataFrame({
+        "user": ["u", "v", "u"], "item": [7, 8, 8], "at": [5, 5, 4],
+        "seen": [[7, 8], None, [8]], "ages": [[1.0, 2.0], None, [4.0]], "words": [["x"], ["y"], ["x"]],
+        "clubs": [["a"], [], ["b"]], "tags": [["t"], ["r", "s"], ["r"]], "shares": [[1.0], [2.0, 3.0], [4.0]],
+        "like": [[8], [], [7]],
+    })  # fmt: skip
+
+
+def test_of_lists_those_of_the_entity_are_kept_and_of_a_user_the_histories():
+    user, item = LISTED.entities
+    assert kept_columns(LISTED, user) == ["user", "at", "seen", "ages", "clubs"]
+    assert kept_columns(LISTED, item) == ["item", "at", "tags", "shares", "like"]
+    users, items = (newest_rows(LISTED, entity, [listed_rows()]) for entity in (user, item))
+    assert [None if row is pd.NA else list(row) for row in users["seen"]] == [[7, 8], None]
+    assert [list(row) for row in users["ages"].iloc[:1]] == [[1.0, 2.0]]
+    assert [list(row) for row in items["tags"]] == [["t"], ["r", "s"]]
+    assert [list(row) for row in items["like"]] == [[8], []]
+    fitted = Preprocessor(LISTED).fit([listed_rows()])
+    for entity, rows, lengths in ((user, users, [[2, 0], [0, 0], [1, 0], [0, 0], [0, 0]]),
+                                  (item, items, [[0, 0], [0, 0], [0, 0], [1, 2], [1, 0]])):  # fmt: skip
+        packed = fitted.pack_lists(feature_rows(LISTED, entity, rows))
+        assert [np.diff(column.offsets).tolist() for column in packed] == lengths

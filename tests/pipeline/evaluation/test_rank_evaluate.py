@@ -9,9 +9,12 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.features.schema import IdColumn, IdList, Target, TensorSchema
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.ensemble import Ensemble
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.pipeline.evaluation import rank_evaluate as module
 from gigabatch.pipeline.evaluation.rank_evaluate import (
     Catalogue,
@@ -342,3 +345,159 @@ def test_on_any_device_the_ranks_are_those_of_the_cpu(any_device):
     found = rank_evaluate(Scorer(mixed_score), positives, catalogue, settings, seed=1, device=any_device)
     for name in ("sampled", "catalogue"):
         assert found[name] == pytest.approx(on_cpu[name], abs=1e-12)
+
+
+# Lists: what the user has seen (context, the item's vocabulary), the user's own, and weighted tags of the item.
+SEEN, CLUBS, TAGS = range(3)
+LISTED = replace(SCHEMA, lists=(IdList("seen", ITEMS, "item"), IdList("clubs", 6), IdList("tags", 12, weighted=True)))
+LISTED_INPUTS = replace(
+    INPUTS,
+    user=EntityColumns(USER, (USER,), lists=(CLUBS,)),
+    item=EntityColumns(ITEM, (ITEM, BRAND), (PRICE,), lists=(TAGS,)),
+    lists=(ListInputs(ITEMS, ITEM), ListInputs(6), ListInputs(12, weighted=True)),
+)
+
+
+def tags_of(item):
+    """Up to three tags of an item, and their weights, in quarters."""
+    return [(item * 5 + place) % 12 for place in range(item % 4)], [
+        (1 + (item + place) % 4) / 4 for place in range(item % 4)
+    ]
+
+
+def listed_tables(seed=0) -> dict[str, PackedTable]:
+    random, found = np.random.default_rng(seed), {}
+    for split, table in random_tables(seed).items():
+        batch = table.unpack(table.words)
+        seen = [random.integers(3, ITEMS, random.integers(0, 5)).tolist() for _ in range(len(table))]
+        clubs = [[int(user) % 6] * (int(user) % 3) for user in batch.ids[:, USER]]
+        tags, weights = zip(*(tags_of(int(item)) for item in batch.ids[:, ITEM]), strict=True)
+        lists = jagged(seen), jagged(clubs), jagged(tags, weights)
+        columns = batch.ids.unbind(1), batch.floats.unbind(1), batch.targets
+        found[split] = PackedTable.from_columns(LISTED, *columns, lists=lists)
+    return found
+
+
+def jagged(rows, weights=None) -> JaggedColumn:
+    offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    flat = torch.tensor([value for row in rows for value in row], dtype=torch.int32)
+    given = None if weights is None else torch.tensor([value for row in weights for value in row])
+    return JaggedColumn(flat, offsets, given)
+
+
+def slow_sums(column):
+    """Of each row the sum of its ids, times their weights where there are some."""
+    mass = column.ids.double() if column.weights is None else column.ids * column.weights.double()
+    rows = zip(column.offsets.tolist(), column.offsets.tolist()[1:], strict=False)
+    return torch.tensor([float(mass[start:stop].sum()) for start, stop in rows])
+
+
+def listed_score(ids, floats, lists):
+    """Whole numbers, exactly, of user, item, context and of what all three lists hold."""
+    seen, clubs, tags = (slow_sums(column) for column in lists)
+    plain = ids[:, USER] * 5 + ids[:, ITEM] * 3 + ids[:, BRAND] * 7 + floats[:, HOUR]
+    return (plain + seen + clubs * 11 + tags * 4 * (1 + seen % 3)) % 13
+
+
+class ListScorer(nn.Module):
+    def forward(self, ids, floats, lists):
+        return listed_score(ids, floats, lists)[:, None]
+
+
+def slow_ranks(tables, split="test"):
+    """Of each question its reciprocal rank, by a loop over candidates; those of train are left out."""
+    known = {(r[USER], r[ITEM]) for r in positive_rows(tables["train"]).words.tolist()}
+    positives, found = positive_rows(tables[split]), []
+    batch = positives.unpack(positives.words)
+    for place, (ids, floats) in enumerate(zip(batch.ids.tolist(), batch.floats.tolist(), strict=True)):
+        scores = {}
+        for item in range(3, ITEMS):
+            if item != ids[ITEM] and (ids[USER], item) in known:
+                continue
+            tags, weights = tags_of(item)
+            lists = *(jagged([batch.lists[p].to_lists()[place]]) for p in (SEEN, CLUBS)), jagged([tags], [weights])
+            row = torch.tensor([[ids[USER], item, brand_of(item), ids[DAY]]])
+            scores[item] = float(listed_score(row, torch.tensor([[price_of(item), floats[HOUR]]]), lists))
+        own = scores[ids[ITEM]]
+        better, level = (sum(compare(s, own) for s in scores.values()) for compare in (float.__gt__, float.__eq__))
+        found.append(1 / (better + (level + 1) / 2))
+    return float(np.mean(found))
+
+
+def listed_evaluated(model, tables, settings, inputs=LISTED_INPUTS):
+    catalogue = Catalogue.of(tables, inputs, "cpu")
+    return rank_evaluate(model, positive_rows(tables["test"]), catalogue, settings, seed=1, device="cpu")
+
+
+def test_a_candidate_brings_its_own_lists_and_the_question_keeps_the_others(monkeypatch):
+    tables, settings = listed_tables(), RankingSettings(k=(5,), negatives=20)
+    found = listed_evaluated(ListScorer(), tables, settings)
+    assert found["catalogue"]["mrr"] == pytest.approx(slow_ranks(tables), abs=1e-12)
+    unlike = [
+        {**tables, "test": replace(tables["test"], lists=tuple(
+            JaggedColumn.empty(len(tables["test"]), column.weights is not None) if place == emptied else column
+            for place, column in enumerate(tables["test"].lists)
+        ))}
+        for emptied in (SEEN, CLUBS)
+    ]  # fmt: skip
+    for others in unlike:
+        assert listed_evaluated(ListScorer(), others, settings)["catalogue"]["mrr"] != found["catalogue"]["mrr"]
+    rows = []
+    monkeypatch.setattr(
+        ListScorer, "forward", lambda _, *given: (rows.append(len(given[0])), listed_score(*given)[:, None])[1]
+    )
+    monkeypatch.setattr(module, "ELEMENTS_AT_ONCE", 300)
+    assert listed_evaluated(ListScorer(), tables, settings) == found
+    assert max(rows) == 300 // (4 + 2 + 3)  # the longest lists of a pair
+
+
+class ListTowers(nn.Module):
+    """Vectors that the sums of the lists are part of: of context and user, and of the item."""
+
+    def user_vectors(self, ids, floats, lists):
+        seen, clubs = slow_sums(lists[SEEN]), slow_sums(lists[CLUBS])
+        return torch.stack([ids[:, USER] % 5 - 2.0, seen % 7 - 3, clubs - 2, floats[:, HOUR]], 1)
+
+    def item_vectors(self, ids, floats, lists):
+        assert all(len(lists[place].ids) == 0 for place in (SEEN, CLUBS))
+        return self.plain_item_vectors(ids, floats, lists)
+
+    def plain_item_vectors(self, ids, floats, lists):
+        tags = slow_sums(lists[TAGS])
+        return torch.stack([ids[:, ITEM] % 3 - 1.0, tags * 4 % 5 - 2, ids[:, BRAND] % 2 - 0.5, tags % 3], 1)
+
+    def score(self, user_vectors, item_vectors):
+        return (user_vectors * item_vectors).sum(1, keepdim=True)
+
+
+def test_towers_with_lists_rank_as_their_pairs_do():
+    tables, towers, settings = listed_tables(), ListTowers(), RankingSettings(k=(5,), negatives=20)
+
+    class Pairs(nn.Module):
+        def forward(self, *rows):
+            return towers.score(towers.user_vectors(*rows), towers.plain_item_vectors(*rows))
+
+    found = listed_evaluated(towers, tables, settings)
+    assert found == listed_evaluated(Pairs(), tables, settings)
+    assert 0.02 < found["catalogue"]["mrr"] < 0.5
+
+
+def test_an_ensemble_is_asked_with_its_members_lists():
+    class Sums(Model):
+        def forward(self, ids, floats, lists=()):
+            return listed_score(ids, floats, lists)[:, None] / 4
+
+    inputs, settings = replace(LISTED_INPUTS, targets=(("binary", 1),)), RankingSettings(k=(5,), negatives=20)
+    ensemble, tables = Ensemble([Sums(inputs, None), Sums(inputs, None)]), listed_tables()
+    found, expected = (listed_evaluated(model, tables, settings) for model in (ensemble, ListScorer()))
+    assert found["catalogue"]["mrr"] == pytest.approx(expected["catalogue"]["mrr"], abs=1e-9)
+
+
+def test_a_model_that_takes_no_lists_is_asked_without_them():
+    class Plain(Model):
+        def forward(self, ids, floats):
+            return mixed_score(ids, floats)[:, None]
+
+    settings = RankingSettings(k=(5,), negatives=20)
+    model = Plain(INPUTS, None)
+    assert listed_evaluated(model, listed_tables(), settings) == evaluated(model, random_tables(), settings)

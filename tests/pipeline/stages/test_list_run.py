@@ -18,8 +18,6 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.errors import ModelError
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
-from gigabatch.pipeline.embedding.embed import EmbedSettings, embed
-from gigabatch.pipeline.embedding.embeddings import EmbeddingsError
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.export.export_check import ExportError
@@ -247,8 +245,7 @@ def test_an_experiment_trains_with_the_lists(encoded):
     [
         ({"train": {"compile": "on"}}, "features.lists: 'tags', 'seen': .*Set train.compile=off"),
         ({"train": {"codistill": {"group": 0}}}, "Set train.codistill=null"),
-        ({"train": {"negatives": {"per_positive": 2}}}, "Set train.negatives=null"),
-        ({"evaluate": {"ranking": {}}}, "Set evaluate.ranking=null"),
+        ({"model": {"kind": "mf"}}, "it has no use for list columns"),
     ],
 )
 def test_what_takes_no_lists_is_refused_before_training(encoded, changes, said):
@@ -265,7 +262,7 @@ def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said
     with pytest.raises(TrainingError, match=f"list columns: .*{said}"):
         train(encoded, tmp_path / "work", **settings)
     with pytest.raises(TrainingError, match="several ranks"):
-        require_lists_can(TrainSettings(), 2, False, False, False)
+        require_lists_can(TrainSettings(), 2, False, False)
 
 
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
@@ -278,8 +275,6 @@ def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encode
         load_served(tmp_path / "run")
     with pytest.raises(DataError, match="single rows are encoded without lists"):
         bundle.online()
-    with pytest.raises(EmbeddingsError, match="stored without lists"):
-        embed(tmp_path, bundle, encoded.features, EmbedSettings())
     batch = encoded.table("test").unpack(encoded.table("test").words)
     with pytest.raises(ModelError, match="2 list columns, found 0"):
         trained.model(batch.ids, batch.floats)
