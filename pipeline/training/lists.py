@@ -32,13 +32,12 @@ def require_lists_can(
     draws: whether negatives are drawn.
     """
     asked = {
-        "several ranks do not share rows with lists yet. Start one process": num_ranks > 1,
+        "rows of lists are not fetched from other ranks. Set train.tables=replicated": num_ranks > 1
+        and settings.tables in ("sharded", "des"),
         "negatives are not drawn for rows with lists. Set train.negatives=null": draws,
         "peers predict rows without lists. Set train.codistill=null": has_peers,
         "a warm start carries no rows of lists. Set train.start_from=null": has_start,
         "a step with lists of another size each time is not compiled. Set train.compile=off": settings.compile == "on",
-        "gradients of lists are not compressed. Set train.gradients.compress=none": settings.gradients.compress
-        == "dct",
     }
     for what, is_asked in asked.items():
         if is_asked:

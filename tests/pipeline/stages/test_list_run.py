@@ -16,6 +16,7 @@ from gigabatch.loaders.batches.residency import open_source
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.errors import ModelError
+from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
 from gigabatch.pipeline.embedding.embed import EmbedSettings, embed
@@ -29,9 +30,10 @@ from gigabatch.pipeline.lab.plan.sample import PlanError
 from gigabatch.pipeline.nightly.nightly import require_times
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
-from gigabatch.pipeline.training.lists import require_lists_can
 from gigabatch.pipeline.training.train import TrainingError, model_spec, new_model, train_model
+from tests.models.parallel.together import together
 
 NUM_ROWS = 3000
 
@@ -235,6 +237,38 @@ def test_an_ensemble_that_is_calibrated_and_saved_predicts_by_the_lists(tmp_path
     np.testing.assert_allclose(predicted, evaluated, rtol=1e-5, atol=1e-6)
 
 
+def run_of(ranks: Ranks, config: RunConfig) -> Path:
+    return Pipeline(config, ranks=ranks).train().path
+
+
+SHARED = {
+    "an ensemble": {"model": {"kind": "dcn"}, "train": {"ensemble": 2}},
+    "a stream": {"train": {"residency": "stream"}},
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_ranks_that_share_rows_with_lists_make_the_run_of_one(tmp_path, name):
+    train = {"epochs": 2, "precision": "float32"} | SHARED[name]["train"]
+    evaluate = {"importance": True, "importance_repeats": 1}
+    changes = SHARED[name] | {"train": train, "evaluate": evaluate}
+    alone = run_of(Ranks(), config_of(tmp_path, **changes))
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "rows.parquet").rename(tmp_path / "ranks" / "rows.parquet")  # one key, but no artifact is found
+    shared = together(run_of, 2, tmp_path, config_of(tmp_path / "ranks", **changes))
+    assert len(set(shared)) == 1
+    runs = [Run(path) for path in (alone, shared[0])]
+    assert runs[0].summary["metrics"]["test"]["auc"] > 0.9
+    assert runs[1].summary["metrics"]["test"]["auc"] == pytest.approx(
+        runs[0].summary["metrics"]["test"]["auc"], abs=1e-3
+    )
+    weights = [run.bundle().model.state_dict() for run in runs]
+    for key, value in weights[0].items():
+        torch.testing.assert_close(weights[1][key], value, rtol=5e-3, atol=1e-3)
+    (sent,) = [point["sent_bytes"] for point in runs[1].curve[-1:]]
+    assert sent["all_gather row gradients"] > 0
+
+
 def test_an_experiment_trains_with_the_lists(encoded):
     experiment = Experiment.of(encoded, max_rows=1500)
     trained = experiment.fit(experiment.settings, seed=1)
@@ -260,13 +294,11 @@ def test_what_takes_no_lists_is_refused_before_training(encoded, changes, said):
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"compile": "on"}, "Set train.compile=off"), ({"gradients": {"compress": "dct"}}, "compress=none")],
+    [({"compile": "on"}, "Set train.compile=off")],
 )
 def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said):
     with pytest.raises(TrainingError, match=f"list columns: .*{said}"):
         train(encoded, tmp_path / "work", **settings)
-    with pytest.raises(TrainingError, match="several ranks"):
-        require_lists_can(TrainSettings(), 2, False, False, False)
 
 
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
