@@ -24,10 +24,8 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
             raise ConfigError(f"features.lists: {names}: {reason}. Set {setting}, or leave the lists out.")
 
 
-def require_lists_can(
-    settings: WholeTrainSettings, num_ranks: int, draws: bool, has_peers: bool, has_start: bool
-) -> None:
-    """Raise `TrainingError` where a training on rows with lists would be shared, or taught or begun by another.
+def require_lists_can(settings: WholeTrainSettings, num_ranks: int, draws: bool, has_peers: bool) -> None:
+    """Raise `TrainingError` where a training on rows with lists would be shared as it cannot be, or taught by another.
 
     draws: whether negatives are drawn.
     """
@@ -36,7 +34,6 @@ def require_lists_can(
         and settings.tables in ("sharded", "des"),
         "negatives are not drawn for rows with lists. Set train.negatives=null": draws,
         "peers predict rows without lists. Set train.codistill=null": has_peers,
-        "a warm start carries no rows of lists. Set train.start_from=null": has_start,
         "a step with lists of another size each time is not compiled. Set train.compile=off": settings.compile == "on",
     }
     for what, is_asked in asked.items():

@@ -1,9 +1,7 @@
 """Runs of a table whose label follows from a list column, from files to predictions, and what is refused."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,14 +9,13 @@ import pytest
 import torch
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.schema import Column
 from gigabatch.loaders.batches.residency import open_source
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.errors import ModelError
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
+from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.embedding.embed import EmbedSettings, embed
 from gigabatch.pipeline.embedding.embeddings import EmbeddingsError
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
@@ -27,7 +24,6 @@ from gigabatch.pipeline.export.export_check import ExportError
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
-from gigabatch.pipeline.nightly.nightly import require_times
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.stages.run import Run
@@ -318,19 +314,38 @@ def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encode
         trained.model(batch.ids, batch.floats)
 
 
-def test_a_night_a_plan_and_a_warm_start_are_refused(tmp_path):
-    config = config_of(tmp_path)
-    pipeline = Pipeline(config)
+def test_a_plan_is_refused(tmp_path):
     with pytest.raises(PlanError, match="list columns are not forecast"):
-        make_plan(config)
-    run = pipeline.train()
-    warm = config_of(tmp_path, train={"start_from": str(run.path)}, preprocess={"from": str(run.path)})
-    with pytest.raises(TrainingError, match="a warm start carries no rows of list columns"):
-        Pipeline(warm).train()
-    features = pipeline.features()
-    timed = replace(features.schema, columns=(*features.schema.columns, Column("at", "time", "int64")))
-    with pytest.raises(ConfigError, match=r"nightly: .*list columns"):
-        require_times(SimpleNamespace(schema=timed, pipeline=pipeline))
+        make_plan(config_of(tmp_path))
+
+
+def kept_of(run: Path) -> dict[str, bytes]:
+    """The weights, vocabularies and optimizer of a run."""
+    found = [path for folder in ("model", "training") for path in sorted((run / folder).rglob("*.*"))]
+    return {str(path.relative_to(run)): path.read_bytes() for path in found if path.name != "bundle.json"}
+
+
+@pytest.mark.parametrize("train", [{}, {"ensemble": 2, "ema_decay": 0.9}])
+def test_a_warm_start_without_a_step_or_a_new_element_gives_the_run_that_it_began_from(tmp_path, train):
+    given = {"model": {"kind": "dcn"}, "train": {"epochs": 1} | train}
+    first = Pipeline(config_of(tmp_path, **given)).train()
+    begun = {"train": given["train"] | {"epochs": 0, "start_from": str(first.path)}}
+    warm = Pipeline(config_of(tmp_path, **given | begun, preprocess={"from": str(first.path)})).train()
+    assert kept_of(warm.path) == kept_of(first.path)
+    columns = {row["column"]: row for row in warm.summary["started"]["columns"]}
+    assert columns["tags"] == {"column": "tags", "carried": 6, "new": 0, "dropped": 0, "absent": 0}
+    assert set(columns) == {"item", "tags"}
+    # Other lists are refused by name, or trained cold by choice.
+    with pytest.raises(TrainingError, match=r"other list columns .without tags and with tags with weights, seen of"):
+        Pipeline(config_of(tmp_path, **given | begun, features={"lists": {"tags": {}}})).train()
+
+
+def test_a_list_that_comes_later_is_trained_cold_by_choice(tmp_path):
+    first = Pipeline(config_of(tmp_path, lists=False, train={"epochs": 1})).train()
+    begun = {"epochs": 1, "start_from": str(first.path), "changed": "cold"}
+    run = Pipeline(config_of(tmp_path, train=begun)).train()
+    (note,) = [note for note in run.summary["notes"] if "Trained cold" in note]
+    assert "other list columns (without tags with weights, seen of the vocabulary of item)" in note
 
 
 def test_lists_of_which_no_element_is_known_are_told(encoded, caplog):
