@@ -14,7 +14,6 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
     names = ", ".join(repr(column.name) for column in schema.lists)
     asked = {
         "train.negatives=null: negatives are drawn for rows without lists": config.train.negatives is not None,
-        "train.codistill=null: peers predict rows without lists": config.train.codistill is not None,
         "train.compile=off: lists of another size each time would be compiled anew": config.train.compile == "on",
         "evaluate.ranking=null: items are ranked for users without lists": config.evaluate.ranking is not None,
     }
@@ -24,8 +23,8 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
             raise ConfigError(f"features.lists: {names}: {reason}. Set {setting}, or leave the lists out.")
 
 
-def require_lists_can(settings: WholeTrainSettings, num_ranks: int, draws: bool, has_peers: bool) -> None:
-    """Raise `TrainingError` where a training on rows with lists would be shared as it cannot be, or taught by another.
+def require_lists_can(settings: WholeTrainSettings, num_ranks: int, draws: bool) -> None:
+    """Raise `TrainingError` where a training on rows with lists would do what has no use for them.
 
     draws: whether negatives are drawn.
     """
@@ -33,7 +32,6 @@ def require_lists_can(settings: WholeTrainSettings, num_ranks: int, draws: bool,
         "rows of lists are not fetched from other ranks. Set train.tables=replicated": num_ranks > 1
         and settings.tables in ("sharded", "des"),
         "negatives are not drawn for rows with lists. Set train.negatives=null": draws,
-        "peers predict rows without lists. Set train.codistill=null": has_peers,
         "a step with lists of another size each time is not compiled. Set train.compile=off": settings.compile == "on",
     }
     for what, is_asked in asked.items():

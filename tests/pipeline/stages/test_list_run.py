@@ -265,6 +265,19 @@ def test_ranks_that_share_rows_with_lists_make_the_run_of_one(tmp_path, name):
     assert sent["all_gather row gradients"] > 0
 
 
+def test_groups_teach_each_other_with_lists(tmp_path):
+    """The second comes when the first is done, and learns from the weights that it has left."""
+    asked = {"groups": 2, "burn_in_steps": 2, "every_steps": 2}
+    runs = [
+        Pipeline(config_of(tmp_path, train={"epochs": 2, "codistill": asked | {"group": group}})).train()
+        for group in (0, 1)
+    ]
+    taught = runs[1].curve[-1]["peers"]["0"]
+    assert taught["step"] == runs[0].summary["trained"]["steps"]
+    assert runs[0].curve[-1]["peers"]["1"] is None
+    assert min(run.summary["metrics"]["test"]["auc"] for run in runs) > 0.9
+
+
 def test_an_experiment_trains_with_the_lists(encoded):
     experiment = Experiment.of(encoded, max_rows=1500)
     trained = experiment.fit(experiment.settings, seed=1)
@@ -276,7 +289,6 @@ def test_an_experiment_trains_with_the_lists(encoded):
     ("changes", "said"),
     [
         ({"train": {"compile": "on"}}, "features.lists: 'tags', 'seen': .*Set train.compile=off"),
-        ({"train": {"codistill": {"group": 0}}}, "Set train.codistill=null"),
         ({"train": {"negatives": {"per_positive": 2}}}, "Set train.negatives=null"),
         ({"evaluate": {"ranking": {}}}, "Set evaluate.ranking=null"),
         ({"model": {"kind": "finalmlp"}}, "it has no use for list columns"),
