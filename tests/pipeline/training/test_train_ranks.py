@@ -15,6 +15,7 @@ from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
@@ -22,6 +23,7 @@ from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import EvaluateSettings, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.training import train as module
+from gigabatch.pipeline.training.defaults import settle
 from gigabatch.pipeline.training.start import Carried
 from gigabatch.pipeline.training.train import train_model
 from tests.models.parallel.together import together
@@ -410,3 +412,18 @@ def test_several_ranks_calibrate_on_the_whole_valid_split(kind, tmp_path):
     assert whole
     assert together(calibrated, 2, tmp_path, kind) == [whole, whole]
     assert 0.4 < whole[0][3] < 2.5 or kind == "isotonic"  # between the slopes of the blocks
+
+
+@pytest.mark.parametrize(("free", "said"), [(1 << 40, None), (1000, "lists are of any length")])
+def test_tables_of_lists_stay_whole_or_are_refused_where_a_rank_has_no_room(monkeypatch, free, said):
+    """By `train.tables=auto`, which would spread tables that take more than half of a rank's memory."""
+    monkeypatch.setattr(module, "free_memory", lambda _: free)
+    ranks = Ranks()
+    ranks.num_ranks, ranks.gather = 2, lambda value, name: [value] * 2
+    model = model_class("lr")(inputs(lists=True), model_class("lr").Settings())
+    asked = model, settle(TrainSettings(tables="auto", batch_size=BATCH), ROWS, NUM_IDS), ranks, BATCH, "cpu", None
+    if said is None:
+        assert module.spread_tables(*asked) is None
+        return
+    with pytest.raises(ModelError, match=said):
+        module.spread_tables(*asked)
