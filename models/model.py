@@ -258,8 +258,8 @@ class Model(nn.Module):
             if column is not None
         }
         told = len(self.inputs.num_ids) + len(self.inputs.lists)
-        if len(rows) < told and any(module.table_lists for module in modules):
-            raise ModelError("a warm start carries no rows of lists with a vocabulary of their own yet: train cold.")
+        if len(rows) != told:
+            raise ModelError(f"origins: give the rows of each of {told} columns and lists, found {len(rows)}.")
         for module in modules:
             for table, place in module.table_lists.items():
                 found[module.weights[table]] = rows[len(self.inputs.num_ids) + place]

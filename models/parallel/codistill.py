@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from gigabatch.models.errors import require
 from gigabatch.models.losses import TargetLoss, weighted_mean
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of, model_call
 
 
 class CodistilledLoss(TargetLoss):
@@ -132,5 +132,6 @@ class Peers:
         """What a batch is trained by: `loss`, with psi where the burn-in is over and a peer has come."""
         if not self.is_teaching or not self.known:
             return loss
-        outputs = [self._models[group](batch.ids, batch.floats) for group in sorted(self.known)]
+        given = batch.ids, batch.floats, lists_of(batch)
+        outputs = [model_call(self._models[group], *given) for group in sorted(self.known)]
         return CodistilledLoss(loss, outputs, self.weight)

@@ -227,27 +227,48 @@ class DataParallel:
         for index, table in enumerate(tables):
             pieces = [part[3 * index : 3 * index + 3] for part in sent]
             ids = torch.cat([piece[0] for piece in pieces])
-            gradient = torch.cat([piece[2] for piece in pieces]).view(torch.float32).view(len(ids), -1)
+            gradient = torch.cat([piece[2] for piece in pieces]).view(torch.float32)
+            gradient = gradient.view(len(ids), table.weight.shape[1])
             if table.counted and len(ids):
                 more = torch.cat([piece[1] for piece in pieces]) - 1
                 again = torch.repeat_interleave(ids, more, output_size=num_rows[index] - len(ids))
                 ids = torch.cat([ids, again])
             found.setdefault(table.module, []).append((table.place, ids, gradient))
         for module, parts in found.items():
+            looked_up = {part.table for part in module.row_gradients}
             module.forget_gradients()
-            most = max(len(ids) for _, ids, _ in parts)
-            if not most:
-                continue
-            widths = [weight.shape[1] for weight in module.weights]
-            firsts = [0, *accumulate(widths)]
-            like, pool = parts[0][2], module.buffers_of_step
-            gradient = pool.take((most, firsts[-1]), torch.float32, like.device).zero_()
-            all_ids = torch.zeros(most, len(widths), dtype=torch.int32, device=like.device)
-            for place, ids, rows in parts:
-                all_ids[: len(ids), place] = ids
-                all_ids[len(ids) :, place] = ids[0]
-                gradient[: len(rows), firsts[place] : firsts[place + 1]] = rows
-            module.row_gradients.append(RowGradient(all_ids, gradient, pool))
+            if module.lists:
+                _lay_out_each(module, [part for part in parts if len(part[1]) or part[0] in looked_up])
+            else:
+                _lay_out_together(module, parts)
+
+
+def _lay_out_together(module: EmbeddingTables, parts: list[tuple[int, Tensor, Tensor]]) -> None:
+    """All tables side by side, as a batch's rows leave them."""
+    most = max(len(ids) for _, ids, _ in parts)
+    if not most:
+        return
+    widths = [weight.shape[1] for weight in module.weights]
+    firsts = [0, *accumulate(widths)]
+    like, pool = parts[0][2], module.buffers_of_step
+    gradient = pool.take((most, firsts[-1]), torch.float32, like.device).zero_()
+    all_ids = torch.zeros(most, len(widths), dtype=torch.int32, device=like.device)
+    for place, ids, rows in parts:
+        all_ids[: len(ids), place] = ids
+        all_ids[len(ids) :, place] = ids[0]
+        gradient[: len(rows), firsts[place] : firsts[place + 1]] = rows
+    module.row_gradients.append(RowGradient(all_ids, gradient, pool))
+
+
+def _lay_out_each(module: EmbeddingTables, parts: list[tuple[int, Tensor, Tensor]]) -> None:
+    """Each table by itself: lists have many times the elements that their batch has rows, and side by side every other
+    table would be given as many. One whose lists are all empty has a step of no rows, as on one rank."""
+    pool = module.buffers_of_step
+    for place, ids, rows in parts:
+        gradient = pool.take((len(ids), rows.shape[1]), torch.float32, rows.device)
+        gradient[: len(rows)] = rows
+        gradient[len(rows) :] = 0.0
+        module.row_gradients.append(RowGradient(ids[:, None], gradient, pool, place))
 
 
 class _Table(NamedTuple):

@@ -20,12 +20,11 @@ from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target
-from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, calibration_curve, roc_auc
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.nightly.comparison import Seen
 from gigabatch.pipeline.reports.charts import Calibration
-from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED
+from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED, columns_of_tables, vocabulary_owners
 
 BUDGET = 20_000_000  # rows times categorical columns that are looked at, some seconds
 MIN_ROWS = 100  # of a slice, of one weight
@@ -327,18 +326,15 @@ def table_health(bundle: Bundle, training: Path) -> Iterator[TableHealth]:
             mark = f"{TRAINED}{SEPARATOR}"
             kept = [name for name in file.keys() if name.startswith(mark)]  # noqa: SIM118, it is no dict
             trained = {name.removeprefix(mark): file.get_tensor(name).bool() for name in kept}
-    names = [column.name for column in bundle.preprocessor.tensor_schema.ids]
-    for module in bundle.model.modules():
-        if not isinstance(module, EmbeddingTables):
+    names = list(vocabulary_owners(bundle.preprocessor.tensor_schema).values())
+    for table, place in columns_of_tables(bundle.model).items():
+        if place is None:
             continue
-        for table, place in zip(module.weights, module.columns, strict=True):
-            if place is None:
-                continue
-            vocabulary = bundle.preprocessor.vocabularies[names[place]]
-            rows = table.detach()[vocabulary.layout.first :]
-            norms = rows.float().norm(dim=1)
-            sound = norms[norms.isfinite()]
-            seen = trained.get(names[place])
-            never = None if seen is None else int((~seen[vocabulary.layout.first :]).sum())
-            middle, largest = (float(sound.median()), float(sound.max())) if len(sound) else (float("nan"),) * 2
-            yield TableHealth(names[place], table.shape[1], len(rows), never, middle, largest, len(norms) - len(sound))
+        vocabulary = bundle.preprocessor.vocabularies[names[place]]
+        rows = table.detach()[vocabulary.layout.first :]
+        norms = rows.float().norm(dim=1)
+        sound = norms[norms.isfinite()]
+        seen = trained.get(names[place])
+        never = None if seen is None else int((~seen[vocabulary.layout.first :]).sum())
+        middle, largest = (float(sound.median()), float(sound.max())) if len(sound) else (float("nan"),) * 2
+        yield TableHealth(names[place], table.shape[1], len(rows), never, middle, largest, len(norms) - len(sound))

@@ -357,11 +357,6 @@ def require_times(features: Features) -> None:
     config = features.pipeline.config
     if features.schema.only("time") is None:
         raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
-    if features.schema.lists:
-        raise ConfigError(
-            "nightly: a night goes on from the run before it, and no rows of list columns are carried over yet. Train "
-            "with gigabatch train, or leave the lists out (features.lists, features.history)."
-        )
     choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
     refuse_future(features)
 

@@ -13,7 +13,6 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
         return
     names = ", ".join(repr(column.name) for column in schema.lists)
     asked = {
-        "train.codistill=null: peers predict rows without lists": config.train.codistill is not None,
         "train.compile=off: lists of another size each time would be compiled anew": config.train.compile == "on",
     }
     for what, is_asked in asked.items():
@@ -24,15 +23,12 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
             )
 
 
-def require_lists_can(settings: WholeTrainSettings, num_ranks: int, has_peers: bool, has_start: bool) -> None:
-    """Raise `TrainingError` where a training on rows with lists would be shared, or taught or begun by another."""
+def require_lists_can(settings: WholeTrainSettings, num_ranks: int) -> None:
+    """Raise `TrainingError` where a training on rows with lists would do what has no use for them."""
     asked = {
-        "several ranks do not share rows with lists yet. Start one process": num_ranks > 1,
-        "peers predict rows without lists. Set train.codistill=null": has_peers,
-        "a warm start carries no rows of lists. Set train.start_from=null": has_start,
+        "rows of lists are not fetched from other ranks. Set train.tables=replicated": num_ranks > 1
+        and settings.tables in ("sharded", "des"),
         "a step with lists of another size each time is not compiled. Set train.compile=off": settings.compile == "on",
-        "gradients of lists are not compressed. Set train.gradients.compress=none": settings.gradients.compress
-        == "dct",
     }
     for what, is_asked in asked.items():
         if is_asked:

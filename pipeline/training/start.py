@@ -24,7 +24,8 @@ from torch import Tensor
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import UNREADABLE, DataError
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.features.schema import IdList, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable, rows_of_lists
 from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
@@ -206,19 +207,13 @@ class WarmStart:
 
         spec: of the model that is to be trained, by `spec_after`. loss: what its loss is, in words.
         """
-        if preprocessor.schema.lists or self.bundle.schema.lists:
-            raise ChangedError(
-                f"train.start_from: run {self.run} cannot be carried over: a warm start carries no rows of list "
-                "columns yet. Train cold (train.start_from=null), or leave the lists out "
-                "(features.lists, features.history)."
-            )
         if found := [*self._changed_data(preprocessor), *self._changed_model(spec, loss)]:
             raise ChangedError(f"train.start_from: run {self.run} was trained with {'; '.join(found)}. {ADVICE}")
         try:
             rows = self.rows(preprocessor)
             with torch.device("meta"):
                 model = spec.build()
-            model.origins(self.bundle.model, [column.origin for column in rows])
+            model.origins(self.bundle.model, [column.origin for column in _by_input(preprocessor, rows)])
         except (DataError, ModelError) as error:
             raise ChangedError(f"train.start_from: run {self.run} cannot be carried over: {error} {ADVICE}") from error
 
@@ -229,6 +224,7 @@ class WarmStart:
         names = (
             ("id columns", [column.name for column in before.ids], [column.name for column in now.ids]),
             ("float columns", list(before.floats), list(now.floats)),
+            ("list columns", [_list_text(item) for item in before.lists], [_list_text(item) for item in now.lists]),
         )
         for what, was, is_now in names:
             if was != is_now:
@@ -263,14 +259,11 @@ class WarmStart:
         if not self.bundle.model.learns_by_steps:
             return [f"the model {spec.name}, which is fitted to all train rows and has no weights to go on from"]
         was, is_now = asdict(before.settings), asdict(spec.settings)
-        if (
-            "embedding_widths" in was
-            and before.inputs.num_ids
-            and len(before.inputs.num_ids) == len(spec.inputs.num_ids)
-        ):
+        sizes, sizes_now = before.inputs.table_sizes, spec.inputs.table_sizes
+        if "embedding_widths" in was and sizes and len(sizes) == len(sizes_now):
             # Widths are compared as they are, whether a rule gave them or they were set.
-            was["embedding_widths"] = before.settings.widths(before.inputs.num_ids)
-            is_now["embedding_widths"] = spec.settings.widths(spec.inputs.num_ids)
+            was["embedding_widths"] = before.settings.widths(sizes)
+            is_now["embedding_widths"] = spec.settings.widths(sizes_now)
         found = [f"model.{key} {was[key]}, now {is_now[key]}" for key in was if was[key] != is_now[key]]
         if before.members != spec.members:
             found.append(f"train.ensemble {before.members}, now {spec.members}")
@@ -278,9 +271,10 @@ class WarmStart:
         return found + ([f"the loss {trained_by}, now {loss}"] if trained_by != loss else [])
 
     def rows(self, preprocessor: Preprocessor) -> list[ColumnRows]:
-        """Of each id column, where its ids come from; `DataError` where a column's values are of another kind."""
-        old, now = self.bundle.preprocessor.vocabularies, preprocessor.tensor_schema.ids
-        return [_column_rows(column.name, old[column.name], preprocessor.vocabularies[column.name]) for column in now]
+        """Of each id column, then of each list with a vocabulary of its own, where its ids come from; `DataError` where
+        a column's values are of another kind."""
+        old, new = self.bundle.preprocessor.vocabularies, preprocessor.vocabularies
+        return [_column_rows(name, old[name], new[name]) for name in _with_vocabulary(preprocessor.tensor_schema)]
 
     def carry(self, preprocessor: Preprocessor, model: Model, new_rows: str, held: Mapping[str, Tensor]) -> Carried:
         """Give `model`, built anew for `preprocessor`, this run's weights, in place.
@@ -295,7 +289,7 @@ class WarmStart:
             Where a table's row of a new value starts: `mean` of the column's values that were trained, or at the row
             that it had as an `unseen` one.
         held
-            Which ids of each column the train rows hold (`held_ids`), for the report.
+            Which ids of each vocabulary the train rows hold (`held_ids`), for the report.
 
         Returns
         -------
@@ -303,8 +297,9 @@ class WarmStart:
             The optimizer's part, and what became of each column's values.
         """
         columns = self.rows(preprocessor)
-        origins = model.origins(self.bundle.model, [column.origin for column in columns])
-        of_column = _columns_of_tables(model)
+        inputs = _by_input(preprocessor, columns)
+        origins = model.origins(self.bundle.model, [column.origin for column in inputs])
+        of_column = columns_of_tables(model)
         trained = self._trained(columns)
         weights = self.bundle.model.state_dict()
         record = self.record or TrainingRecord()
@@ -320,10 +315,8 @@ class WarmStart:
                 origin, place = origins[parameter], of_column[parameter]
                 _carry_rows(parameter, weights[name], origin)
                 if place is not None:  # a new combination of a cross starts as in a cold training
-                    fresh = (origin < 0).nonzero()[:, 0]
-                    parameter[fresh] = _new_rows(
-                        weights[name], columns[place], trained[columns[place].name], fresh, new_rows
-                    )
+                    fresh, column = (origin < 0).nonzero()[:, 0], inputs[place]
+                    parameter[fresh] = _new_rows(weights[name], column, trained[column.name], fresh, new_rows)
                 if state is not None:
                     moments[name] = {key: _grown(value, origin) for key, value in state.items()}
             for name, buffer in model.named_buffers():
@@ -342,12 +335,12 @@ class WarmStart:
     def _trained(self, columns: Sequence[ColumnRows]) -> dict[str, Tensor]:
         """Which rows of each column this run's lineage has trained, bool [V of this run].
 
-        Runs of older versions do not say; of them those of the values that their train split held.
+        Runs of older versions do not say, or not of lists; of them those of the values that their train split held.
         """
-        if self.record is not None:
-            return self.record.trained
-        found = {}
+        found = {} if self.record is None else dict(self.record.trained)
         for column in columns:
+            if self.record is not None and column.name in found:
+                continue
             vocabulary = self.bundle.preprocessor.vocabularies[column.name]
             counted = torch.as_tensor(vocabulary.counts.to_numpy() > 0)
             found[column.name] = torch.cat([torch.zeros(column.first, dtype=torch.bool), counted])
@@ -409,10 +402,43 @@ def _host(array: Any) -> Any:
     return array.get() if hasattr(array, "get") else array
 
 
-def _columns_of_tables(model: Model) -> dict[Any, int | None]:
-    """Place of the id column that each embedding table is of; None for one of no single column."""
+def _with_vocabulary(schema: TensorSchema) -> list[str]:
+    """Id columns, then the lists that share no other column's vocabulary."""
+    own = [item.name for item in schema.lists if item.shares is None]
+    return [*(column.name for column in schema.ids), *own]
+
+
+def vocabulary_owners(schema: TensorSchema) -> dict[str, str]:
+    """By id column and list the column whose vocabulary it has, in the order of a model's inputs."""
+    found = {column.name: column.name for column in schema.ids}
+    for item in schema.lists:
+        found[item.name] = item.name if item.shares is None else found[item.shares]
+    return found
+
+
+def _by_input(preprocessor: Preprocessor, columns: Sequence[ColumnRows]) -> list[ColumnRows]:
+    """Those of each id column, then of each list, as `Model.origins` takes them."""
+    known = {column.name: column for column in columns}
+    return [known[owner] for owner in vocabulary_owners(preprocessor.tensor_schema).values()]
+
+
+def _list_text(item: IdList) -> str:
+    """What tells whether a list is read as before."""
+    shares = "" if item.shares is None else f" of the vocabulary of {item.shares}"
+    return f"{item.name}{shares}{' with weights' * item.weighted}"
+
+
+def columns_of_tables(model: Model) -> dict[Any, int | None]:
+    """Place among the id columns, and then the lists, of what each embedding table is of; None for one of no single
+    column."""
     modules = [module for module in model.modules() if isinstance(module, EmbeddingTables)]
-    return {table: place for module in modules for table, place in zip(module.weights, module.columns, strict=True)}
+    found: dict[Any, int | None] = {
+        table: place for module in modules for table, place in zip(module.weights, module.columns, strict=True)
+    }
+    for module in modules:
+        for table, place in module.table_lists.items():
+            found[module.weights[table]] = len(model.inputs.num_ids) + place
+    return found
 
 
 def _carry_rows(table: Tensor, old: Tensor, origin: Tensor) -> None:
@@ -484,15 +510,20 @@ class Carried:
             f"new, {row['dropped']:,} dropped"
             for row in self.columns
         ]
-        return f"Started from run {self.run}. Values by column: {'; '.join(parts) or 'no id columns'}."
+        return f"Started from run {self.run}. Values by column: {'; '.join(parts) or 'no columns of ids'}."
 
 
 def held_ids(table: PackedTable) -> dict[str, Tensor]:
-    """Which ids of each column rows of the table hold: bool [V], on the host."""
-    places = {
-        column.name: torch.zeros(column.num_ids, dtype=torch.bool, device=table.device) for column in table.schema.ids
-    }
+    """Which ids of each vocabulary rows of the table hold, in its id column or in a list that shares it: bool [V] by id
+    column and by list with a vocabulary of its own, on the host."""
+    schema = table.schema
+    owners, names = vocabulary_owners(schema), _with_vocabulary(schema)
+    sizes = {column.name: column.num_ids for column in schema.ids}
+    sizes |= {item.name: item.num_ids for item in schema.lists}
+    found = {name: torch.zeros(sizes[name], dtype=torch.bool, device=table.device) for name in names}
     for words in table.words.split(1 << 20):
-        for column, held in zip(words[:, : len(places)].unbind(1), places.values(), strict=True):
-            held[column.long()] = True
-    return {name: held.cpu() for name, held in places.items()}
+        for column, ids in zip(schema.ids, words[:, : len(schema.ids)].unbind(1), strict=True):
+            found[column.name][ids.long()] = True
+        for item, lists in zip(schema.lists, rows_of_lists(schema, words, table.lists), strict=True):
+            found[owners[item.name]][lists.ids.to(table.device).long()] = True
+    return {name: held.cpu() for name, held in found.items()}

@@ -223,7 +223,7 @@ def train_model(
     if negatives is not None:
         negatives.use_kernels(settings.kernels)
     if source.schema.lists:
-        require_lists_can(settings, ranks.num_ranks, codistillation is not None, start is not None)
+        require_lists_can(settings, ranks.num_ranks)
     loader, batch_size = BatchLoader(source, device=device), source.global_batch_size
     steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * settings.epochs

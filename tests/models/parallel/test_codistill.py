@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
-from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.inputs import ListInputs, ModelInputs
 from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.parallel.codistill import CodistilledLoss, Peers
 
@@ -84,6 +85,29 @@ def test_peers_teach_once_they_are_there_and_the_burn_in_is_over():
         assert torch.equal(now[:6], whole[name][:6])
         assert bool((now[6] == 3).all())
     assert tables
+
+
+def test_peers_teach_by_the_lists_of_the_rows():
+    """Held against torch's EmbeddingBag, of a logistic regression over one column, one list and no float."""
+    torch.manual_seed(2)
+    model = LogisticRegression(ModelInputs((7,), 1, lists=(ListInputs(5),)), LogisticRegression.Settings())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    lists = JaggedColumn(torch.tensor([1, 4, 2, 2], dtype=torch.int32), torch.tensor([0, 2, 2, 4]))
+    targets = (torch.tensor([1.0, 0.0, 1.0]),)
+    ids = torch.tensor([[3], [0], [6]], dtype=torch.int32)
+    batch = Batch(ids, torch.zeros(3, 1), targets, None, None, (lists,))
+    peers = Peers(model, groups=[1], weight=0.7)
+    peers.put(1, model.state_dict())
+    peers.is_teaching = True
+    column, tags = (weight.detach() for weight in model.linear.tables.weights)
+    bags = torch.nn.functional.embedding_bag(lists.ids.long(), tags, lists.offsets[:-1], mode="mean")
+    taught = torch.sigmoid(column[ids[:, 0].long()] + bags + model.linear.bias.detach())[:, 0]
+    outputs, loss = torch.randn(3, 1), TargetLoss([("binary", 1)])
+    psi = torch.nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], taught)
+    found = peers.loss(loss, batch)(outputs, targets)
+    assert found.item() == pytest.approx((loss(outputs, targets) + 0.7 * psi).item(), rel=1e-5)
 
 
 def test_a_loss_without_peers_or_with_other_rows_is_an_error():

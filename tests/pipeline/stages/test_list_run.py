@@ -1,9 +1,7 @@
 """Runs of a table whose label follows from a list column, from files to predictions, and what is refused."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,25 +9,25 @@ import pytest
 import torch
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.schema import Column
 from gigabatch.loaders.batches.residency import open_source
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.errors import ModelError
+from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
+from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.export.export_check import ExportError
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
-from gigabatch.pipeline.nightly.nightly import require_times
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
-from gigabatch.pipeline.training.lists import require_lists_can
 from gigabatch.pipeline.training.train import TrainingError, model_spec, new_model, train_model
+from tests.models.parallel.together import together
 
 NUM_ROWS = 3000
 
@@ -233,6 +231,51 @@ def test_an_ensemble_that_is_calibrated_and_saved_predicts_by_the_lists(tmp_path
     np.testing.assert_allclose(predicted, evaluated, rtol=1e-5, atol=1e-6)
 
 
+def run_of(ranks: Ranks, config: RunConfig) -> Path:
+    return Pipeline(config, ranks=ranks).train().path
+
+
+SHARED = {
+    "an ensemble": {"model": {"kind": "dcn"}, "train": {"ensemble": 2}},
+    "a stream": {"train": {"residency": "stream"}},
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_ranks_that_share_rows_with_lists_make_the_run_of_one(tmp_path, name):
+    train = {"epochs": 2, "precision": "float32"} | SHARED[name]["train"]
+    evaluate = {"importance": True, "importance_repeats": 1}
+    changes = SHARED[name] | {"train": train, "evaluate": evaluate}
+    alone = run_of(Ranks(), config_of(tmp_path, **changes))
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "rows.parquet").rename(tmp_path / "ranks" / "rows.parquet")  # one key, but no artifact is found
+    shared = together(run_of, 2, tmp_path, config_of(tmp_path / "ranks", **changes))
+    assert len(set(shared)) == 1
+    runs = [Run(path) for path in (alone, shared[0])]
+    assert runs[0].summary["metrics"]["test"]["auc"] > 0.9
+    assert runs[1].summary["metrics"]["test"]["auc"] == pytest.approx(
+        runs[0].summary["metrics"]["test"]["auc"], abs=1e-3
+    )
+    weights = [run.bundle().model.state_dict() for run in runs]
+    for key, value in weights[0].items():
+        torch.testing.assert_close(weights[1][key], value, rtol=5e-3, atol=1e-3)
+    (sent,) = [point["sent_bytes"] for point in runs[1].curve[-1:]]
+    assert sent["all_gather row gradients"] > 0
+
+
+def test_groups_teach_each_other_with_lists(tmp_path):
+    """The second comes when the first is done, and learns from the weights that it has left."""
+    asked = {"groups": 2, "burn_in_steps": 2, "every_steps": 2}
+    runs = [
+        Pipeline(config_of(tmp_path, train={"epochs": 2, "codistill": asked | {"group": group}})).train()
+        for group in (0, 1)
+    ]
+    taught = runs[1].curve[-1]["peers"]["0"]
+    assert taught["step"] == runs[0].summary["trained"]["steps"]
+    assert runs[0].curve[-1]["peers"]["1"] is None
+    assert min(run.summary["metrics"]["test"]["auc"] for run in runs) > 0.9
+
+
 def test_an_experiment_trains_with_the_lists(encoded):
     experiment = Experiment.of(encoded, max_rows=1500)
     trained = experiment.fit(experiment.settings, seed=1)
@@ -244,7 +287,6 @@ def test_an_experiment_trains_with_the_lists(encoded):
     ("changes", "said"),
     [
         ({"train": {"compile": "on"}}, "features.lists: 'tags', 'seen': .*Set train.compile=off"),
-        ({"train": {"codistill": {"group": 0}}}, "Set train.codistill=null"),
         ({"model": {"kind": "mf"}}, "it has no use for list columns"),
     ],
 )
@@ -256,13 +298,11 @@ def test_what_takes_no_lists_is_refused_before_training(encoded, changes, said):
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"compile": "on"}, "Set train.compile=off"), ({"gradients": {"compress": "dct"}}, "compress=none")],
+    [({"compile": "on"}, "Set train.compile=off")],
 )
 def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said):
     with pytest.raises(TrainingError, match=f"list columns: .*{said}"):
         train(encoded, tmp_path / "work", **settings)
-    with pytest.raises(TrainingError, match="several ranks"):
-        require_lists_can(TrainSettings(), 2, False, False)
 
 
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
@@ -280,19 +320,38 @@ def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encode
         trained.model(batch.ids, batch.floats)
 
 
-def test_a_night_a_plan_and_a_warm_start_are_refused(tmp_path):
-    config = config_of(tmp_path)
-    pipeline = Pipeline(config)
+def test_a_plan_is_refused(tmp_path):
     with pytest.raises(PlanError, match="list columns are not forecast"):
-        make_plan(config)
-    run = pipeline.train()
-    warm = config_of(tmp_path, train={"start_from": str(run.path)}, preprocess={"from": str(run.path)})
-    with pytest.raises(TrainingError, match="a warm start carries no rows of list columns"):
-        Pipeline(warm).train()
-    features = pipeline.features()
-    timed = replace(features.schema, columns=(*features.schema.columns, Column("at", "time", "int64")))
-    with pytest.raises(ConfigError, match=r"nightly: .*list columns"):
-        require_times(SimpleNamespace(schema=timed, pipeline=pipeline))
+        make_plan(config_of(tmp_path))
+
+
+def kept_of(run: Path) -> dict[str, bytes]:
+    """The weights, vocabularies and optimizer of a run."""
+    found = [path for folder in ("model", "training") for path in sorted((run / folder).rglob("*.*"))]
+    return {str(path.relative_to(run)): path.read_bytes() for path in found if path.name != "bundle.json"}
+
+
+@pytest.mark.parametrize("train", [{}, {"ensemble": 2, "ema_decay": 0.9}])
+def test_a_warm_start_without_a_step_or_a_new_element_gives_the_run_that_it_began_from(tmp_path, train):
+    given = {"model": {"kind": "dcn"}, "train": {"epochs": 1} | train}
+    first = Pipeline(config_of(tmp_path, **given)).train()
+    begun = {"train": given["train"] | {"epochs": 0, "start_from": str(first.path)}}
+    warm = Pipeline(config_of(tmp_path, **given | begun, preprocess={"from": str(first.path)})).train()
+    assert kept_of(warm.path) == kept_of(first.path)
+    columns = {row["column"]: row for row in warm.summary["started"]["columns"]}
+    assert columns["tags"] == {"column": "tags", "carried": 6, "new": 0, "dropped": 0, "absent": 0}
+    assert set(columns) == {"item", "tags"}
+    # Other lists are refused by name, or trained cold by choice.
+    with pytest.raises(TrainingError, match=r"other list columns .without tags and with tags with weights, seen of"):
+        Pipeline(config_of(tmp_path, **given | begun, features={"lists": {"tags": {}}})).train()
+
+
+def test_a_list_that_comes_later_is_trained_cold_by_choice(tmp_path):
+    first = Pipeline(config_of(tmp_path, lists=False, train={"epochs": 1})).train()
+    begun = {"epochs": 1, "start_from": str(first.path), "changed": "cold"}
+    run = Pipeline(config_of(tmp_path, train=begun)).train()
+    (note,) = [note for note in run.summary["notes"] if "Trained cold" in note]
+    assert "other list columns (without tags with weights, seen of the vocabulary of item)" in note
 
 
 def test_lists_of_which_no_element_is_known_are_told(encoded, caplog):

@@ -9,18 +9,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
+from gigabatch.features.schema import Column, IdColumn, IdList, ListColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import EvaluateSettings, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.training import train as module
+from gigabatch.pipeline.training.defaults import settle
 from gigabatch.pipeline.training.start import Carried
 from gigabatch.pipeline.training.train import train_model
 from tests.models.parallel.together import together
@@ -31,7 +34,24 @@ ROWS, VALID, BATCH = 250, 150, 50  # 5 steps an epoch; 3 ranks have 16, 17 and 1
 CURVE, WEIGHTS = {"rtol": 2e-5, "atol": 2e-5}, {"rtol": 2e-3, "atol": 2e-4}
 
 
-def table(rows: int, seed: int, weighted: bool = False) -> PackedTable:
+LISTS = (  # one of its own, one by the table of id1, and one that most rows, and parts of batches, have nothing of
+    IdList("tags", 9, weighted=True), IdList("history", 40, shares="id1"), IdList("rare", 5)
+)  # fmt: skip
+
+
+def lists_of(rows: int, random: torch.Generator) -> tuple[JaggedColumn, ...]:
+    lengths = [torch.randint(top, (rows,), generator=random) for top in (5, 8, 60)]
+    lengths[2] = (lengths[2] == 7).long()
+    found = []
+    for column, own in zip(LISTS, lengths, strict=True):
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), own.cumsum(0)])
+        ids = torch.randint(column.num_ids, (int(offsets[-1]),), generator=random, dtype=torch.int32)
+        weights = torch.rand(len(ids), generator=random) if column.weighted else None
+        found.append(JaggedColumn(ids, offsets, weights))
+    return tuple(found)
+
+
+def table(rows: int, seed: int, weighted: bool = False, lists: bool = False) -> PackedTable:
     random = torch.Generator().manual_seed(seed)
     ids = [torch.randint(size, (rows,), generator=random, dtype=torch.int32) for size in NUM_IDS]
     floats = list(torch.randn(3, rows, generator=random))
@@ -41,14 +61,17 @@ def table(rows: int, seed: int, weighted: bool = False) -> PackedTable:
         ("a", "b", "c"),
         (Target("label", "binary"),),
         has_weight=weighted,
+        lists=LISTS if lists else (),
     )
     weight = torch.rand(rows, generator=random) * (torch.arange(rows) % 5 > 0) if weighted else None
-    return PackedTable.from_columns(schema, ids, floats, [label], weight)
+    columns = lists_of(rows, random) if lists else ()
+    return PackedTable.from_columns(schema, ids, floats, [label], weight, lists=columns)
 
 
-def inputs() -> ModelInputs:
+def inputs(lists: bool = False) -> ModelInputs:
     user, item = EntityColumns(0, (0,), ()), EntityColumns(1, (1,), ())
-    return ModelInputs(NUM_IDS, 3, 1, user=user, item=item)
+    of_lists = ListInputs(9, weighted=True), ListInputs(40, shares=1), ListInputs(5)
+    return ModelInputs(NUM_IDS, 3, 1, user=user, item=item, lists=of_lists if lists else ())
 
 
 def negatives_of(positives: PackedTable) -> ImplicitBatches:
@@ -62,8 +85,9 @@ def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
     os.fsync = lambda handle: None
     torch.manual_seed(4)
     kind, settings = case["model"]
-    model = model_class(kind)(inputs(), model_class(kind).Settings(**settings))
-    train, valid = table(ROWS, 1, case.get("weighted", False)), table(VALID, 2, case.get("weighted", False))
+    weighted, lists = case.get("weighted", False), case.get("lists", False)
+    model = model_class(kind)(inputs(lists), model_class(kind).Settings(**settings))
+    train, valid = table(ROWS, 1, weighted, lists), table(VALID, 2, weighted, lists)
     options = TrainSettings(
         **{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 3, "precision": "float32"}
         | case.get("train", {})
@@ -138,7 +162,22 @@ CASES = {
     "tabm weighted": {"model": ("tabm", {"members": 3, "layers": [8], "dropout": 0.2}), "weighted": True},
     "realmlp": {"model": ("realmlp", {"layers": [8], "dropout": 0.2})},
     "autoint, dropout of attention": {"model": ("autoint", {"num_layers": 2, "attention_dropout": 0.3})},
-}
+    "lists of tabular, a row that is not a number": {"model": TABULAR, "lists": True, "nan": True},
+    "lists of tabular, dense tables": {
+        "model": TABULAR, "lists": True, "train": {"optimizer": "adamw", "lr_max": 0.003}
+    },
+    "lists of deepfm cowclip": {
+        "model": ("deepfm", {"layers": [8], "dropout": 0.2}),
+        "lists": True,
+        "train": {"optimizer": "cowclip", "lr_max": 0.003},
+    },
+    "lists of dcn weighted, averaged": {
+        "model": ("dcn", {"layers": [8], "dropout": 0.2}),
+        "lists": True,
+        "weighted": True,
+        "train": {"ema_decay": 0.9},
+    },
+}  # fmt: skip
 
 
 def all_trained(ranks: Ranks, folder: Path, names: list[str]):
@@ -169,8 +208,9 @@ def test_curve_and_weights_do_not_depend_on_the_number_of_ranks(name, number, ru
     assert lines[1] == told[0][0]
 
 
-def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(runs, tmp_path):
-    case, (one,) = CASES[TABULAR_LAMB], [found[TABULAR_LAMB] for found in runs[1]]
+@pytest.mark.parametrize("name", [TABULAR_LAMB, "lists of deepfm cowclip"])
+def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(runs, tmp_path, name):
+    case, (one,) = CASES[name], [found[name] for found in runs[1]]
     assert together(trained, 3, tmp_path, tmp_path / "run", case, 7) == [None] * 3
     saved = tmp_path / "run" / "checkpoint.pt"
     assert saved.exists()
@@ -199,6 +239,8 @@ REFUSED = {
     "accumulate_steps=2": ({"model": TABULAR, "train": {"accumulate_steps": 2}}, "Set it to 1"),
     "compile=on": ({"model": TABULAR, "train": {"compile": "on"}}, "is for one rank"),
     "two_tower": ({"model": ("two_tower", {"loss": "softmax"})}, "compares rows of a batch"),
+    "sharded lists": ({"model": TABULAR, "lists": True, "train": {"tables": "sharded"}}, "Set train.tables=replicated"),
+    "des lists": ({"model": ("lr", {}), "lists": True, "train": {"tables": "des"}}, "Set train.tables=replicated"),
     "batch_size": ({"model": TABULAR, "train": {"batch_size": 2}}, "leaves some of 3 ranks without one"),
 }
 
@@ -220,34 +262,41 @@ def test_what_ranks_cannot_do_alike_is_refused_on_all_of_them(tmp_path):
             assert text in found[name]
 
 
-def measured(ranks: Ranks):
+def measured(ranks: Ranks, lists: bool):
     """Outputs, loss and importance of tables of several blocks, of fewer blocks than ranks, and of no row."""
     module.BLOCK_ROWS = 40
     torch.manual_seed(0)
     kind, settings = TABULAR
     model, loss, found = (
-        model_class(kind)(inputs(), model_class(kind).Settings(**settings)),
+        model_class(kind)(inputs(lists), model_class(kind).Settings(**settings)),
         TargetLoss([("binary", 1)]),
         [],
     )
     for rows in (VALID, 50, 30):
-        part = table(rows, 5, weighted=True)
+        part = table(rows, 5, weighted=True, lists=lists)
         found.append(module.table_outputs(model, part, "cpu", ranks))
         found.append(torch.tensor(module.table_loss(model, part, loss, "cpu", ranks)))
-    found.append(module.table_outputs(model, PackedTable(table(1, 5).words[:0], table(1, 5).schema), "cpu", ranks))
+    no_row = table(1, 5, lists=lists)
+    found.append(module.table_outputs(model, no_row.with_words(no_row.words[:0]), "cpu", ranks))
     columns = [Column(f"id{place}", "categorical", "int64") for place in range(2)]
     columns += [Column(name, "continuous", "float32") for name in "abc"]
-    schema = Schema((*columns, Column("label", "target", "float32")), (Target("label", "binary"),))
+    of_lists = ListColumn("tags", weights="w"), ListColumn("history", "int64", shares="id1"), ListColumn("rare")
+    schema = Schema(
+        (*columns, Column("label", "target", "float32")),
+        (Target("label", "binary"),),
+        lists=of_lists if lists else (),
+    )
     settings = EvaluateSettings(importance_repeats=2)
-    asked = model, table(VALID, 5), schema, settings, 1, "cpu", ranks
+    asked = model, table(VALID, 5, lists=lists), schema, settings, 1, "cpu", ranks
     return found, permutation_importance(*asked), len(evaluate(*asked[:3], "cpu", 15, ranks).metrics)
 
 
-def test_evaluation_and_importance_of_ranks_are_those_of_one_to_the_bit(tmp_path):
-    (one,) = together(measured, 1, tmp_path)
-    told = together(measured, 3, tmp_path)
+@pytest.mark.parametrize("lists", [False, True])
+def test_evaluation_and_importance_of_ranks_are_those_of_one_to_the_bit(tmp_path, lists):
+    (one,) = together(measured, 1, tmp_path, lists)
+    told = together(measured, 3, tmp_path, lists)
     assert [len(outputs) for outputs in one[0][::2]] == [VALID, 50, 30, 0]
-    assert len(one[1][1]) == 5
+    assert len(one[1][1]) == (8 if lists else 5)
     for rank, (found, importance, targets) in enumerate(told):
         assert all(torch.equal(part, expected) for part, expected in zip(found, one[0], strict=True))
         assert importance == one[1]
@@ -363,3 +412,18 @@ def test_several_ranks_calibrate_on_the_whole_valid_split(kind, tmp_path):
     assert whole
     assert together(calibrated, 2, tmp_path, kind) == [whole, whole]
     assert 0.4 < whole[0][3] < 2.5 or kind == "isotonic"  # between the slopes of the blocks
+
+
+@pytest.mark.parametrize(("free", "said"), [(1 << 40, None), (1000, "lists are of any length")])
+def test_tables_of_lists_stay_whole_or_are_refused_where_a_rank_has_no_room(monkeypatch, free, said):
+    """By `train.tables=auto`, which would spread tables that take more than half of a rank's memory."""
+    monkeypatch.setattr(module, "free_memory", lambda _: free)
+    ranks = Ranks()
+    ranks.num_ranks, ranks.gather = 2, lambda value, name: [value] * 2
+    model = model_class("lr")(inputs(lists=True), model_class("lr").Settings())
+    asked = model, settle(TrainSettings(tables="auto", batch_size=BATCH), ROWS, NUM_IDS), ranks, BATCH, "cpu", None
+    if said is None:
+        assert module.spread_tables(*asked) is None
+        return
+    with pytest.raises(ModelError, match=said):
+        module.spread_tables(*asked)
