@@ -160,7 +160,7 @@ class Bundle:
         return self.workflow
 
     def online(self) -> OnlineTransformer:
-        """For a service: one row of the features stage to ids and floats, bit-equal to those that `predict` uses."""
+        """For a service: rows of the features stage to ids, floats and lists, the bits that `predict` uses."""
         return OnlineTransformer(self.preprocessor)
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
