@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigabatch.features.errors import DataError
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
-from gigabatch.pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
-from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings
+from gigabatch.pipeline.bundle import Bundle, frame_lists, load_bundle, model_outputs, target_loss
+from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings, StoredEntity
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.ranker import Asker, Ranker, null_row
@@ -65,11 +67,6 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     `ServingError`, also where the bundle fails its own test.
     """
     bundle = load_bundle(folder / "model", device)
-    if bundle.schema.lists:
-        raise ServingError(
-            f"bundle {folder}: list column {bundle.schema.lists[0].name!r}: a service has no lists yet. Predict with "
-            "the bundle (gigabatch score, Bundle.predict), or train without features.lists."
-        )
     bundle.model.eval().requires_grad_(False)
     ranker, obstacle = None, ""
     if bundle.schema.entity("user") is None or bundle.schema.entity("item") is None:
@@ -96,10 +93,33 @@ def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
     if stored.user is None or stored.item is None:
         raise ServingError(f"embeddings {stored.folder}: users or items are missing. Run gigabatch embed.")
     users, items = (
-        Catalogue(entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors)
+        Catalogue(
+            entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors,
+            stored_lists(bundle, entity),
+        )
         for entity in (stored.user, stored.item)
-    )
+    )  # fmt: skip
     return Ranker(bundle, users, items, stored.item.index)
+
+
+def stored_lists(bundle: Bundle, entity: StoredEntity) -> tuple[JaggedColumn, ...]:
+    """The lists of stored users or items, of N rows each, in the order of the model's `EntityColumns`; encoded from
+    the rows that are stored with them. `ServingError` where these have no such columns, or one does not fit."""
+    own = getattr(bundle.model.inputs, entity.name).lists
+    if not own:
+        return ()
+    rows, columns = entity.rows(), bundle.schema.lists
+    names = [name for place in own for name in columns[place].columns]
+    missing = [name for name in names if name not in rows.columns]
+    if missing or len(rows) != len(entity):
+        what = f"no column {', '.join(map(repr, missing))}" if missing else f"{len(rows)} rows for {len(entity)} keys"
+        raise ServingError(f"embeddings {entity.folder}: {what}. Run gigabatch embed again.")
+    others = {name: None for column in columns for name in column.columns if name not in names}
+    try:
+        found = frame_lists(bundle.preprocessor, rows[names].assign(**others))
+    except DataError as error:
+        raise ServingError(f"embeddings {entity.folder}: {error}") from error
+    return tuple(found[place] for place in own)
 
 
 def self_test(served: ServedBundle) -> None:
@@ -139,6 +159,6 @@ def self_test(served: ServedBundle) -> None:
 
 def predicted(ranker: Ranker, asker: Asker, places: np.ndarray) -> Tensor:
     """Predictions [N] of the first target by the whole model, as `Bundle.predict` computes them."""
-    ids, floats = ranker.whole_rows(asker, torch.from_numpy(places).to(ranker.bundle.device))
-    outputs = torch.cat(list(model_outputs(ranker.bundle.model, ids, floats)))
+    ids, floats, lists = ranker.whole_rows(asker, torch.from_numpy(places).to(ranker.bundle.device))
+    outputs = torch.cat(list(model_outputs(ranker.bundle.model, ids, floats, lists)))
     return target_loss(ranker.bundle.schema).predict(outputs)[0].cpu()

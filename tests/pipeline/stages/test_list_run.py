@@ -27,8 +27,6 @@ from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
 from gigabatch.pipeline.nightly.nightly import require_times
-from gigabatch.pipeline.serving.errors import ServingError
-from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.lists import require_lists_can
 from gigabatch.pipeline.training.train import TrainingError, model_spec, new_model, train_model
@@ -272,13 +270,8 @@ def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
     trained = train(encoded, tmp_path / "work", epochs=1)
     bundle = Bundle(encoded.preprocessor, trained.model, {"name": "lists"})
-    bundle.save(tmp_path / "run" / "model")
     with pytest.raises(ExportError, match="models with lists are not exported yet"):
         export_bundle(bundle, tmp_path / "out", ["torch"])
-    with pytest.raises(ServingError, match="a service has no lists yet"):
-        load_served(tmp_path / "run")
-    with pytest.raises(DataError, match="single rows are encoded without lists"):
-        bundle.online()
     with pytest.raises(EmbeddingsError, match="stored without lists"):
         embed(tmp_path, bundle, encoded.features, EmbedSettings())
     batch = encoded.table("test").unpack(encoded.table("test").words)
