@@ -10,7 +10,7 @@ Shapes: N items, d vector width, C id columns, F float columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -84,18 +84,21 @@ class Ranker:
         self._null_ids, self._null_floats = self.transform(self.nulls)
         self._null_lists = jagged(self.transform.pack_lists((self.nulls,)))
         for entity, stored in ((self._user, users), (self._item, items)):
-            if len(entity.lists) != len(stored.lists):
+            if missing := [schema.lists[place].name for place in entity.lists if place not in stored.lists]:
                 raise ServingError(
-                    f"the model takes {len(entity.lists)} list column(s) of each {stored.name}, and "
-                    f"{len(stored.lists)} are stored. Run gigabatch embed again."
+                    f"the model takes the list column {missing[0]!r} of each {stored.name}, and it is not stored. Run "
+                    "gigabatch embed again."
                 )
+        histories = [schema.lists[place].columns for place in users.lists if place not in self._user.lists]
+        self._histories = frozenset(name for columns in histories for name in columns)
         self._user_ids, self._user_floats = users.ids.numpy(), users.floats.numpy()
         towers = all(hasattr(bundle.model, name) for name in ("user_vectors", "item_vectors", "score"))
         self._towers = cast(TwoTowers, bundle.model) if towers and items.vectors is not None else None
         self.exact = all(part.vectors is None or part.vectors.dtype == torch.float32 for part in (users, items))
         self._item_ids, self._item_floats = items.ids.to(bundle.device), items.floats.to(bundle.device)
-        self._item_lengths = [column.offsets.diff().numpy() for column in items.lists]
-        self._item_lists = tuple(column.to(bundle.device) for column in items.lists)
+        own_lists = {place: items.lists[place] for place in self._item.lists}
+        self._item_lengths = [column.offsets.diff().numpy() for column in own_lists.values()]
+        self._item_lists = {place: column.to(bundle.device) for place, column in own_lists.items()}
         self._item_vectors = None if items.vectors is None else items.vectors.to(bundle.device)
 
     def asker(self, request: UserRequest) -> Asker:
@@ -104,7 +107,8 @@ class Ranker:
             raise Refusal.invalid("user", "give the user's id, or user_features, or both.")
         row = None if request.user is None else self.users.find(request.user, "user")
         context = request.context or {}
-        require_columns(context, self.context_columns, "context")
+        optional = self._histories if row is not None else frozenset()
+        require_columns(context, self.context_columns, "context", optional)
         if request.user_features is None and not context and row is not None:
             return self.asker_of_row(row)
         given: dict[str, Any] = {self._key: request.user}
@@ -112,25 +116,38 @@ class Ranker:
             require_columns(request.user_features, self.user_columns, "user_features")
             given |= request.user_features
         ids, floats, lists = self._encode(given, context)
-        if row is not None and request.user_features is None:
-            lists = self._fill_user(ids, floats, lists, row)
+        if row is not None:
+            own = () if request.user_features is not None else self._user.lists
+            if request.user_features is None:
+                self._fill_user(ids, floats, row)
+            lists = self._with_stored(lists, row, {*own, *self._not_given(context)})
         return Asker(ids, floats, lists, row, as_stored=False)
 
     def asker_of_row(self, row: int | None) -> Asker:
         """A stored user, or nobody (nulls), without context."""
         ids, floats, lists = self._null_ids.copy(), self._null_floats.copy(), self._null_lists
         if row is not None:
-            lists = self._fill_user(ids, floats, lists, row)
-        return Asker(ids, floats, lists, row, as_stored=row is not None and not self.context_columns)
+            self._fill_user(ids, floats, row)
+            lists = self._with_stored(lists, row, self.users.lists)
+        return Asker(ids, floats, lists, row, as_stored=row is not None and self.context_columns <= self._histories)
 
-    def _fill_user(
-        self, ids: np.ndarray, floats: np.ndarray, lists: tuple[JaggedColumn, ...], row: int
-    ) -> tuple[JaggedColumn, ...]:
-        """Writes the stored user's columns into ids and floats; the lists with that user's among them."""
+    def _fill_user(self, ids: np.ndarray, floats: np.ndarray, row: int) -> None:
         ids[list(self._user.ids)] = self._user_ids[row]
         floats[list(self._user.floats)] = self._user_floats[row]
-        own = dict(zip(self._user.lists, self.users.lists, strict=True))
-        return tuple(own[place].slice(row, row + 1) if place in own else one for place, one in enumerate(lists))
+
+    def _not_given(self, context: Mapping[str, Any]) -> list[int]:
+        """Places of the histories that are stored with users and not among the context of a request."""
+        lists = self.bundle.schema.lists
+        return [
+            place for place in self.users.lists if place not in self._user.lists and lists[place].name not in context
+        ]
+
+    def _with_stored(
+        self, lists: tuple[JaggedColumn, ...], row: int, places: Container[int]
+    ) -> tuple[JaggedColumn, ...]:
+        """Lists of one row, those at these places as they are stored with the user."""
+        own = self.users.lists
+        return tuple(own[place].slice(row, row + 1) if place in places else one for place, one in enumerate(lists))
 
     def _encode(
         self, given: Mapping[str, Any], context: Mapping[str, Any]
@@ -184,10 +201,11 @@ class Ranker:
         ids, floats = self._rows(asker, len(index))
         ids[:, list(self._item.ids)] = self._item_ids.index_select(0, index)
         floats[:, list(self._item.floats)] = self._item_floats.index_select(0, index)
-        of_item = dict(zip(self._item.lists, self._item_lists, strict=True))
         again = torch.zeros_like(index)  # the one row of the user, for each item
         lists = tuple(
-            of_item[place].rows(index) if place in of_item else column.to(self.bundle.device).rows(again)
+            self._item_lists[place].rows(index)
+            if place in self._item_lists
+            else column.to(self.bundle.device).rows(again)
             for place, column in enumerate(asker.lists)
         )
         return ids, floats, lists

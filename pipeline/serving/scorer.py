@@ -60,13 +60,15 @@ def numbers(values: Tensor) -> list[float | None]:
     return found if bool(values.isfinite().all()) else [value if math.isfinite(value) else None for value in found]
 
 
-def require_columns(row: Mapping[str, Any], known: frozenset[str], where: str) -> None:
-    """`Refusal` 422 unless these are exactly the known columns."""
+def require_columns(
+    row: Mapping[str, Any], known: frozenset[str], where: str, optional: frozenset[str] = frozenset()
+) -> None:
+    """`Refusal` 422 unless these are exactly the known columns, of which some may be missing."""
     if unknown := sorted(row.keys() - known):
         raise Refusal.invalid(
             where, f"no feature column: {_listed(unknown)}. Feature columns: {_listed(sorted(known)) or 'none'}."
         )
-    if missing := sorted(known - row.keys()):
+    if missing := sorted(known - optional - row.keys()):
         raise Refusal.invalid(where, f"missing column(s): {_listed(missing)}. Null is a value, absence is not.")
 
 

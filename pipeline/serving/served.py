@@ -11,11 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.features.errors import DataError
-from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
-from gigabatch.pipeline.bundle import Bundle, frame_lists, load_bundle, model_outputs, target_loss
-from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings, StoredEntity
+from gigabatch.pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
+from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.ranker import Asker, Ranker, null_row
@@ -95,31 +93,11 @@ def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
     users, items = (
         Catalogue(
             entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors,
-            stored_lists(bundle, entity),
+            getattr(entity, "lists", {}),
         )
         for entity in (stored.user, stored.item)
     )  # fmt: skip
     return Ranker(bundle, users, items, stored.item.index)
-
-
-def stored_lists(bundle: Bundle, entity: StoredEntity) -> tuple[JaggedColumn, ...]:
-    """The lists of stored users or items, of N rows each, in the order of the model's `EntityColumns`; encoded from
-    the rows that are stored with them. `ServingError` where these have no such columns, or one does not fit."""
-    own = getattr(bundle.model.inputs, entity.name).lists
-    if not own:
-        return ()
-    rows, columns = entity.rows(), bundle.schema.lists
-    names = [name for place in own for name in columns[place].columns]
-    missing = [name for name in names if name not in rows.columns]
-    if missing or len(rows) != len(entity):
-        what = f"no column {', '.join(map(repr, missing))}" if missing else f"{len(rows)} rows for {len(entity)} keys"
-        raise ServingError(f"embeddings {entity.folder}: {what}. Run gigabatch embed again.")
-    others = {name: None for column in columns for name in column.columns if name not in names}
-    try:
-        found = frame_lists(bundle.preprocessor, rows[names].assign(**others))
-    except DataError as error:
-        raise ServingError(f"embeddings {entity.folder}: {error}") from error
-    return tuple(found[place] for place in own)
 
 
 def self_test(served: ServedBundle) -> None:

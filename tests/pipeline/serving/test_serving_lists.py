@@ -110,11 +110,9 @@ class Stored(SimpleNamespace):
     def __len__(self) -> int:
         return len(self.keys)
 
-    def rows(self) -> pd.DataFrame:
-        return self.frame
 
-
-def stored(bundle: Bundle, name: str) -> Stored:
+def stored(bundle: Bundle, name: str, history: bool = False) -> Stored:
+    """history: whether the users' baskets are stored with them."""
     frame = rows_of([*LIKED], [1000] * NUM_USERS) if name == "user" else rows_of(["u0"] * NUM_ITEMS, [*TAGS])
     columns = getattr(bundle.model.inputs, name)
     words = torch.from_numpy(bundle.preprocessor.pack(frame, targets=False))
@@ -123,15 +121,17 @@ def stored(bundle: Bundle, name: str) -> Stored:
     if isinstance(bundle.model, Towers) and name == "item":
         with torch.no_grad():
             vectors = bundle.model.item_vectors(ids, floats, frame_lists(bundle.preprocessor, frame))
-    kept = ["user", "age", "liked", "stars"] if name == "user" else ["item", "tags"]
+    found = frame_lists(bundle.preprocessor, frame)
+    lists = {place: found[place] for place in columns.lists} | ({2: found[2]} if name == "user" and history else {})
     return Stored(
         name=name, dtype="string" if name == "user" else "int64", keys=frame[name], ids=ids[:, list(columns.ids)],
-        floats=floats[:, list(columns.floats)], vectors=vectors, index=None, folder="stored", frame=frame[kept],
+        floats=floats[:, list(columns.floats)], vectors=vectors, index=None, lists=lists,
     )  # fmt: skip
 
 
-def served_of(bundle: Bundle, folder) -> ServedBundle:
-    ranker = open_ranker(bundle, SimpleNamespace(user=stored(bundle, "user"), item=stored(bundle, "item"), folder="s"))
+def served_of(bundle: Bundle, folder, history: bool = False) -> ServedBundle:
+    both = SimpleNamespace(user=stored(bundle, "user", history), item=stored(bundle, "item"), folder="s")
+    ranker = open_ranker(bundle, both)
     found = ServedBundle(folder, bundle, RowScorer(bundle), ranker)
     self_test(found)
     return found
@@ -285,19 +285,44 @@ def test_the_request_schema_says_how_long_a_list_may_be(post, served, make_calle
     assert '"maxItems": 6' not in json.dumps(again)
 
 
-def test_stored_rows_without_their_lists_are_refused(tmp_path):
+def test_lists_that_are_not_stored_are_refused():
     bundle = bundle_of("dcn")
-    user, item = stored(bundle, "user"), stored(bundle, "item")
-    whole = user.frame
-    user.frame = whole.drop(columns="stars")
-    with pytest.raises(ServingError, match=r"stored: no column 'stars'. Run gigabatch embed again"):
-        open_ranker(bundle, SimpleNamespace(user=user, item=item, folder="s"))
-    user.frame = whole.iloc[:-1]
-    with pytest.raises(ServingError, match="11 rows for 12 keys"):
-        open_ranker(bundle, SimpleNamespace(user=user, item=item, folder="s"))
-    catalogues = [Catalogue(s.name, s.dtype, s.keys.tolist(), s.ids, s.floats) for s in (user, item)]
-    with pytest.raises(ServingError, match=r"takes 1 list column\(s\) of each user, and 0 are stored"):
+    catalogues = [
+        Catalogue(s.name, s.dtype, s.keys.tolist(), s.ids, s.floats, lists={1: s.lists[1]} if s.name == "item" else {})
+        for s in (stored(bundle, "user"), stored(bundle, "item"))
+    ]
+    with pytest.raises(
+        ServingError, match=r"the list column 'liked' of each user, and it is not stored. Run gigabatch"
+    ):
         Ranker(bundle, *catalogues)
+    user = stored(bundle, "user")
+    with pytest.raises(ServingError, match=r"rows of user do not belong together: lengths \[11, 12\]"):
+        Catalogue("user", "string", user.keys.tolist(), user.ids, user.floats, lists={0: user.lists[0].slice(0, 11)})
+
+
+@pytest.mark.parametrize("kind", ["dcn", "towers"])
+def test_a_history_that_is_stored_with_the_user_need_not_be_sent(kind, tmp_path, make_caller):
+    bundle = bundle_of(kind)
+    served = served_of(bundle, tmp_path, history=True)
+    caller, items = make_caller(served), [1004, 1000, 1019]
+    asked = {"user": "u5", "items": items, "context": {"hour": 3}}
+    features = {"age": 31.0, "liked": [1002], "stars": [1.0]}
+    new = {"basket": [1007, 1003]}
+    frame = rows_of(["u5"] * 3, items)
+    other = frame.assign(age=31.0, liked=[[1002]] * 3, stars=[[1.0]] * 3)
+    bodies = {
+        "stored": (asked, frame),
+        "sent": (asked | {"context": {"hour": 3} | new}, frame.assign(basket=[new["basket"]] * 3)),
+        "sent empty": (asked | {"context": {"hour": 3, "basket": None}}, frame.assign(basket=None)),
+        "described": (asked | {"user_features": features}, other),
+    }
+    for name, (body, rows) in bodies.items():
+        answer = caller.post("/rank", body)
+        assert answer.status_code == 200, answer.text
+        assert close(answer.json()["scores"], expected(served, rows)), name
+    for body in (asked | {"user": "nobody"}, asked | {"context": {"basket": [1]}}):
+        answer = caller.post("/rank", body)
+        assert (answer.status_code, answer.json()["fields"][0]["field"]) == (422, "context")
 
 
 def test_a_saved_bundle_with_lists_is_loaded_and_scores(tmp_path, make_caller):
