@@ -21,8 +21,6 @@ from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettin
 from gigabatch.pipeline.embedding.embed import EmbedSettings, embed
 from gigabatch.pipeline.embedding.embeddings import EmbeddingsError
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
-from gigabatch.pipeline.export.export import export_bundle
-from gigabatch.pipeline.export.export_check import ExportError
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
@@ -270,8 +268,6 @@ def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
     trained = train(encoded, tmp_path / "work", epochs=1)
     bundle = Bundle(encoded.preprocessor, trained.model, {"name": "lists"})
-    with pytest.raises(ExportError, match="models with lists are not exported yet"):
-        export_bundle(bundle, tmp_path / "out", ["torch"])
     with pytest.raises(EmbeddingsError, match="stored without lists"):
         embed(tmp_path, bundle, encoded.features, EmbedSettings())
     batch = encoded.table("test").unpack(encoded.table("test").words)
