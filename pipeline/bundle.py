@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gigabatch.features.encoding.lists import PackedList
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -160,7 +161,7 @@ class Bundle:
         return self.workflow
 
     def online(self) -> OnlineTransformer:
-        """For a service: one row of the features stage to ids and floats, bit-equal to those that `predict` uses."""
+        """For a service: rows of the features stage to ids, floats and lists, the bits that `predict` uses."""
         return OnlineTransformer(self.preprocessor)
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
@@ -301,11 +302,16 @@ def frame_lists(preprocessor: Preprocessor, frame: Any) -> tuple[JaggedColumn, .
     """The list columns of a frame, encoded, on the host."""
     if not preprocessor.schema.lists:
         return ()
+    return jagged(preprocessor.pack_lists(frame))
+
+
+def jagged(packed: Sequence[PackedList]) -> tuple[JaggedColumn, ...]:
+    """Encoded list columns as a model takes them, on the host."""
     return tuple(
         JaggedColumn(
             _tensor(column.ids), _tensor(column.offsets), None if column.weights is None else _tensor(column.weights)
         )
-        for column in preprocessor.pack_lists(frame)
+        for column in packed
     )
 
 

@@ -7,6 +7,7 @@ neither pandas nor torch.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import reprlib
@@ -22,11 +23,14 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gigabatch.features.columns.numbers import FLOAT_TEXT, WHOLE_TEXT
+from gigabatch.features.encoding.lists import PackedList
+from gigabatch.features.encoding.online_lists import OnlineList, values_of
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Scale
 from gigabatch.features.exact.float_order import EXACT, exact_below
+from gigabatch.features.schema import ListColumn
 from gigabatch.features.vocabulary.vocabulary import LAYOUT, METADATA, IdLayout, Vocabulary
 
 WHERE = "OnlineTransformer"
@@ -44,7 +48,9 @@ class OnlineTransformer:
     A row is a mapping of column names, whose other keys are ignored, or a list or tuple in the order of `columns`.
     Values are str, bool, int, float, their NumPy kinds, or null: None, NaN, pd.NA or pd.NaT. They are cast to the
     schema's types by the rules of `gigabatch.features.reading.sources.cast`. What a data frame would guess at is
-    refused: bytes, dates, decimals and lists.
+    refused: bytes, dates and decimals.
+
+    List columns are encoded apart, by `pack_lists`, as those of a `Preprocessor` are.
 
     Arrays are new at each call and nothing is changed after construction, so threads may share a transformer.
 
@@ -75,21 +81,20 @@ class OnlineTransformer:
     def __init__(self, preprocessor: Preprocessor) -> None:
         preprocessor.tensor_schema  # noqa: B018 - an unfitted preprocessor is refused here
         schema = preprocessor.schema
-        if schema.lists:
-            raise DataError(
-                f"{WHERE}: list column {schema.lists[0].name!r}: single rows are encoded without lists so far. "
-                "Take the preprocessor's pack_lists, of a frame."
-            )
         dtypes = schema.dtypes()
         categorical, continuous = schema.names("categorical"), schema.names("continuous")
         text = [name for name in continuous if dtypes[name] == "string"]
         if text:
             raise DataError(f"{WHERE}: continuous column {text[0]!r} is declared string. Declare it float32.")
-        self.columns: tuple[str, ...] = tuple(schema.names("categorical", "continuous"))
+        self._features: tuple[str, ...] = tuple(schema.names("categorical", "continuous"))
+        in_lists = [name for column in schema.lists for name in column.columns]
+        self.columns: tuple[str, ...] = (*self._features, *in_lists)
         ordered = [*categorical, *continuous]
         self._by_name = _getter(ordered)
         self._by_position = _getter([self.columns.index(name) for name in ordered])
         self._categories = [_Category(name, dtypes[name], preprocessor.vocabularies[name]) for name in categorical]
+        known = {category.name: category for category in self._categories}
+        self._lists = [_list(column, preprocessor.list_vocabulary(column.name), known) for column in schema.lists]
         self._finds = [category.known.get for category in self._categories]
         self._numbers = [_Number(name, dtypes[name]) for name in continuous]
         self._always_cast = any(not dtypes[name].startswith("float") for name in continuous)
@@ -108,9 +113,10 @@ class OnlineTransformer:
         folder = Path(folder)
         with damage(folder):
             state = SavedState.read(folder)
+            own = [column.name for column in state.schema.lists if column.shares is None]
             vocabularies = {
                 name: _read_vocabulary(vocabulary_path(folder, position))
-                for position, name in enumerate(state.schema.names("categorical"))
+                for position, name in enumerate([*state.schema.names("categorical"), *own])
             }
             return cls(Preprocessor(state.schema, state.settings, vocabularies, state.fills, state.scales))
 
@@ -125,25 +131,72 @@ class OnlineTransformer:
         ids = np.array([self._ids(of_row) for of_row in values], np.int32)
         return ids.reshape(len(values), len(self._categories)), self._floats(values)
 
-    def _values(self, row: Row) -> tuple[Any, ...]:
-        """The values of the row: categorical columns, then continuous ones."""
+    def pack_lists(self, rows: Sequence[Row]) -> tuple[PackedList, ...]:
+        """Encode the list columns of rows.
+
+        Parameters
+        ----------
+        rows
+            N rows. A list is a list, a tuple or an array of one dimension; null, or a name that is not among a row's
+            keys, is an empty list. An element is null or a value as of any column, cast to the column's `elements`;
+            weights are numbers, one for each element.
+
+        Returns
+        -------
+        tuple of PackedList
+            One a list column, in the order of the schema: ids int32 [T], offsets int64 [N+1], weights float32 [T] or
+            None, the same bits as `Preprocessor.pack_lists` gives.
+
+        Raises
+        ------
+        DataError
+            For what is no list, an element or a weight that does not fit its type, weights that are not finite or not
+            as many as elements. The message names column and row.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.encoding.online import OnlineTransformer
+        >>> from gigabatch.features.schema import Column, ListColumn, Schema
+        >>> schema = Schema((Column("price", "continuous", "float32"),), (), lists=(ListColumn("tags"),))
+        >>> train = pd.DataFrame({"price": [1.0, 2.0], "tags": [["new", "red"], ["red"]]})
+        >>> transformer = OnlineTransformer(Preprocessor(schema).fit([train]))
+        >>> (tags,) = transformer.pack_lists([{"price": 1.0, "tags": ["red", "blue"]}, {"price": 2.0, "tags": None}])
+        >>> tags.ids.tolist(), tags.offsets.tolist()
+        ([3, 2], [0, 2, 2])
+        """
+        packed = []
+        for item in self._lists:
+            names = item.column.columns
+            places = [self.columns.index(name) for name in names]
+            packed.append(item.pack([values_of(self._checked(row), names, places) for row in rows]))
+        return tuple(packed)
+
+    def _checked(self, row: Row) -> Row:
+        """The row; `DataError` unless it is a mapping, or a list or tuple of as many values as there are columns."""
         if isinstance(row, (list, tuple)):
             if len(row) != len(self.columns):
                 raise DataError(
                     f"{WHERE}: a row in schema order has {len(self.columns)} values, found {len(row)}. "
                     f"Columns: {', '.join(map(repr, self.columns))}."
                 )
-            return self._by_position(row)
+        elif not hasattr(row, "keys"):
+            raise DataError(
+                f"{WHERE}: a row is a mapping, or a list or tuple in the order of `columns`; found "
+                f"{type(row).__name__}."
+            )
+        return row
+
+    def _values(self, row: Row) -> tuple[Any, ...]:
+        """The values of the row: categorical columns, then continuous ones."""
+        if isinstance(row, (list, tuple)):
+            return self._by_position(self._checked(row))
         try:
             return self._by_name(row)
         except (KeyError, TypeError, IndexError) as error:
-            if not hasattr(row, "keys"):
-                raise DataError(
-                    f"{WHERE}: a row is a mapping, or a list or tuple in the order of `columns`; found "
-                    f"{type(row).__name__}."
-                ) from error
-            there = list(row.keys())  # type: ignore[union-attr]
-            missing = [name for name in self.columns if name not in there]
+            there = list(self._checked(row).keys())  # type: ignore[union-attr]
+            missing = [name for name in self._features if name not in there]
             if not missing:
                 raise
             raise DataError.missing_columns(missing, there, WHERE) from error
@@ -237,6 +290,17 @@ class _Category:
             return self.layout.unseen
         data = key.encode() if isinstance(key, str) else _as_whole(key, "int64").to_bytes(8, "little", signed=True)
         return self.layout.unseen + xxhash.xxh64_intdigest(data) % self.layout.buckets
+
+
+def _list(column: ListColumn, vocabulary: Vocabulary, known: dict[str, _Category]) -> OnlineList:
+    """What encodes a list column. known: by column, grows; columns of one vocabulary share its dict, which may be
+    large."""
+    if column.owner not in known:
+        known[column.owner] = _Category(column.owner, column.elements, vocabulary)
+    category = copy.copy(known[column.owner])
+    category.name = column.name
+    as_weight = partial(_as_float, dtype="float32")
+    return OnlineList(column, category, vocabulary.layout.null, as_weight, _is_null, NARROW, WHERE)
 
 
 class _Number:

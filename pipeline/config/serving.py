@@ -40,6 +40,7 @@ class ServeSettings(BaseModel):
     max_k: int = Field(500, ge=1, description="items that /recommend may be asked for")
     max_exclude: int = Field(5_000, ge=0, description="items that one request to /recommend may exclude")
     max_rows: int = Field(1_000, ge=1, description="rows of one request to /score")
+    max_list: int = Field(1_000, ge=1, description="elements of one list in a row or among a user's columns")
     max_text: int = Field(1_000, ge=1, description="characters of one text in a request")
     max_in_flight: int = Field(256, ge=1, description="requests that are read, wait or are computed; then 503")
     queue: int = Field(64, ge=1, description="read requests that wait for the model; then 503")

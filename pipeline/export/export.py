@@ -23,12 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.export.export_check import ExportError, Sample, difference, sample_rows
-from gigabatch.pipeline.export.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
+from gigabatch.pipeline.export.onnx_rows import list_outputs, model_list_inputs, onnx_inputs, rows_graph
 from gigabatch.pipeline.store.files import write_json
 
 log = logging.getLogger(__name__)
@@ -54,8 +55,9 @@ class Exported:
 def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], run: str | None = None) -> list[Exported]:
     """Write the bundle to `folder` in each of `formats`, keys of `FORMATS`, with `export.json`, which names columns.
 
-    torch: `model.pt2`, for `torch.export.load`; it takes ids int32 [N, C] and floats float32 [N, F] and gives outputs
-    [N, O], for any N: float32, or float64 where a target is a regression. onnx_rows: `rows.onnx`, see
+    torch: `model.pt2`, for `torch.export.load`; it takes ids int32 [N, C], floats float32 [N, F] and of each list
+    column ids int32 [T], offsets int64 [N + 1] and, where it has some, weights float32 [T], and gives outputs [N, O],
+    for any N and T: float32, or float64 where a target is a regression. onnx_rows: `rows.onnx`, see
     `pipeline/export/onnx_rows.py`. run: id for export.json.
 
     Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
@@ -71,18 +73,14 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     engines = {engine_of(vocabulary.values).NAME for vocabulary in bundle.preprocessor.vocabularies.values()}
     if torch.device(bundle.device).type != "cpu" or engines - {"pandas"}:
         raise ExportError("export works on the CPU. Load the bundle with device='cpu' and engine='pandas'.")
-    if bundle.schema.lists:
-        raise ExportError(
-            f"list column {bundle.schema.lists[0].name!r}: models with lists are not exported yet. Predict with the "
-            "bundle (gigabatch score, Bundle.predict), or train without features.lists."
-        )
     for name in dict.fromkeys(formats):  # before any work
         FORMATS[name].require()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     sample = Sample.of(bundle)
     # Clones: of a table of only ids or only floats both are views of one memory, which torch.export.save refuses.
-    program = traced(bundle.model, sample.ids[:TRACED_ROWS].clone(), sample.floats[:TRACED_ROWS].clone())
+    lists = [column.slice(0, TRACED_ROWS) for column in sample.lists]
+    program = traced(bundle.model, sample.ids[:TRACED_ROWS].clone(), sample.floats[:TRACED_ROWS].clone(), lists)
     found = []
     for name in dict.fromkeys(formats):
         chosen = FORMATS[name]
@@ -102,6 +100,7 @@ def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
     return {
         "ids": [asdict(column) for column in tensors.ids],
         "floats": list(tensors.floats),
+        "lists": [asdict(column) for column in tensors.lists],
         "targets": [asdict(target) for target in tensors.targets],
         "predictions": list(bundle.predict(sample_rows(bundle.preprocessor, 1)).columns),
         "files": {item.path.name: {"format": item.format, "largest_difference": item.largest_difference}
@@ -110,25 +109,47 @@ def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class InTargetUnits(nn.Module):
-    """A model whose outputs are in their targets' own units and calibrated, as `model_outputs` gives them."""
+class Traceable(nn.Module):
+    """A model whose outputs are in their targets' own units and calibrated, as `model_outputs` gives them, and whose
+    lists come as single arrays, which is what graphs take."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.weighted = model, [item.weighted for item in model.inputs.lists]
         self.training = model.training
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """As `Model.forward`; float64 where there are scales."""
-        return self.model.in_target_units(self.model(ids, floats))
+    def forward(self, ids: Tensor, floats: Tensor, *arrays: Tensor) -> Tensor:
+        """As `Model.forward`; float64 where there are scales. arrays: as `flat_lists` gives them."""
+        lists, first = [], 0
+        for weighted in self.weighted:
+            own = arrays[first : first + 2 + weighted]
+            torch._check(own[1].shape[0] == ids.shape[0] + 1)  # else the number of rows traced may become a guard
+            lists.append(JaggedColumn(own[0], own[1], own[2] if weighted else None))
+            first += len(own)
+        return self.model.in_target_units(model_call(self.model, ids, floats, lists))
 
 
-def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
-    """The model in evaluation mode as a `torch.export.ExportedProgram` for any number of rows; `ExportError` says why
-    a model cannot be traced. Its modules' modes and its tables' kind of gradients are restored."""
+def flat_lists(lists: Sequence[JaggedColumn]) -> tuple[Tensor, ...]:
+    """ids, offsets and, where it has some, weights of each list column, one after the other."""
+    return tuple(part for column in lists for part in column if part is not None)
+
+
+def traced(model: Model, ids: Tensor, floats: Tensor, lists: Sequence[JaggedColumn] = ()) -> Any:
+    """The model in evaluation mode as a `torch.export.ExportedProgram` for any number of rows and of elements of lists;
+    `ExportError` says why a model cannot be traced. Its modules' modes and its tables' kind of gradients are
+    restored."""
     if model.trace_obstacle is not None:
         raise ExportError(f"{type(model).__name__} cannot be traced by torch.export: {model.trace_obstacle}.")
     rows = torch.export.Dim("rows")
+    shapes: list[Any] = [{0: rows}, {0: rows}]
+    if lists:
+        sizes = [torch.export.Dim(f"elements_{place}") for place in range(len(lists))]
+        of_lists = [
+            ({0: size}, {0: rows + 1}, *([{0: size}] if column.weights is not None else []))
+            for size, column in zip(sizes, lists, strict=True)
+        ]
+        shapes.append(tuple(shape for own in of_lists for shape in own))
+    given = (ids, floats, *(part.clone() for part in flat_lists(lists)))
     tables = [part for part in model.modules() if isinstance(part, EmbeddingTables)]
     kinds = [part.gradients for part in tables]
     try:
@@ -136,8 +157,8 @@ def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
             part.gradients = "dense"  # torch's own lookup; that of row gradients is ours and has no other runtime
         with modes_kept(model), _quiet(), torch.no_grad():
             model.eval()
-            whole = InTargetUnits(model) if model.target_scales or model.calibration else model
-            return torch.export.export(whole, (ids, floats), dynamic_shapes=({0: rows}, {0: rows}), strict=True)
+            whole = Traceable(model) if model.target_scales or model.calibration or lists else model
+            return torch.export.export(whole, given, dynamic_shapes=tuple(shapes), strict=True)
     except Exception as error:  # torch raises what its own code and the model's raise
         raise ExportError(_why(f"{type(model).__name__} cannot be traced by torch.export", error)) from error
     finally:
@@ -189,12 +210,13 @@ def _write_torch(bundle: Bundle, program: Any, path: Path) -> None:
         torch.export.save(program, path)
 
 
-def _onnx_model(program: Any) -> Any:
-    """The traced model as an `onnx.ModelProto` with inputs `ids` and `floats` and one output, `outputs`."""
+def _onnx_model(program: Any, lists: Sequence[str] = ()) -> Any:
+    """The traced model as an `onnx.ModelProto` with inputs `ids`, `floats` and `lists`, and one output, `outputs`."""
+    names = ["ids", "floats", *lists]
     try:
         with _quiet():
             exported: Any = torch.onnx.export(
-                program, (), dynamo=True, verbose=False, input_names=["ids", "floats"], output_names=["outputs"]
+                program, (), dynamo=True, verbose=False, input_names=names, output_names=["outputs"]
             )
             model = exported.model_proto
     except Exception as error:
@@ -225,7 +247,8 @@ def _save_onnx(model: Any, path: Path) -> None:
 
 
 def _write_onnx_rows(bundle: Bundle, program: Any, path: Path) -> None:
-    _save_onnx(rows_graph(bundle.preprocessor, _onnx_model(program)), path)
+    names = model_list_inputs(bundle.preprocessor)
+    _save_onnx(rows_graph(bundle.preprocessor, _onnx_model(program, names)), path)
 
 
 def _onnx_session(path: Path) -> Any:
@@ -238,27 +261,31 @@ def _onnx_session(path: Path) -> Any:
 
 
 def _compare_torch(path: Path, sample: Sample) -> float:
-    """Of all rows and of one, which is not the number that was traced."""
     with _quiet():
         module = torch.export.load(path).module()
     largest = 0.0
-    for rows in (1, len(sample.ids)):
-        outputs = module(sample.ids[:rows], sample.floats[:rows]).detach().numpy()
-        largest = max(largest, difference(path.name, outputs, sample.outputs[:rows], sample))
+    for start, stop in sample.parts:
+        lists = flat_lists([column.slice(start, stop) for column in sample.lists])
+        outputs = module(sample.ids[start:stop], sample.floats[start:stop], *lists).detach().numpy()
+        largest = max(largest, difference(path.name, outputs, sample.outputs[start:stop], sample))
     return largest
 
 
 def _compare_rows(path: Path, sample: Sample) -> float:
-    session, inputs = _onnx_session(path), onnx_inputs(sample.preprocessor, sample.frame)
+    session, whole = _onnx_session(path), sample.preprocessor.schema
     largest = 0.0
-    for rows in (1, len(sample.ids)):
-        feed = {name: values[:rows] for name, values in inputs.items()}
-        predictions, ids, floats = session.run(list(OUTPUTS), feed)
-        for what, found, expected in (("ids", ids, sample.ids), ("floats", floats, sample.floats)):
-            same = np.array_equal(found.view(np.int32), expected[:rows].numpy().view(np.int32))
+    for start, stop in sample.parts:
+        feed = onnx_inputs(sample.preprocessor, sample.frame.iloc[start:stop])
+        expected = {"ids": sample.ids[start:stop], "floats": sample.floats[start:stop]}
+        for item, column in zip(whole.lists, sample.lists, strict=True):
+            own = column.slice(start, stop)
+            expected |= dict(zip(list_outputs(item), flat_lists([own]), strict=True))
+        predictions, *found = session.run(["predictions", *expected], feed)
+        for (name, wanted), given in zip(expected.items(), found, strict=True):
+            same = np.array_equal(given.view(np.int32), wanted.contiguous().numpy().view(np.int32))
             if not same:
-                raise ExportError(f"{path.name}: its {what} are not those of the preprocessor. The file was removed.")
-        largest = max(largest, difference(path.name, predictions, sample.predictions[:rows], sample))
+                raise ExportError(f"{path.name}: its {name} are not those of the preprocessor. The file was removed.")
+        largest = max(largest, difference(path.name, predictions, sample.predictions[start:stop], sample))
     return largest
 
 

@@ -14,12 +14,14 @@ from torch import Tensor
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
-from gigabatch.pipeline.bundle import Bundle, model_outputs
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.pipeline.bundle import Bundle, frame_lists, model_outputs
 
 # Another runtime adds the terms of a product in another order. A score may differ by this much, no more; one of a
 # regression target in deviations of the target, since far from 0 a share of its value is as large as all that differs.
 ABSOLUTE, RELATIVE = 1e-5, 1e-4
 SAMPLE_ROWS = 300
+LONGEST_LIST = 7  # of a column without a max_length
 
 
 class ExportError(ValueError):
@@ -28,9 +30,9 @@ class ExportError(ValueError):
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows to compare on. frame: of the features stage; ids int32 [N, C], floats float32 [N, F]: what the preprocessor
-    makes of it; outputs [N, O], predictions [N, O]: what the bundle makes of these. mean, std: [O] of regression
-    targets, 0 and 1 for others."""
+    """Rows to compare on. frame: of the features stage; ids int32 [N, C], floats float32 [N, F], lists of N rows each:
+    what the preprocessor makes of it; outputs [N, O], predictions [N, O]: what the bundle makes of these. mean, std:
+    [O] of regression targets, 0 and 1 for others."""
 
     preprocessor: Preprocessor
     frame: pd.DataFrame
@@ -40,24 +42,35 @@ class Sample:
     predictions: np.ndarray
     mean: np.ndarray
     std: np.ndarray
+    lists: tuple[JaggedColumn, ...] = ()
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """First and last row, exclusive, of what is compared: one row alone (whose lists are empty), which is not the
+        number that was traced, another one where there are lists, and all rows."""
+        another = [(1, 2)] if self.lists else []
+        return [(0, 1), *another, (0, len(self.ids))]
 
     @classmethod
     def of(cls, bundle: Bundle) -> Sample:
         frame = sample_rows(bundle.preprocessor)
         rows = torch.from_numpy(bundle.preprocessor.pack(frame, targets=False))
-        num_ids = len(bundle.preprocessor.vocabularies)
+        num_ids = len(bundle.schema.names("categorical"))
         ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
-        outputs = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
+        lists = frame_lists(bundle.preprocessor, frame)
+        outputs = torch.cat(list(model_outputs(bundle.model, ids, floats, lists))).numpy()
         mean, std = np.zeros(outputs.shape[1]), np.ones(outputs.shape[1])
         for scale in bundle.model.target_scales:
             mean[scale.output], std[scale.output] = scale.mean, scale.std
-        return cls(bundle.preprocessor, frame, ids, floats, outputs, bundle.predict(frame).to_numpy(), mean, std)
+        predictions = bundle.predict(frame).to_numpy()
+        return cls(bundle.preprocessor, frame, ids, floats, outputs, predictions, mean, std, lists)
 
 
 def sample_rows(preprocessor: Preprocessor, rows: int = SAMPLE_ROWS, seed: int = 0) -> pd.DataFrame:
     """Rows of the features stage with known, unseen and null values in every column that may hold them.
 
-    Known values are the first, the last and random ones of each vocabulary; floats are about their column's mean.
+    Known values are the first, the last and random ones of each vocabulary; floats are about their column's mean. Lists
+    are null, empty, or of known, unseen and null elements, some more than `max_length`; in the first row all are empty.
     """
     draw, schema = np.random.default_rng(seed), preprocessor.schema
     dtypes, columns = schema.dtypes(), {}
@@ -80,7 +93,25 @@ def sample_rows(preprocessor: Preprocessor, rows: int = SAMPLE_ROWS, seed: int =
             columns[name] = pd.Series(draw.random(rows) < 0.5)
         else:
             columns[name] = pd.Series(np.clip(numbers.round(), -(2**24), 2**24).astype(dtypes[name]))
+    for item in schema.lists:
+        known = vocabulary_values(preprocessor.list_vocabulary(item.name))
+        elements: list[Any] = [None, *_unseen(item.elements, known), *known[:1], *known[-1:]]
+        elements += [known[place] for place in draw.integers(len(known), size=rows)] if known else []
+        lengths = draw.integers(0, LONGEST_LIST if item.max_length is None else item.max_length + 3, size=rows)
+        if rows:
+            lengths[0] = 0
+        lists = [[elements[place] for place in draw.integers(len(elements), size=length)] for length in lengths]
+        columns[item.name] = _with_nulls(lists)
+        if item.weights is not None:
+            columns[item.weights] = _with_nulls(
+                [draw.normal(size=length).astype(np.float32).tolist() for length in lengths]
+            )
     return pd.DataFrame(columns)
+
+
+def _with_nulls(lists: list[list[Any]]) -> pd.Series:
+    """A column of lists, of which every eleventh is null."""
+    return pd.Series([None if place % 11 == 10 else own for place, own in enumerate(lists)], dtype=object)
 
 
 def _unseen(dtype: str, known: Sequence[Any]) -> list[Any]:

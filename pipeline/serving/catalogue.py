@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 
 KINDS: dict[str, type] = {"string": str, "int32": int, "int64": int}
@@ -19,7 +20,8 @@ class Catalogue:
     """N users or items. keys: [N], each once, as Python text or integers; dtype: of the key's column.
 
     ids [N, C'] int32, floats [N, F'] float32: their columns in the order of the model's `EntityColumns`.
-    vectors: [N, d] float32 or float16, or None where the model has none.
+    vectors: [N, d] float32 or float16, or None where the model has none. lists: their list columns, of N rows each, by
+    place among the model's lists; of users also those of the context that are stored with them (histories).
     """
 
     name: str
@@ -28,6 +30,7 @@ class Catalogue:
     ids: Tensor
     floats: Tensor
     vectors: Tensor | None = None
+    lists: Mapping[int, JaggedColumn] = field(default_factory=dict)
     rows: dict[Any, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -36,8 +39,9 @@ class Catalogue:
                 f"the key of {self.name} is declared {self.dtype}; only text and integers can be asked for by id."
             )
         object.__setattr__(self, "rows", dict(zip(self.keys, range(len(self.keys)), strict=True)))
-        lengths = {
-            len(part) for part in (self.keys, self.rows, self.ids, self.floats, self.vectors) if part is not None
+        parts = (self.keys, self.rows, self.ids, self.floats, self.vectors)
+        lengths = {len(part) for part in parts if part is not None} | {
+            column.num_rows for column in self.lists.values()
         }
         if len(lengths) != 1:
             raise ServingError(f"the stored rows of {self.name} do not belong together: lengths {sorted(lengths)}.")

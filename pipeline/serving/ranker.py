@@ -10,7 +10,7 @@ Shapes: N items, d vector width, C id columns, F float columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -19,30 +19,37 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.errors import DataError
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
+from gigabatch.models.layers.pooled import Jagged
+from gigabatch.models.model import model_call
 from gigabatch.models.retrieval import ApproximateIndex, TopK, top_k
-from gigabatch.pipeline.bundle import Bundle, target_loss
+from gigabatch.pipeline.bundle import Bundle, jagged, target_loss
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.requests import UserRequest
 from gigabatch.pipeline.serving.scorer import numbers, require_columns
 
+ELEMENTS_AT_ONCE = 1 << 20  # of lists: of candidates with longer ones fewer are scored together
+
 
 class TwoTowers(Protocol):
     """What a model offers whose towers can run apart (models/recommenders/two_tower.py)."""
 
-    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
-    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+    def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
+    def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Asker:
-    """The user of one request. ids [C], floats [F]: a whole row, its item columns arbitrary; row: where the user is
-    stored, None for one that is not; as_stored: nothing of the stored row was replaced, and no context was added."""
+    """The user of one request. ids [C], floats [F], lists of one row each: a whole row, its item columns arbitrary;
+    row: where the user is stored, None for one that is not; as_stored: nothing of the stored row was replaced, and no
+    context was added."""
 
     ids: np.ndarray
     floats: np.ndarray
+    lists: tuple[JaggedColumn, ...]
     row: int | None
     as_stored: bool
 
@@ -65,16 +72,33 @@ class Ranker:
         self._user, self._item = inputs.user, inputs.item
         self._loss = target_loss(schema)
         features = set(self.transform.columns)
-        self.user_columns = frozenset(user.columns) - {user.key}
-        self.context_columns = frozenset(features - set(user.columns) - set(item.columns))
-        self._key = user.key
+        weights = {column.name: column.weights for column in schema.lists if column.weights is not None}
+        own, of_items = (
+            {*columns, *(weights[name] for name in columns if name in weights)}
+            for columns in (user.columns, item.columns)
+        )
+        self.user_columns = frozenset(own - {user.key})
+        self.context_columns = frozenset(features - own - of_items)
+        self._key, self._weights = user.key, weights
         self.nulls = null_row(bundle)
         self._null_ids, self._null_floats = self.transform(self.nulls)
+        self._null_lists = jagged(self.transform.pack_lists((self.nulls,)))
+        for entity, stored in ((self._user, users), (self._item, items)):
+            if missing := [schema.lists[place].name for place in entity.lists if place not in stored.lists]:
+                raise ServingError(
+                    f"the model takes the list column {missing[0]!r} of each {stored.name}, and it is not stored. Run "
+                    "gigabatch embed again."
+                )
+        histories = [schema.lists[place].columns for place in users.lists if place not in self._user.lists]
+        self._histories = frozenset(name for columns in histories for name in columns)
         self._user_ids, self._user_floats = users.ids.numpy(), users.floats.numpy()
         towers = all(hasattr(bundle.model, name) for name in ("user_vectors", "item_vectors", "score"))
         self._towers = cast(TwoTowers, bundle.model) if towers and items.vectors is not None else None
         self.exact = all(part.vectors is None or part.vectors.dtype == torch.float32 for part in (users, items))
         self._item_ids, self._item_floats = items.ids.to(bundle.device), items.floats.to(bundle.device)
+        own_lists = {place: items.lists[place] for place in self._item.lists}
+        self._item_lengths = [column.offsets.diff().numpy() for column in own_lists.values()]
+        self._item_lists = {place: column.to(bundle.device) for place, column in own_lists.items()}
         self._item_vectors = None if items.vectors is None else items.vectors.to(bundle.device)
 
     def asker(self, request: UserRequest) -> Asker:
@@ -83,40 +107,67 @@ class Ranker:
             raise Refusal.invalid("user", "give the user's id, or user_features, or both.")
         row = None if request.user is None else self.users.find(request.user, "user")
         context = request.context or {}
-        require_columns(context, self.context_columns, "context")
+        optional = self._histories if row is not None else frozenset()
+        require_columns(context, self.context_columns, "context", optional)
         if request.user_features is None and not context and row is not None:
             return self.asker_of_row(row)
         given: dict[str, Any] = {self._key: request.user}
         if request.user_features is not None:
             require_columns(request.user_features, self.user_columns, "user_features")
             given |= request.user_features
-        ids, floats = self._encode(given, context)
-        if row is not None and request.user_features is None:
-            self._fill_user(ids, floats, row)
-        return Asker(ids, floats, row, as_stored=False)
+        ids, floats, lists = self._encode(given, context)
+        if row is not None:
+            own = () if request.user_features is not None else self._user.lists
+            if request.user_features is None:
+                self._fill_user(ids, floats, row)
+            lists = self._with_stored(lists, row, {*own, *self._not_given(context)})
+        return Asker(ids, floats, lists, row, as_stored=False)
 
     def asker_of_row(self, row: int | None) -> Asker:
         """A stored user, or nobody (nulls), without context."""
-        ids, floats = self._null_ids.copy(), self._null_floats.copy()
+        ids, floats, lists = self._null_ids.copy(), self._null_floats.copy(), self._null_lists
         if row is not None:
             self._fill_user(ids, floats, row)
-        return Asker(ids, floats, row, as_stored=row is not None and not self.context_columns)
+            lists = self._with_stored(lists, row, self.users.lists)
+        return Asker(ids, floats, lists, row, as_stored=row is not None and self.context_columns <= self._histories)
 
     def _fill_user(self, ids: np.ndarray, floats: np.ndarray, row: int) -> None:
         ids[list(self._user.ids)] = self._user_ids[row]
         floats[list(self._user.floats)] = self._user_floats[row]
 
-    def _encode(self, given: Mapping[str, Any], context: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    def _not_given(self, context: Mapping[str, Any]) -> list[int]:
+        """Places of the histories that are stored with users and not among the context of a request."""
+        lists = self.bundle.schema.lists
+        return [
+            place for place in self.users.lists if place not in self._user.lists and lists[place].name not in context
+        ]
+
+    def _with_stored(
+        self, lists: tuple[JaggedColumn, ...], row: int, places: Container[int]
+    ) -> tuple[JaggedColumn, ...]:
+        """Lists of one row, those at these places as they are stored with the user."""
+        own = self.users.lists
+        return tuple(own[place].slice(row, row + 1) if place in places else one for place, one in enumerate(lists))
+
+    def _encode(
+        self, given: Mapping[str, Any], context: Mapping[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray, tuple[JaggedColumn, ...]]:
         try:
-            return self.transform({**self.nulls, **given, **context})
+            return self._encoded({**given, **context})
         except DataError as error:
             for field, values in (("user_features", given), ("context", context)):
-                for name, value in values.items():
+                for name in values.keys() - self._weights.values():
+                    beside = self._weights.get(name, name)  # a list goes with its weights
                     try:
-                        self.transform({**self.nulls, name: value})
+                        self._encoded({part: values[part] for part in (name, beside) if part in values})
                     except DataError as own:
                         raise Refusal.invalid("user" if name == self._key else field, str(own)) from None
             raise Refusal.invalid("body", str(error)) from None
+
+    def _encoded(self, values: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, tuple[JaggedColumn, ...]]:
+        row = {**self.nulls, **values}
+        ids, floats = self.transform(row)
+        return ids, floats, jagged(self.transform.pack_lists((row,)))
 
     def rank(self, asker: Asker, places: np.ndarray) -> Tensor:
         """Predictions [N] of the first target, in its own unit. places: rows of the items, all of them known."""
@@ -126,7 +177,8 @@ class Ranker:
                 items = self._item_vectors.index_select(0, index).float()
                 outputs = self._towers.score(self.user_vector(asker), items)
             else:
-                outputs = self.bundle.model(*self.whole_rows(asker, index))
+                parts = [self.whole_rows(asker, part) for part in index.split(self._rows_at_once(asker, places))]
+                outputs = torch.cat([model_call(self.bundle.model, *part) for part in parts])
             return self._loss.predict(self.bundle.model.in_target_units(outputs))[0].cpu()
 
     @property
@@ -140,14 +192,29 @@ class Ranker:
         with torch.inference_mode():
             if asker.as_stored and asker.row is not None and self.users.vectors is not None:
                 return self.users.vectors[asker.row : asker.row + 1].to(self.bundle.device).float()
-            return self._towers.user_vectors(*self._rows(asker, 1))
+            rows = self._rows(asker, 1)
+            lists = [column.to(self.bundle.device) for column in asker.lists]
+            return self._towers.user_vectors(*rows, lists) if lists else self._towers.user_vectors(*rows)
 
-    def whole_rows(self, asker: Asker, index: Tensor) -> tuple[Tensor, Tensor]:
-        """ids [N, C] and floats [N, F] of the user with each of these items. index: [N] int64, rows of items."""
+    def whole_rows(self, asker: Asker, index: Tensor) -> tuple[Tensor, Tensor, tuple[JaggedColumn, ...]]:
+        """ids [N, C], floats [N, F] and lists of the user with each of these items. index: [N] int64, rows of items."""
         ids, floats = self._rows(asker, len(index))
         ids[:, list(self._item.ids)] = self._item_ids.index_select(0, index)
         floats[:, list(self._item.floats)] = self._item_floats.index_select(0, index)
-        return ids, floats
+        again = torch.zeros_like(index)  # the one row of the user, for each item
+        lists = tuple(
+            self._item_lists[place].rows(index)
+            if place in self._item_lists
+            else column.to(self.bundle.device).rows(again)
+            for place, column in enumerate(asker.lists)
+        )
+        return ids, floats, lists
+
+    def _rows_at_once(self, asker: Asker, places: np.ndarray) -> int:
+        """How many rows are scored together: all, or fewer where their lists would be more than `ELEMENTS_AT_ONCE`."""
+        elements = sum(len(column.ids) for place, column in enumerate(asker.lists) if place not in self._item.lists)
+        elements += sum(int(lengths[places].max(initial=0)) for lengths in self._item_lengths)
+        return max(min(len(places), ELEMENTS_AT_ONCE // max(elements, 1)), 1)
 
     def _rows(self, asker: Asker, count: int) -> tuple[Tensor, Tensor]:
         """The user's row `count` times: ids [count, C], floats [count, F]."""
@@ -206,6 +273,7 @@ def null_row(bundle: Bundle) -> dict[str, Any]:
     """A row that says nothing: null in each column; the median, rounded, in a column of numbers that holds no null."""
     schema, fills = bundle.schema, bundle.preprocessor.fills
     row: dict[str, Any] = dict.fromkeys(schema.names("categorical"))
+    row |= {name: None for column in schema.lists for name in column.columns}
     for column in schema.columns:
         if column.role == "continuous":
             row[column.name] = None if column.dtype.startswith("float") else round(float(fills[column.name].value))

@@ -24,7 +24,8 @@ COUNTED = {  # field: the least, and the setting that says the most
 
 ID_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": -INT64, "maximum": INT64 - 1}]}
 VALUE_SCHEMA = {"anyOf": [*ID_SCHEMA["anyOf"], {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
-VALUES_SCHEMA = {"type": "object", "additionalProperties": VALUE_SCHEMA}
+LIST_SCHEMA = {"type": "array", "items": VALUE_SCHEMA}
+VALUES_SCHEMA = {"type": "object", "additionalProperties": {"anyOf": [*VALUE_SCHEMA["anyOf"], LIST_SCHEMA]}}
 
 
 def _refused(message: str) -> PydanticCustomError:
@@ -70,15 +71,37 @@ def _ids(values: list[Any], info: ValidationInfo) -> list[Any]:
 def _values(values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     limits = _limits(info)
     for name, value in values.items():
-        kind = type(value)
-        if kind is float:
-            if not math.isfinite(value):
-                raise _refused(f"column {_short(name)} is not a finite number")
-        elif kind is str or kind is int:
-            _require_id(value, limits, f"column {_short(name)} is ")
-        elif kind is not bool and value is not None:
-            raise _refused(f"column {_short(name)} is {_kind(value)}; text, numbers, true, false and null are taken")
+        if type(value) is list:
+            if len(value) > limits.max_list:
+                raise _refused(
+                    f"column {_short(name)} is a list of {len(value):,} elements; at most {limits.max_list:,} are taken"
+                )
+            for place, element in enumerate(value):
+                if type(element) is not str or len(element) > limits.max_text:
+                    _require_value(element, limits, name, place)
+        elif type(value) is not str or len(value) > limits.max_text:
+            _require_value(value, limits, name)
     return values
+
+
+def _require_value(value: Any, limits: ServeSettings, name: str, place: int | None = None) -> None:
+    """Refuse what is no text, number, true, false or null. name, place: of the column, and of an element of its list;
+    put into words for a refusal alone."""
+    kind = type(value)
+    if kind is float:
+        if not math.isfinite(value):
+            raise _refused(f"{_column(name, place)} is not a finite number")
+    elif kind is int and -INT64 <= value < INT64:
+        return
+    elif kind is str or kind is int:
+        _require_id(value, limits, f"{_column(name, place)} is ")
+    elif kind is not bool and value is not None:
+        taken = "text, numbers, true, false and null are taken"
+        raise _refused(f"{_column(name, place)} is {_kind(value)}; {taken}{', and lists of them' * (place is None)}")
+
+
+def _column(name: str, place: int | None) -> str:
+    return f"column {_short(name)}" if place is None else f"element {place} of column {_short(name)}"
 
 
 def _rows(rows: list[Any], info: ValidationInfo) -> list[Any]:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.bundle import Bundle, model_outputs, named_predictions, target_loss
+from gigabatch.pipeline.bundle import Bundle, jagged, model_outputs, named_predictions, target_loss
 from gigabatch.pipeline.serving.errors import Refusal
 
 
 class RowScorer:
-    """`scorer(rows)` gives a list of numbers for each column that `Bundle.predict` names, from ids and floats of the
-    same bits; the numbers are equal within `SCORE_RTOL` and `SCORE_ATOL` of models/model.py.
+    """`scorer(rows)` gives a list of numbers for each column that `Bundle.predict` names, from ids, floats and lists
+    of the same bits; the numbers are equal within `SCORE_RTOL` and `SCORE_ATOL` of models/model.py.
 
     A number that is not finite is None, for JSON has none such.
     """
@@ -33,12 +33,14 @@ class RowScorer:
                 require_columns(row, self._known, f"rows[{place}]")
         try:
             ids, floats = self.transform.batch(rows)
+            packed = self.transform.pack_lists(rows)
         except DataError:
             self._blame(rows)
             raise
         device = self.bundle.device
+        lists = [column.to(device) for column in jagged(packed)]
         outputs = model_outputs(
-            self.bundle.model, torch.from_numpy(ids).to(device), torch.from_numpy(floats).to(device)
+            self.bundle.model, torch.from_numpy(ids).to(device), torch.from_numpy(floats).to(device), lists
         )
         predictions = self._loss.predict(torch.cat(list(outputs)))
         return {name: numbers(part) for name, part in named_predictions(self.bundle.schema, predictions).items()}
@@ -47,6 +49,7 @@ class RowScorer:
         for place, row in enumerate(rows):
             try:
                 self.transform(row)
+                self.transform.pack_lists((row,))
             except DataError as error:
                 raise Refusal.invalid(f"rows[{place}]", str(error)) from None
 
@@ -57,13 +60,15 @@ def numbers(values: Tensor) -> list[float | None]:
     return found if bool(values.isfinite().all()) else [value if math.isfinite(value) else None for value in found]
 
 
-def require_columns(row: Mapping[str, Any], known: frozenset[str], where: str) -> None:
-    """`Refusal` 422 unless these are exactly the known columns."""
+def require_columns(
+    row: Mapping[str, Any], known: frozenset[str], where: str, optional: frozenset[str] = frozenset()
+) -> None:
+    """`Refusal` 422 unless these are exactly the known columns, of which some may be missing."""
     if unknown := sorted(row.keys() - known):
         raise Refusal.invalid(
             where, f"no feature column: {_listed(unknown)}. Feature columns: {_listed(sorted(known)) or 'none'}."
         )
-    if missing := sorted(known - row.keys()):
+    if missing := sorted(known - optional - row.keys()):
         raise Refusal.invalid(where, f"missing column(s): {_listed(missing)}. Null is a value, absence is not.")
 
 

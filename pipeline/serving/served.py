@@ -65,11 +65,6 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     `ServingError`, also where the bundle fails its own test.
     """
     bundle = load_bundle(folder / "model", device)
-    if bundle.schema.lists:
-        raise ServingError(
-            f"bundle {folder}: list column {bundle.schema.lists[0].name!r}: a service has no lists yet. Predict with "
-            "the bundle (gigabatch score, Bundle.predict), or train without features.lists."
-        )
     bundle.model.eval().requires_grad_(False)
     ranker, obstacle = None, ""
     if bundle.schema.entity("user") is None or bundle.schema.entity("item") is None:
@@ -96,9 +91,12 @@ def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
     if stored.user is None or stored.item is None:
         raise ServingError(f"embeddings {stored.folder}: users or items are missing. Run gigabatch embed.")
     users, items = (
-        Catalogue(entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors)
+        Catalogue(
+            entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors,
+            getattr(entity, "lists", {}),
+        )
         for entity in (stored.user, stored.item)
-    )
+    )  # fmt: skip
     return Ranker(bundle, users, items, stored.item.index)
 
 
@@ -139,6 +137,6 @@ def self_test(served: ServedBundle) -> None:
 
 def predicted(ranker: Ranker, asker: Asker, places: np.ndarray) -> Tensor:
     """Predictions [N] of the first target by the whole model, as `Bundle.predict` computes them."""
-    ids, floats = ranker.whole_rows(asker, torch.from_numpy(places).to(ranker.bundle.device))
-    outputs = torch.cat(list(model_outputs(ranker.bundle.model, ids, floats)))
+    ids, floats, lists = ranker.whole_rows(asker, torch.from_numpy(places).to(ranker.bundle.device))
+    outputs = torch.cat(list(model_outputs(ranker.bundle.model, ids, floats, lists)))
     return target_loss(ranker.bundle.schema).predict(outputs)[0].cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -72,7 +73,8 @@ EXAMPLES: dict[type[Request], dict[str, Any]] = {
     },
     RecommendRequest: {"by id": {"value": {"user": "u17", "k": 5, "exclude": ["i3"]}}},
     ScoreRequest: {
-        "two rows": {"value": {"rows": [{"carrier": "UA", "distance": 1400.0}, {"carrier": None, "distance": 200.0}]}}
+        "two rows": {"value": {"rows": [{"carrier": "UA", "distance": 1400.0}, {"carrier": None, "distance": 200.0}]}},
+        "with a list": {"value": {"rows": [{"price": 4.5, "tags": ["new", "red"], "tag_weights": [1.0, 0.5]}]}},
     },
 }
 
@@ -88,7 +90,7 @@ def route_docs(kind: type[Request], settings: ServeSettings) -> dict[str, Any]:
 
 def request_schema(kind: type[Request], settings: ServeSettings) -> dict[str, Any]:
     """JSON schema of a request with the limits of `settings`."""
-    schema = kind.model_json_schema()
+    schema = deepcopy(kind.model_json_schema())  # parts of it are those of requests.py, which all settings share
     properties = schema["properties"]
     bounds = {
         "items": {"minItems": 1, "maxItems": settings.max_candidates},
@@ -99,17 +101,20 @@ def request_schema(kind: type[Request], settings: ServeSettings) -> dict[str, An
     for name, bound in bounds.items():
         if name in properties:
             properties[name] |= bound
-    _bound_texts(schema, settings.max_text)
+    _bound(schema, settings)
     return schema
 
 
-def _bound_texts(schema: Any, longest: int) -> None:
-    """Say in every schema of a text, at any depth, how long it may be."""
+def _bound(schema: Any, settings: ServeSettings) -> None:
+    """Say in every schema of a text, at any depth, how long it may be, and so of lists that say nothing yet: those
+    among a row's values."""
     if isinstance(schema, dict):
         if schema.get("type") == "string":
-            schema["maxLength"] = longest
+            schema["maxLength"] = settings.max_text
+        if schema.get("type") == "array":
+            schema.setdefault("maxItems", settings.max_list)
         for part in schema.values():
-            _bound_texts(part, longest)
+            _bound(part, settings)
     elif isinstance(schema, list):
         for part in schema:
-            _bound_texts(part, longest)
+            _bound(part, settings)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
 from gigabatch.features.errors import DataError
@@ -145,11 +144,6 @@ def test_what_is_no_list_of_its_type_is_refused(name):
     preprocessor = Preprocessor(SCHEMA).fit([frame_of(ROW)])
     with pytest.raises(DataError, match=message):
         preprocessor.pack_lists(frame_of(ROW).assign(**changed))
-
-
-def test_one_row_without_a_frame_is_refused():
-    with pytest.raises(DataError, match="single rows are encoded without lists so far"):
-        OnlineTransformer(Preprocessor(SCHEMA).fit([frame_of(ROW)]))
 
 
 BAD_SCHEMAS = {

@@ -12,7 +12,7 @@ from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, _refused, parse
 from tests.examples import examples
 
-LIMITS = ServeSettings(max_candidates=5, max_k=7, max_exclude=3, max_rows=2, max_text=20)
+LIMITS = ServeSettings(max_candidates=5, max_k=7, max_exclude=3, max_rows=2, max_text=20, max_list=4)
 KINDS = {"/rank": RankRequest, "/recommend": RecommendRequest, "/score": ScoreRequest}
 
 
@@ -56,7 +56,12 @@ def test_what_is_no_json_is_400(body):
         (RankRequest, {"items": [1], "user": "x" * 21}, "user"),
         (RankRequest, {"items": [1], "users": "a"}, "users"),
         (RankRequest, {"items": [1], "user_features": [1]}, "user_features"),
-        (RankRequest, {"items": [1], "user_features": {"age": [1]}}, "user_features: column 'age'"),
+        (RankRequest, {"items": [1], "user_features": {"age": [[1]]}}, "user_features: element 0 of column 'age'"),
+        (RankRequest, {"items": [1], "user_features": {"age": {}}}, "user_features: column 'age' is an object"),
+        (RankRequest, {"items": [1], "user_features": {"age": [1] * 5}}, "user_features: column 'age' is a list of 5"),
+        (RankRequest, {"items": [1], "context": {"age": [1, 2**63]}}, "context: element 1 of column 'age'"),
+        (RankRequest, {"items": [1], "context": {"age": ["", "x" * 21]}}, "context: element 1 of column 'age'"),
+        (RankRequest, b'{"items": [1], "context": {"age": [1e999]}}', "context: element 0 of column 'age'"),
         (RankRequest, {"items": [1], "context": {"age": -math.inf}}, "context"),
         (RankRequest, b'{"items": [1], "context": {"age": 1e999}}', "context"),
         (RecommendRequest, {"user": "a", "k": 0}, "k"),
@@ -79,7 +84,7 @@ def test_what_cannot_be_used_is_422_and_names_the_field(kind, body, where):
 MANY = {
     "numbers for rows": (ScoreRequest, b'{"rows": [' + b"1," * 500_000 + b"1]}"),
     "numbers for rows, as many as are taken": (ScoreRequest, b'{"rows": [1, 1]}'),
-    "a row of lists": (ScoreRequest, b'{"rows": [{' + b",".join(b'"%d": []' % i for i in range(80_000)) + b"}]}"),
+    "a row of lists": (ScoreRequest, b'{"rows": [{' + b",".join(b'"%d": [{}]' % i for i in range(80_000)) + b"}]}"),
     "unknown fields": (ScoreRequest, b"{" + b",".join(b'"f%d": 1' % i for i in range(80_000)) + b"}"),
     "lists for items": (RankRequest, b'{"items": [' + b"[]," * 300_000 + b"[]]}"),
     "lists to exclude": (RecommendRequest, b'{"exclude": [' + b"[]," * 300_000 + b"[]]}"),
@@ -111,14 +116,14 @@ def test_the_limits_themselves_are_taken():
         parse(RankRequest, json.dumps({"items": ["x" * 20] * 5, "user": 2**63 - 1}).encode(), LIMITS).user == 2**63 - 1
     )
     assert parse(RecommendRequest, b'{"user": "a", "k": 7, "exclude": [1, 2, -9223372036854775808]}', LIMITS).k == 7
-    values = {"a": None, "b": True, "c": -1.5, "d": "", "e": 2**63 - 1}
+    values = {"a": None, "b": True, "c": -1.5, "d": "", "e": 2**63 - 1, "f": ["x" * 20, None, 1.5, True], "g": []}
     assert parse(ScoreRequest, json.dumps({"rows": [values, {}]}).encode(), LIMITS).rows == [values, {}]
 
 
 def test_an_error_is_never_longer_than_some_lines():
     """Whoever sends a great wrong request does not get it back."""
     long = "k" * 500_000
-    for body in ({"items": [1], long: 1}, {"items": [1], "context": {long: []}}, {"items": [long]}):
+    for body in ({"items": [1], long: 1}, {"items": [1], "context": {long: [[]]}}, {"items": [long]}):
         assert len(refusal(RankRequest, body).response().body) < 2000
 
 

@@ -17,13 +17,9 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
-from gigabatch.pipeline.export.export import export_bundle
-from gigabatch.pipeline.export.export_check import ExportError
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
-from gigabatch.pipeline.serving.errors import ServingError
-from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.train import TrainingError, model_spec, new_model, train_model
@@ -308,13 +304,6 @@ def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
     trained = train(encoded, tmp_path / "work", epochs=1)
     bundle = Bundle(encoded.preprocessor, trained.model, {"name": "lists"})
-    bundle.save(tmp_path / "run" / "model")
-    with pytest.raises(ExportError, match="models with lists are not exported yet"):
-        export_bundle(bundle, tmp_path / "out", ["torch"])
-    with pytest.raises(ServingError, match="a service has no lists yet"):
-        load_served(tmp_path / "run")
-    with pytest.raises(DataError, match="single rows are encoded without lists"):
-        bundle.online()
     batch = encoded.table("test").unpack(encoded.table("test").words)
     with pytest.raises(ModelError, match="2 list columns, found 0"):
         trained.model(batch.ids, batch.floats)
