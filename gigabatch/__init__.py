@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gigabatch.models.click.autoint import AutoInt
     from gigabatch.models.click.dcn import DCN
     from gigabatch.models.click.deepfm import DeepFM
+    from gigabatch.models.click.din import DIN
     from gigabatch.models.click.dlrm import DLRM
     from gigabatch.models.click.esmm import EntireSpace
     from gigabatch.models.click.fcn import FCN
@@ -78,6 +79,7 @@ _PLACES = {
     "WideDeep": "models.click.wide_deep",
     "DLRM": "models.click.dlrm",
     "DCN": "models.click.dcn",
+    "DIN": "models.click.din",
     "FCN": "models.click.fcn",
     "QNN": "models.click.qnn",
     "FinalMLP": "models.click.finalmlp",
@@ -97,6 +99,7 @@ _PLACES = {
 
 __all__ = [
     "DCN",
+    "DIN",
     "DLRM",
     "EASE",
     "FCN",

@@ -25,6 +25,7 @@ MODELS = {
     "qnn": "gigabatch.models.click.qnn:QNN",
     "finalmlp": "gigabatch.models.click.finalmlp:FinalMLP",
     "autoint": "gigabatch.models.click.autoint:AutoInt",
+    "din": "gigabatch.models.click.din:DIN",
     "ft_transformer": "gigabatch.models.tabular.ft_transformer:FTTransformer",
     "tabm": "gigabatch.models.tabular.tabm:TabM",
     "realmlp": "gigabatch.models.tabular.realmlp:RealMLP",

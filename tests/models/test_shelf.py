@@ -31,6 +31,7 @@ TWO_OUTPUTS = ModelInputs(INPUTS.num_ids, INPUTS.num_floats, 2)
 AUTOINT = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
 DCN = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
 DEEP = {"embedding_dim": 8, "layers": (32, 32), "dropout": 0.0}
+DIN = {"embedding_dim": 4, "attention_layers": (6,), "layers": (8,)}
 DLRM = {"embedding_dim": 8, "bottom_layers": (16,), "top_layers": (16,)}
 FCN = {"embedding_dim": 4, "exponential_layers": 2, "linear_layers": 2, "dropout": 0.0}
 FINALMLP = {"embedding_dim": 3, "first_layers": (6, 4), "second_layers": (8,), "num_heads": 2, "gate_layers": (12,)}
@@ -67,6 +68,8 @@ FORMS = [
     ("finalmlp", FINALMLP),
     ("autoint", AUTOINT),
     ("autoint", AUTOINT | {"layers": (6,)}),
+    ("din", DIN),
+    ("din", DIN | {"attention_norm": "softmax", "attention_activation": "dice", "dropout": 0.1}),
     ("ft_transformer", FT),
     ("tabm", TABM),
     ("tabm", TABM | {"form": "mini", "numeric": "periodic", "numeric_width": 3}),
@@ -92,6 +95,8 @@ def fits(name: str, settings: dict, inputs: ModelInputs) -> bool:
         return inputs.user is not None
     if name == "dlrm" and settings.get("interaction", "dot") == "dot":
         return bool(inputs.num_ids)  # floats alone are one vector, which has no pair
+    if model_class(name).needs_lists:
+        return bool(inputs.num_ids)  # whose vocabulary a list shares
     return bool(inputs.num_ids) or "crosses" not in settings
 
 

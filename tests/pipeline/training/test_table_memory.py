@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.stages import stages
@@ -16,7 +16,8 @@ NAMES = ("person", "shop", "city")
 
 def spec_of(kind: str = "tabular", sizes=(1_000_003, 12, 12), **settings) -> ModelSpec:
     entities = {"user": EntityColumns(0, (0,)), "item": EntityColumns(1, (1,))}
-    return ModelSpec(kind, ModelInputs(sizes, 3, 1, **entities), model_class(kind).Settings(**settings))
+    lists = (ListInputs(sizes[1], shares=1),) if model_class(kind).needs_lists else ()
+    return ModelSpec(kind, ModelInputs(sizes, 3, 1, **entities, lists=lists), model_class(kind).Settings(**settings))
 
 
 @pytest.mark.parametrize(
