@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gigabatch.models.recommenders.mrmn import MRMN
     from gigabatch.models.recommenders.ncf import NCF
     from gigabatch.models.recommenders.popularity import Popularity
+    from gigabatch.models.recommenders.sasrec import SASRec
     from gigabatch.models.recommenders.two_tower import TwoTower
     from gigabatch.models.tabular.ft_transformer import FTTransformer
     from gigabatch.models.tabular.realmlp import RealMLP
@@ -87,6 +88,7 @@ _PLACES = {
     "MultiTask": "models.click.multi_task",
     "ProgressiveLayeredExtraction": "models.click.ple",
     "EntireSpace": "models.click.esmm",
+    "SASRec": "models.recommenders.sasrec",
     "TwoTower": "models.recommenders.two_tower",
     "MatrixFactorization": "models.recommenders.mf",
     "NCF": "models.recommenders.ncf",
@@ -130,6 +132,7 @@ __all__ = [
     "Preprocessor",
     "ProgressiveLayeredExtraction",
     "RealMLP",
+    "SASRec",
     "Schema",
     "TabM",
     "TabularModel",

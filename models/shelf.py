@@ -33,6 +33,7 @@ MODELS = {
     "ple": "gigabatch.models.click.ple:ProgressiveLayeredExtraction",
     "esmm": "gigabatch.models.click.esmm:EntireSpace",
     "two_tower": "gigabatch.models.recommenders.two_tower:TwoTower",
+    "sasrec": "gigabatch.models.recommenders.sasrec:SASRec",
     "mf": "gigabatch.models.recommenders.mf:MatrixFactorization",
     "ncf": "gigabatch.models.recommenders.ncf:NCF",
     "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",

@@ -39,6 +39,7 @@ SETTINGS = {
     "ple": {"embedding_dim": 3, "layers": (50, 9), "tower_layers": ()},
     "esmm": {"embedding_dim": 3, "layers": (50, 9)},
     "two_tower": {"layers": (50,), "vector_dim": 7},
+    "sasrec": {"dim": 6, "num_heads": 2, "length": 4},
     "mf": {"dim": 7},
     "ncf": {"gmf_dim": 7, "mlp_dim": 9, "layers": (50, 9), "context": "both", "context_dim": 3},
     "mrmn": {"dim": 7, "memory_slots": 6},

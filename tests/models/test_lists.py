@@ -15,7 +15,7 @@ from gigabatch.models.model import require_fit
 from gigabatch.models.optimizers.row_optimizer import RowOptimizer
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 
-TAKING = [name for name in MODELS if model_class(name).takes_lists]
+TAKING = [name for name in MODELS if model_class(name).takes_lists and not model_class(name).entities]
 
 
 class Lists(NamedTuple):

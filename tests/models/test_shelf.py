@@ -39,6 +39,7 @@ FINALMLP |= {"first_dropout": 0.0, "second_dropout": 0.0}
 FT = {"token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0}
 QNN = {"embedding_dim": 4, "num_layers": 2, "num_rows": 2, "num_heads": 2, "dropout": 0.0}
 REALMLP = {"layers": (7, 6), "dropout": 0.0}
+SASREC = {"dim": 4, "num_heads": 2, "length": 4, "dropout": 0.0}
 TABM = {"members": 3, "layers": (6, 5), "dropout": 0.0}
 TASKS = {"embedding_dim": 3, "layers": (6, 4), "tower_layers": (5,)}
 TOWERS = {"embedding_dim": 4, "layers": (16,), "vector_dim": 8, "top_layers": (8,), "log_q": False}
@@ -79,6 +80,9 @@ FORMS = [
     ("multi_task", TASKS | {"structure": "shared_bottom"}),
     ("ple", TASKS | {"num_experts": 2, "num_shared": 3}),
     ("esmm", {"embedding_dim": 3, "layers": (6, 4)}),
+    ("sasrec", SASREC),
+    ("sasrec", SASREC | {"norm_first": False, "loss": "softmax", "log_q": False}),
+    ("sasrec", SASREC | {"num_blocks": 1, "hidden_dim": 6, "loss": "bce"}),
     ("mf", {"dim": 3}),
     ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5, 2), "context": "both", "context_dim": 2}),
 ]
