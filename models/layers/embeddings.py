@@ -278,6 +278,8 @@ class EmbeddingTables(nn.Module):
         """The rows of list column `place` for ids of any shape [...]: [..., D] float32, each with its gradient."""
         item = _Elements(ids.reshape(-1), torch.arange(ids.numel() + 1, device=ids.device))
         table = self.list_tables[place]
+        if torch.compiler.is_compiling():  # of any number of ids; lists of one element each would fix it in a graph
+            return functional.embedding(ids, self.weights[table])
         return self._pooled(table, item, "sum").view(*ids.shape, self.weights[table].shape[1])
 
     def _pooled(self, place: int, item: Jagged, pooling: str | None = None) -> Tensor:

@@ -100,5 +100,7 @@ def pooled_plainly(lists: Jagged, table: Tensor, pooling: str) -> Tensor:
 def list_places(lists: Jagged) -> Tensor:
     """The list of each element, int64 [T], by operators whose sizes do not depend on what the offsets hold."""
     begins = lists.offsets.new_zeros(lists.ids.shape[0] + 1)
-    inner = lists.offsets[1:-1]
-    return begins.index_add(0, inner, torch.ones_like(inner)).cumsum(0)[: lists.ids.shape[0]]
+    # The last is behind all elements. Without it the size would be one less than the rows', which an exported graph
+    # takes for a bound on them.
+    ends = lists.offsets[1:]
+    return begins.index_add(0, ends, torch.ones_like(ends)).cumsum(0)[: lists.ids.shape[0]]

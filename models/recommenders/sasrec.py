@@ -123,7 +123,10 @@ class Block(nn.Module):
     def forward(self, rows: Tensor, last: Tensor | None = None) -> Tensor:
         """[B, P, d] -> [B, P, d]; with the places `last` int64 [B] only what becomes of these, [B, 1, d]."""
         places = torch.arange(rows.shape[1], device=rows.device)
-        asking = rows if last is None else rows.take_along_dim(last[:, None, None], dim=1)
+        asking = rows
+        if last is not None:  # by numbers of the flat places, whose count a graph does not fix
+            number = torch.arange(rows.shape[0], device=rows.device) * rows.shape[1] + last
+            asking = rows.flatten(0, 1).index_select(0, number)[:, None]
         of_query = places[:, None] if last is None else last[:, None, None, None]
         seen = places <= of_query  # [P, P], or [B, 1, 1, P]
         given, asked = (self.attention_norm(part) if self.norm_first else part for part in (rows, asking))
