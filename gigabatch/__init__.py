@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gigabatch.models.click.autoint import AutoInt
     from gigabatch.models.click.dcn import DCN
     from gigabatch.models.click.deepfm import DeepFM
+    from gigabatch.models.click.din import DIN
     from gigabatch.models.click.dlrm import DLRM
     from gigabatch.models.click.esmm import EntireSpace
     from gigabatch.models.click.fcn import FCN
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gigabatch.models.recommenders.mrmn import MRMN
     from gigabatch.models.recommenders.ncf import NCF
     from gigabatch.models.recommenders.popularity import Popularity
+    from gigabatch.models.recommenders.sasrec import SASRec
     from gigabatch.models.recommenders.two_tower import TwoTower
     from gigabatch.models.tabular.ft_transformer import FTTransformer
     from gigabatch.models.tabular.realmlp import RealMLP
@@ -78,6 +80,7 @@ _PLACES = {
     "WideDeep": "models.click.wide_deep",
     "DLRM": "models.click.dlrm",
     "DCN": "models.click.dcn",
+    "DIN": "models.click.din",
     "FCN": "models.click.fcn",
     "QNN": "models.click.qnn",
     "FinalMLP": "models.click.finalmlp",
@@ -85,6 +88,7 @@ _PLACES = {
     "MultiTask": "models.click.multi_task",
     "ProgressiveLayeredExtraction": "models.click.ple",
     "EntireSpace": "models.click.esmm",
+    "SASRec": "models.recommenders.sasrec",
     "TwoTower": "models.recommenders.two_tower",
     "MatrixFactorization": "models.recommenders.mf",
     "NCF": "models.recommenders.ncf",
@@ -97,6 +101,7 @@ _PLACES = {
 
 __all__ = [
     "DCN",
+    "DIN",
     "DLRM",
     "EASE",
     "FCN",
@@ -127,6 +132,7 @@ __all__ = [
     "Preprocessor",
     "ProgressiveLayeredExtraction",
     "RealMLP",
+    "SASRec",
     "Schema",
     "TabM",
     "TabularModel",

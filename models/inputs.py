@@ -148,6 +148,13 @@ class ModelInputs:
         """Rows of the tables that the columns need: of each id column, then of each list that shares none."""
         return (*self.num_ids, *(item.num_ids for item in self.lists if item.shares is None))
 
+    def shared_column(self, place: int) -> int | None:
+        """The id column whose vocabulary the list at `place` has, be it through another list; None of its own one."""
+        shares = self.lists[place].shares
+        while shares is not None and shares >= len(self.num_ids):
+            shares = self.lists[shares - len(self.num_ids)].shares
+        return shares
+
     def entity(self, name: str) -> EntityColumns:
         """The columns of `user` or `item`; `ModelError` where the schema names none."""
         columns: EntityColumns | None = getattr(self, name)

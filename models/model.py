@@ -94,7 +94,7 @@ class Model(nn.Module):
     fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
     (models/recommenders/fitted.py), which takes no optimizer;
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
-    use for list columns.
+    use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which).
 
     Parameters
     ----------
@@ -124,6 +124,7 @@ class Model(nn.Module):
     learns_by_steps: ClassVar[bool] = True
     trace_obstacle: ClassVar[str | None] = None
     takes_lists: ClassVar[bool] = False
+    needs_lists: ClassVar[bool] = False
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
@@ -281,6 +282,11 @@ class Model(nn.Module):
         """Memory that a model which takes no steps needs at least while it is fitted, beside the rows; else 0."""
         return 0
 
+    @classmethod
+    def list_obstacle(cls, inputs: ModelInputs) -> str | None:
+        """Why a model that needs certain lists cannot work on those of the inputs, and what to set; else None."""
+        return None
+
     @property
     def table_rate(self) -> float:
         """How many times the learning rate the rows of tables move by under `lamb` where no `table_lr` is set."""
@@ -314,7 +320,8 @@ class Model(nn.Module):
 
 
 def require_fit(model: type[Model], name: str, inputs: ModelInputs) -> None:
-    """Raise `ModelError` where a model cannot work on these inputs: entities that are not named, several outputs."""
+    """Raise `ModelError` where a model cannot work on these inputs: entities that are not named, lists that it has no
+    use for or that it lacks, several outputs."""
     missing = [entity for entity in model.entities if getattr(inputs, entity) is None]
     if missing:
         raise ModelError(
@@ -326,6 +333,8 @@ def require_fit(model: type[Model], name: str, inputs: ModelInputs) -> None:
             f"model {name}: it has no use for list columns, and the schema has {len(inputs.lists)}. Leave them out, or "
             "choose another model, such as tabular or dcn."
         )
+    if (obstacle := model.list_obstacle(inputs)) is not None:
+        raise ModelError(f"model {name}: {obstacle}")
     if model.single_output and inputs.num_outputs != 1:
         raise ModelError(
             f"model {name}: it gives one number a row, and the targets ask for {inputs.num_outputs}. Keep one binary "

@@ -10,7 +10,12 @@ from gigabatch.models.layers.dropout import draws_own, dropped
 
 
 def attention(
-    queries: Tensor, keys: Tensor, values: Tensor, dropout: float = 0.0, scale: float | None = None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """What queries take from values: softmax(scale queries keys^T) values (Vaswani et al., arXiv 1706.03762).
 
@@ -27,6 +32,8 @@ def attention(
         Of the weights [B, H, Q, T]; 0 where a model does not train.
     scale : float or None, default None
         Of the logits; None for 1 / sqrt(d).
+    mask : Tensor or None, default None
+        bool, of a shape that goes to [B, H, Q, T]: True where a query sees a key, at least one key of each query.
 
     Returns
     -------
@@ -42,6 +49,10 @@ def attention(
     2.0
     """
     if not dropout or torch.compiler.is_compiling() or not draws_own(queries, dropout):
-        return functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout, scale=scale)
+        return functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=scale
+        )
     logits = (queries.shape[-1] ** -0.5 if scale is None else scale) * (queries @ keys.transpose(-2, -1))
+    if mask is not None:
+        logits = logits.masked_fill(~mask, float("-inf"))
     return dropped(torch.softmax(logits, dim=-1), dropout) @ values

@@ -268,15 +268,19 @@ class EmbeddingTables(nn.Module):
         columns = self.of_columns(ids)
         return torch.cat([columns, *self.of_lists(lists, len(ids))], dim=1) if self.lists else columns
 
-    def of_lists(self, lists: Sequence[Jagged], num_rows: int) -> list[Tensor]:
-        """The pooled rows of each list column, [B, D] float32."""
+    def of_lists(self, lists: Sequence[Jagged], num_rows: int, places: Sequence[int] | None = None) -> list[Tensor]:
+        """The pooled rows of each list column, or of those at `places` among them, [B, D] float32."""
         require_lists(lists, self.lists, num_rows)
-        return [self._pooled(table, item) for table, item in zip(self.list_tables, lists, strict=True)]
+        chosen = range(len(lists)) if places is None else places
+        return [self._pooled(self.list_tables[place], lists[place]) for place in chosen]
 
     def list_rows(self, place: int, ids: Tensor) -> Tensor:
         """The rows of list column `place` for ids of any shape [...]: [..., D] float32, each with its gradient."""
         item = _Elements(ids.reshape(-1), torch.arange(ids.numel() + 1, device=ids.device))
-        return self._pooled(self.list_tables[place], item, "sum").view(*ids.shape, -1)
+        table = self.list_tables[place]
+        if torch.compiler.is_compiling():  # of any number of ids; lists of one element each would fix it in a graph
+            return functional.embedding(ids, self.weights[table])
+        return self._pooled(table, item, "sum").view(*ids.shape, self.weights[table].shape[1])
 
     def _pooled(self, place: int, item: Jagged, pooling: str | None = None) -> Tensor:
         table, pooling = self.weights[place], pooling or self.pooling
@@ -286,7 +290,7 @@ class EmbeddingTables(nn.Module):
         ids, offsets = kept_ids(item.ids), item.offsets
         weights = item.weights
         trained = torch.is_grad_enabled() and table.requires_grad
-        if self.gradients == "dense" and trained:
+        if self.gradients == "dense" and (trained or table.dtype != torch.float32):  # which the kernel reads alone
             return pooled_plainly(_Elements(ids, offsets, weights), table, pooling)
         leaf, found = self.gradient_leaf(ids.device)
         if not trained:

@@ -72,7 +72,11 @@ def _own_positive(positive: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     return own, (~positive & (group == group.index_select(0, own))).float()
 
 
-BY_NAME: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"bpr": drawn_bpr, "softmax": drawn_softmax}
+BY_NAME: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "bpr": drawn_bpr,
+    "softmax": drawn_softmax,
+    "drawn": drawn_softmax,  # of a model whose softmax has the items of its batch
+}
 
 
 def drawn_training_loss(

@@ -80,6 +80,13 @@ def pair_bpr(scores: Tensor, keys: Tensor) -> Tensor:
     return (losses * counts).sum(1) / counts.sum(1).clamp(min=1)
 
 
+def log_shares(items: Tensor, num_items: int) -> Tensor:
+    """log q: the logarithm of each item's share of the rows, float64 [V], of the rows' items [N]; one that does not
+    occur counts once, as it may yet come."""
+    counts = torch.bincount(items, minlength=num_items).clamp_min(1).double()
+    return (counts / counts.sum()).log()
+
+
 def positives_first(positive: Tensor) -> Tensor:
     """An order of the rows [B] int64 in which positives come first, each group as it was."""
     return positive.to(torch.uint8).argsort(descending=True, stable=True)

@@ -40,6 +40,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows, lists_of
 from gigabatch.models.recommenders.in_batch import (
     beside,
+    log_shares,
     pair_bpr,
     pair_softmax,
     positives_first,
@@ -392,5 +393,4 @@ class TwoTower(Model):
             table = cast(Tensor, self.item_log_q)
             items = ids[targets[0] == 1, self.item_key].cpu()
             require(len(items) > 0, "two_tower: the train rows hold no positive, a row with target 1, to learn from.")
-            counts = torch.bincount(items, minlength=len(table)).clamp_min(1).double()
-            table.copy_((counts / counts.sum()).log())
+            table.copy_(log_shares(items, len(table)))

@@ -1,14 +1,17 @@
 """What the tests of the shelf share: small inputs, planted data, a short training, and what every model must keep."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL, Model
@@ -35,23 +38,46 @@ class Rows:
     floats: Tensor
     targets: tuple[Tensor, ...] = ()
     weight: Tensor | None = None
+    lists: Sequence[JaggedColumn] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """What a model's forward is given of them."""
+        return (self.ids, self.floats, self.lists) if self.lists else (self.ids, self.floats)
+
     def part(self, rows: Tensor) -> "Rows":
         """The rows of these numbers."""
         weight = None if self.weight is None else self.weight[rows]
-        return Rows(self.ids[rows], self.floats[rows], tuple(target[rows] for target in self.targets), weight)
+        lists = tuple(column.rows(rows) for column in self.lists)
+        return Rows(self.ids[rows], self.floats[rows], tuple(target[rows] for target in self.targets), weight, lists)
 
 
 def random_rows(inputs: ModelInputs, num_rows: int = 64, seed: int = 0) -> Rows:
-    """Uniform ids, normal floats, and labels that depend on nothing."""
+    """Uniform ids, normal floats, lists of none to six uniform ids, and labels that depend on nothing."""
     draw = torch.Generator().manual_seed(seed)
     columns = [torch.randint(size, (num_rows,), generator=draw) for size in inputs.num_ids]
     ids = torch.stack(columns, dim=1).int() if columns else torch.empty(num_rows, 0, dtype=torch.int32)
     floats = torch.randn(num_rows, inputs.num_floats, generator=draw)
-    return Rows(ids, floats, (torch.randint(2, (num_rows,), generator=draw).float(),))
+    labels = (torch.randint(2, (num_rows,), generator=draw).float(),)
+    return Rows(ids, floats, labels, lists=tuple(_random_lists(item, num_rows, draw) for item in inputs.lists))
+
+
+def _random_lists(item: ListInputs, num_rows: int, draw: torch.Generator) -> JaggedColumn:
+    ends = torch.randint(7, (num_rows,), generator=draw).cumsum(0)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+    ids = torch.randint(item.num_ids, (int(offsets[-1]),), generator=draw, dtype=torch.int32)
+    return JaggedColumn(ids, offsets, torch.rand(len(ids), generator=draw) if item.weighted else None)
+
+
+def with_needed_lists(name: str, inputs: ModelInputs) -> ModelInputs:
+    """The inputs, for a model that needs lists with one of the item's vocabulary, or without items of column 0's."""
+    if not model_class(name).needs_lists or inputs.lists or not inputs.num_ids:
+        return inputs
+    place = 0 if inputs.item is None else inputs.item.key
+    return replace(inputs, lists=(ListInputs(inputs.num_ids[place], shares=place),))
 
 
 # Planted data: ids of SIGNS_OF columns carry a sign each, as many +1 as -1, drawn from `seed` alone. The product of
@@ -120,7 +146,7 @@ def auc(model: Model, rows: Rows) -> float:
 
 def spec(name: str, inputs: ModelInputs = INPUTS, **settings: object) -> ModelSpec:
     """The model `name` of the shelf with these settings, others as they are by default."""
-    return ModelSpec(name, inputs, model_class(name).Settings(**settings))
+    return ModelSpec(name, with_needed_lists(name, inputs), model_class(name).Settings(**settings))
 
 
 def build(name: str, inputs: ModelInputs = INPUTS, seed: int = 0, **settings: object) -> Model:
@@ -160,8 +186,8 @@ def stirred(name: str, inputs: ModelInputs = INPUTS, **settings: object) -> Mode
     """A model in evaluation mode whose weights and running statistics are all different from where they start."""
     model = build(name, inputs, **settings)
     stir(model)
-    rows = random_rows(inputs, 32, seed=7)
-    model.train()(rows.ids, 3 * rows.floats + 1)
+    rows = random_rows(model.inputs, 32, seed=7)
+    model.train()(rows.ids, 3 * rows.floats + 1, *rows.given[2:])
     return model.eval()
 
 
@@ -172,7 +198,7 @@ def check_gradients(name: str, inputs: ModelInputs = INPUTS, **settings: object)
     """Every parameter gets a gradient, not all zero, from the training loss."""
     model = build(name, inputs, **settings).train()
     stir(model)
-    model.training_loss(random_rows(inputs), BINARY).backward()
+    model.training_loss(random_rows(model.inputs), BINARY).backward()
     idle = [key for key, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert not idle
 
@@ -182,11 +208,11 @@ def check_rows_alone(name: str, inputs: ModelInputs = INPUTS, **settings: object
     that models/model.py promises."""
     model = build(name, inputs, **settings)
     stir(model)
-    rows = random_rows(inputs)
+    rows = random_rows(model.inputs)
     with torch.no_grad():
-        together = model.eval()(rows.ids, rows.floats)
-        alone = torch.cat([model(rows.ids[i : i + 1], rows.floats[i : i + 1]) for i in range(8)])
-        turned = model(rows.ids.flip(0), rows.floats.flip(0)).flip(0)
+        together = model.eval()(*rows.given)
+        alone = torch.cat([model(*rows.part(torch.tensor([i])).given) for i in range(8)])
+        turned = model(*rows.part(torch.arange(len(rows)).flip(0)).given).flip(0)
     assert together.shape == (len(rows), inputs.num_outputs)
     assert together.dtype == torch.float32
     assert together.std() > 0
@@ -197,7 +223,7 @@ def check_rows_alone(name: str, inputs: ModelInputs = INPUTS, **settings: object
 def check_row_optimizer(name: str, inputs: ModelInputs = INPUTS, **settings: object) -> None:
     """An optimizer that moves rows lowers the loss on a fixed batch, and no table gets a gradient of its own."""
     model = build(name, inputs, **settings)
-    losses = train(model, random_rows(inputs, 32), steps=25, optimizer="adagrad_lamb", lr=0.05)
+    losses = train(model, random_rows(model.inputs, 32), steps=25, optimizer="adagrad_lamb", lr=0.05)
     tables = [module for module in model.modules() if isinstance(module, EmbeddingTables) and len(module.tables)]
     assert all(module.gradients == "rows" for module in tables)
     assert all(table.grad is None for module in tables for table in module.tables)
@@ -211,12 +237,12 @@ def check_round_trip(name: str, inputs: ModelInputs = INPUTS, **settings: object
     assert again == described
     model = described.build()
     stir(model)
-    rows = random_rows(inputs)
-    model.train()(rows.ids, rows.floats)  # moves the running statistics of batch norms
+    rows = random_rows(model.inputs)
+    model.train()(*rows.given)  # moves the running statistics of batch norms
     loaded = again.build()
     loaded.load_state_dict(model.state_dict())
     with torch.no_grad():
-        assert torch.equal(model.eval()(rows.ids, rows.floats), loaded.eval()(rows.ids, rows.floats))
+        assert torch.equal(model.eval()(*rows.given), loaded.eval()(*rows.given))
 
 
 @torch.no_grad()

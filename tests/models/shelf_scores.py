@@ -4,18 +4,20 @@ As a program, for other instruction sets: `shelf_scores.py GIVEN FOUND` reads wh
 """
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.members import MemberScale
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
-from tests.models.shelf_helpers import Rows, random_rows
+from tests.models.shelf_helpers import Rows, random_rows, with_needed_lists
 
 NUM_ROWS = 300
 INPUTS = ModelInputs((5, 7, 4), 5, 3, user=EntityColumns(0, (0,), (0,)), item=EntityColumns(1, (1,), (3,)))
@@ -32,10 +34,12 @@ SETTINGS = {
     "qnn": {"embedding_dim": 3, "num_layers": 2, "num_rows": 3},
     "finalmlp": {"embedding_dim": 3},
     "autoint": {"embedding_dim": 6},
+    "din": {"embedding_dim": 3, "attention_layers": (9, 5), "layers": (50, 9)},
     "multi_task": {"embedding_dim": 3},
     "ple": {"embedding_dim": 3, "layers": (50, 9), "tower_layers": ()},
     "esmm": {"embedding_dim": 3, "layers": (50, 9)},
     "two_tower": {"layers": (50,), "vector_dim": 7},
+    "sasrec": {"dim": 6, "num_heads": 2, "length": 4},
     "mf": {"dim": 7},
     "ncf": {"gmf_dim": 7, "mlp_dim": 9, "layers": (50, 9), "context": "both", "context_dim": 3},
     "mrmn": {"dim": 7, "memory_slots": 6},
@@ -47,7 +51,7 @@ def spec_of(name: str) -> ModelSpec:
     inputs = INPUTS
     if model_class(name).single_output:
         inputs = ModelInputs(INPUTS.num_ids, INPUTS.num_floats, 1, INPUTS.user, INPUTS.item)
-    return ModelSpec(name, inputs, model_class(name).Settings(**SETTINGS.get(name, {})))
+    return ModelSpec(name, with_needed_lists(name, inputs), model_class(name).Settings(**SETTINGS.get(name, {})))
 
 
 def rows_of(name: str) -> Rows:
@@ -79,10 +83,16 @@ def shelf_model(name: str) -> Model:
 
 
 @torch.inference_mode()
-def outputs_of(model: Model, ids: Tensor, floats: Tensor, block_rows: int = NUM_ROWS) -> Tensor:
+def outputs_of(
+    model: Model, ids: Tensor, floats: Tensor, lists: Sequence[JaggedColumn] = (), block_rows: int = NUM_ROWS
+) -> Tensor:
     """Outputs [N, O], computed `block_rows` rows at a time."""
-    blocks = zip(ids.split(block_rows), floats.split(block_rows), strict=True)
-    return torch.cat([model(*block) for block in blocks])
+    found = []
+    for start in range(0, len(ids), block_rows):
+        stop = min(start + block_rows, len(ids))
+        own = [column.slice(start, stop) for column in lists]
+        found.append(model(ids[start:stop], floats[start:stop], *([own] if own else [])))
+    return torch.cat(found)
 
 
 def save_shelf(path: Path) -> None:
@@ -91,6 +101,7 @@ def save_shelf(path: Path) -> None:
     for name in MODELS:
         rows = rows_of(name)
         given[name] = {"weights": shelf_model(name).state_dict(), "ids": rows.ids, "floats": rows.floats}
+        given[name]["lists"] = [tuple(column[:2]) for column in rows.lists]
     torch.save(given, path)
 
 
@@ -99,7 +110,8 @@ def main(given: str, found: str) -> None:
     for name, of_model in torch.load(given).items():
         model = spec_of(name).build()
         model.load_state_dict(of_model["weights"])
-        outputs[name] = outputs_of(model.eval(), of_model["ids"], of_model["floats"])
+        lists = [JaggedColumn(*column) for column in of_model["lists"]]
+        outputs[name] = outputs_of(model.eval(), of_model["ids"], of_model["floats"], lists)
     torch.save({"capability": torch.backends.cpu.get_cpu_capability(), "outputs": outputs}, found)
 
 

@@ -46,19 +46,21 @@ def assert_same_scores(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rows_scores_are_the_same_alone_and_among_many(name, threads, monkeypatch):
     model, rows = shelf_model(name), rows_of(name)
-    whole = outputs_of(model, rows.ids, rows.floats)
+    whole = outputs_of(model, rows.ids, rows.floats, rows.lists)
     assert whole.shape == (NUM_ROWS, model.inputs.num_outputs)
     assert bool((whole.std(0) > 0.05).all())  # else a model that forgets its inputs would pass
     for block_rows in (1, 7, 128):
-        assert_same_scores(outputs_of(model, rows.ids, rows.floats, block_rows), whole)
+        assert_same_scores(outputs_of(model, rows.ids, rows.floats, rows.lists, block_rows), whole)
     order = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(3))
-    assert_same_scores(outputs_of(model, rows.ids[order], rows.floats[order]), whole[order])
+    part = rows.part(order)
+    assert_same_scores(outputs_of(model, part.ids, part.floats, part.lists), whole[order])
     words = torch.cat([rows.ids, rows.floats.view(torch.int32)], dim=1)  # ids and floats as views of packed rows
     num_ids = rows.ids.shape[1]
-    assert_same_scores(outputs_of(model, words[:, :num_ids], words[:, num_ids:].view(torch.float32)), whole)
+    views = words[:, :num_ids], words[:, num_ids:].view(torch.float32)
+    assert_same_scores(outputs_of(model, *views, rows.lists), whole)
     with monkeypatch.context() as patch:
         patch.setattr(Tensor, "float", Tensor.double)  # where a model turns half precision into float32
-        exact = outputs_of(copy.deepcopy(model).double(), rows.ids, rows.floats.double())
+        exact = outputs_of(copy.deepcopy(model).double(), rows.ids, rows.floats.double(), rows.lists)
     assert exact.dtype == torch.float64
     assert_same_scores(whole, exact)
 
@@ -73,7 +75,8 @@ def test_the_shelfs_scores_are_the_same_with_fewer_instructions(capability, tmp_
     assert there["capability"] == capability
     assert list(there["outputs"]) == list(MODELS)
     for name, outputs in there["outputs"].items():
-        assert_same_scores(outputs, outputs_of(shelf_model(name), rows_of(name).ids, rows_of(name).floats))
+        rows = rows_of(name)
+        assert_same_scores(outputs, outputs_of(shelf_model(name), rows.ids, rows.floats, rows.lists))
 
 
 def test_an_unknown_model_lists_those_there_are():

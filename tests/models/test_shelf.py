@@ -31,6 +31,7 @@ TWO_OUTPUTS = ModelInputs(INPUTS.num_ids, INPUTS.num_floats, 2)
 AUTOINT = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
 DCN = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
 DEEP = {"embedding_dim": 8, "layers": (32, 32), "dropout": 0.0}
+DIN = {"embedding_dim": 4, "attention_layers": (6,), "layers": (8,)}
 DLRM = {"embedding_dim": 8, "bottom_layers": (16,), "top_layers": (16,)}
 FCN = {"embedding_dim": 4, "exponential_layers": 2, "linear_layers": 2, "dropout": 0.0}
 FINALMLP = {"embedding_dim": 3, "first_layers": (6, 4), "second_layers": (8,), "num_heads": 2, "gate_layers": (12,)}
@@ -38,6 +39,7 @@ FINALMLP |= {"first_dropout": 0.0, "second_dropout": 0.0}
 FT = {"token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0}
 QNN = {"embedding_dim": 4, "num_layers": 2, "num_rows": 2, "num_heads": 2, "dropout": 0.0}
 REALMLP = {"layers": (7, 6), "dropout": 0.0}
+SASREC = {"dim": 4, "num_heads": 2, "length": 4, "dropout": 0.0}
 TABM = {"members": 3, "layers": (6, 5), "dropout": 0.0}
 TASKS = {"embedding_dim": 3, "layers": (6, 4), "tower_layers": (5,)}
 TOWERS = {"embedding_dim": 4, "layers": (16,), "vector_dim": 8, "top_layers": (8,), "log_q": False}
@@ -67,6 +69,8 @@ FORMS = [
     ("finalmlp", FINALMLP),
     ("autoint", AUTOINT),
     ("autoint", AUTOINT | {"layers": (6,)}),
+    ("din", DIN),
+    ("din", DIN | {"attention_norm": "softmax", "attention_activation": "dice", "dropout": 0.1}),
     ("ft_transformer", FT),
     ("tabm", TABM),
     ("tabm", TABM | {"form": "mini", "numeric": "periodic", "numeric_width": 3}),
@@ -76,6 +80,9 @@ FORMS = [
     ("multi_task", TASKS | {"structure": "shared_bottom"}),
     ("ple", TASKS | {"num_experts": 2, "num_shared": 3}),
     ("esmm", {"embedding_dim": 3, "layers": (6, 4)}),
+    ("sasrec", SASREC),
+    ("sasrec", SASREC | {"norm_first": False, "loss": "softmax", "log_q": False}),
+    ("sasrec", SASREC | {"num_blocks": 1, "hidden_dim": 6, "loss": "bce"}),
     ("mf", {"dim": 3}),
     ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5, 2), "context": "both", "context_dim": 2}),
 ]
@@ -92,6 +99,8 @@ def fits(name: str, settings: dict, inputs: ModelInputs) -> bool:
         return inputs.user is not None
     if name == "dlrm" and settings.get("interaction", "dot") == "dot":
         return bool(inputs.num_ids)  # floats alone are one vector, which has no pair
+    if model_class(name).needs_lists:
+        return bool(inputs.num_ids)  # whose vocabulary a list shares
     return bool(inputs.num_ids) or "crosses" not in settings
 
 

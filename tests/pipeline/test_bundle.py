@@ -18,7 +18,7 @@ from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.models.click.fm import FactorizationMachine
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
@@ -359,7 +359,8 @@ def test_scores_on_any_device_agree_with_the_cpu_and_do_not_depend_on_the_batch(
 def test_loading_draws_no_weights(kind, tmp_path):
     """R14: tables of a million ids were drawn at each load, minutes on a busy machine, to be overwritten."""
     entities = {"user": EntityColumns(0, (0,)), "item": EntityColumns(1, (1,))}
-    inputs = ModelInputs((9, 8, 7), 3, 2 if kind == "multi_task" else 1, **entities)
+    lists = (ListInputs(8, shares=1),) if model_class(kind).needs_lists else ()
+    inputs = ModelInputs((9, 8, 7), 3, 2 if kind == "multi_task" else 1, **entities, lists=lists)
     spec = ModelSpec(kind, inputs, model_class(kind).Settings())
     drawn, before = spec.build(), torch.get_rng_state()
     with AsAllocated():

@@ -303,7 +303,6 @@ def test_a_step_that_takes_no_lists_is_refused(encoded, tmp_path, settings, said
 
 def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encoded):
     trained = train(encoded, tmp_path / "work", epochs=1)
-    bundle = Bundle(encoded.preprocessor, trained.model, {"name": "lists"})
     batch = encoded.table("test").unpack(encoded.table("test").words)
     with pytest.raises(ModelError, match="2 list columns, found 0"):
         trained.model(batch.ids, batch.floats)

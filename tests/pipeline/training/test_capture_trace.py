@@ -225,7 +225,8 @@ def check(monkeypatch, case, tamper=lambda step: None):
 
 
 BUILDERS = {build: name for name, build in OPTIMIZERS.items()}  # two names of one are the same optimizer
-STEPPED = [name for name in MODELS if model_class(name).learns_by_steps]
+# A batch's lists have another size each time, so models that need some are not captured.
+STEPPED = [name for name in MODELS if model_class(name).learns_by_steps and not model_class(name).needs_lists]
 PAIRS = [(model, name, torch.float32) for model in STEPPED for name in BUILDERS.values()]
 PAIRS += [(model, name, torch.bfloat16) for model, name in zip(STEPPED, cycle(BUILDERS.values()))]
 
