@@ -26,7 +26,7 @@ from gigabatch.features.encoding.settings import CategorySettings, NumberSetting
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.exact.column_statistics import RobustScale, Scale
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
@@ -116,7 +116,7 @@ class Preprocessor:
         return (
             set(self.vocabularies) == set(self._owners)
             and set(self.fills) == continuous
-            and set(self.scales) == (continuous if self.settings.scale else set())
+            and set(self.scales) == {name for name in continuous if self.settings.number_settings(name).scale}
         )
 
     @property
@@ -223,8 +223,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If there are no rows, no statistics of the fit (as after an import), or labels that `fit` refuses; nothing
-            has changed then.
+            If there are no rows, no statistics of the fit (as after an import), labels that `fit` refuses, or with
+            `refresh_scales` a robust scale, whose quartiles follow from no statistics; nothing has changed then.
         """
         learned = self.learned
         new = self._statistics_of(parts, scheduler, "update with")
@@ -291,7 +291,8 @@ class Preprocessor:
             From when on a difference is flagged.
         refresh_scales
             Whether fills and scales become those of the table, for a model that is trained anew: medians within 1 % of
-            their value (`Fill.error`), the rest exactly. Which columns have an indicator stays.
+            their value (`Fill.error`), the rest exactly; median and quartiles of a robust scale exactly, by another
+            pass. Which columns have an indicator stays.
 
         Returns
         -------
@@ -324,7 +325,13 @@ class Preprocessor:
             name: grown_vocabulary(vocabulary, new.of_values(name), self.settings.category(name))
             for name, vocabulary in start.vocabularies.items()
         }
-        return self._grown(start, new, vocabularies, thresholds, refresh_scales)
+        robust = [name for name, scale in start.scales.items() if refresh_scales and isinstance(scale, RobustScale)]
+        exact = {}
+        if robust:  # their quartiles take a pass more than statistics do
+            operators: dict[tuple[str, str], FittedOperator] = {("float", name): self._filling(name) for name in robust}
+            fitted = self._states(operators, parts, scheduler, "grow by")
+            exact = {name: fitted["float", name] for name in robust}
+        return self._grown(start, new, vocabularies, thresholds, refresh_scales, exact)
 
     def grow_pack(
         self, parts: Sequence[Any], thresholds: Thresholds | None = None, refresh_scales: bool = False
@@ -505,7 +512,7 @@ class Preprocessor:
         chosen = self.settings.indicator
         never = chosen == "auto" and not self.schema.dtypes()[name].startswith("float")  # a null is an error there
         number = self.settings.number_settings(name)
-        return FillAndScale(name, "none" if never else chosen, self.settings.scale, number.bins, number.distinct)
+        return FillAndScale(name, "none" if never else chosen, number.scale, number.bins, number.distinct)
 
     def _keep(
         self,
@@ -532,8 +539,9 @@ class Preprocessor:
         vocabularies: dict[str, Vocabulary],
         thresholds: Thresholds | None,
         refresh_scales: bool = False,
+        robust: Mapping[str, FilledScale] = MappingProxyType({}),
     ) -> Churn:
-        after = grown(start, new, vocabularies, refresh_scales)
+        after = grown(start, new, vocabularies, refresh_scales, robust)
         report = self._churn(start, new, thresholds)
         if after is not start:
             self._become(after)
@@ -580,7 +588,7 @@ class Preprocessor:
         if name not in self.edges:
             return ()
         scale = self.scales.get(name, Scale(0.0, 1.0))  # changes no bit
-        values = (np.array(self.edges[name], np.float32).astype(np.float64) - scale.mean) / scale.std
+        values = scale.of(np.array(self.edges[name], np.float32).astype(np.float64))
         distinct = np.unique(values.astype(np.float32))
         return tuple(distinct.tolist()) if len(distinct) > 1 else ()
 
@@ -721,17 +729,11 @@ class Preprocessor:
         silent = [name for name, fill in self.fills.items() if fill.indicator and fill.silent]
         zeros = engine.arrays.zeros(len(frame), dtype="int32")  # the bits of 0.0
         copied += [IdWord(zeros, place[indicator_name(name)]) for name in silent]
-        floats = [
-            FloatWord(
-                frame[name],
-                fill.value,
-                self.scales[name].mean if name in self.scales else 0.0,
-                self.scales[name].std if name in self.scales else 0.0,
-                place[name],
-                place[indicator_name(name)] if name in loud else -1,
-            )
-            for name, fill in self.fills.items()
-        ]
+        floats = []
+        for name, fill in self.fills.items():
+            scale = self.scales.get(name, Scale(0.0, 0.0))  # a deviation of 0 leaves it unscaled
+            flag = place[indicator_name(name)] if name in loud else -1
+            floats.append(FloatWord(frame[name], fill.value, scale.mean, scale.std, place[name], flag, scale.clip))
         lists = self.schema.lists if targets else ()
         rows = engine.arrays.arange(len(frame), dtype="int32")
         copied += [IdWord(rows, len(words) + place) for place in range(len(lists))]

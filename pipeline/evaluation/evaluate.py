@@ -343,6 +343,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
         )
     for name, fill in preprocessor.fills.items():
         scale = preprocessor.scales.get(name)
+        scale = None if scale is None or scale.clip else scale  # a robust one has neither mean nor deviation
         found.append(
             {
                 "name": name,

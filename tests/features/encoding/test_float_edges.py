@@ -47,7 +47,7 @@ def test_edges_do_not_depend_on_partitions_and_words_not_on_edges():
     assert packed.edges == whole.edges
 
 
-@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("scale", [True, False, "robust"])
 def test_edges_are_values_as_a_row_gives_them(scale):
     frame = table()
     preprocessor = Preprocessor(SCHEMA, PreprocessorSettings(bins=8, scale=scale, columns={"age": {"bins": 20}})).fit(

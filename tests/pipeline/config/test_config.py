@@ -144,6 +144,12 @@ def test_single_columns_take_settings_of_categories_or_of_numbers(load):
     ).preprocess.columns
     assert (columns["price"], columns["age"]) == (NumberSettings(bins=16), NumberSettings(bins=9))
     assert columns["city"] == CategorySettings(min_count=3)
+    found = load("name: x\nrecipe: flights\npreprocess: {scale: robust, columns: {price: {scale: false}}}\n").preprocess
+    assert [found.number_settings(name).scale for name in ("price", "age")] == [False, "robust"]
+    with pytest.raises(ConfigError, match=r"preprocess\.columns\.price\.scale.*robust"):
+        load("name: x\nrecipe: flights\npreprocess: {columns: {price: {scale: robustly}}}\n")
+    with pytest.raises(ConfigError, match=r"preprocess\.scale.*robust"):
+        load("name: x\nrecipe: flights\npreprocess: {scale: robustly}\n")
     with pytest.raises(ConfigError, match=r"unknown key 'preprocess.columns.city.binz'.*bins"):
         load("name: x\nrecipe: flights\npreprocess: {columns: {city: {binz: 3}}}\n")
     with pytest.raises(ConfigError, match=r"unknown key 'preprocess.columns.city.bins'.*: max_size, min"):
