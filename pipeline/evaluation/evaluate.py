@@ -36,6 +36,7 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
+from gigabatch.pipeline.training.calibration import binary_places
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
@@ -61,12 +62,15 @@ class Evaluation:
         multiclass target, on the host or the table's device.
     uncalibrated
         Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty.
+    rates
+        With `train.prior`, CALIBRATION's metrics at two shares of label 1, as rows of a table; else empty.
     """
 
     metrics: dict[str, dict[str, float | None]]
     headline: dict[str, float | None]
     predictions: tuple[Tensor, ...]
     uncalibrated: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    rates: tuple[dict[str, Any], ...] = ()
 
 
 def evaluate(
@@ -77,6 +81,7 @@ def evaluate(
     bins: int = 15,
     ranks: Ranks | None = None,
     loss: TargetLoss | None = None,
+    prior_shift: float = 0.0,
 ) -> Evaluation:
     """Measure every metric of every target over a whole table, its rows by their weights where they have some.
 
@@ -96,6 +101,8 @@ def evaluate(
         Each computes the outputs of a part of the rows; the first alone gets metrics, the others none.
     loss
         That the model was trained with. Of a quantile, Poisson or Tweedie regression it has a metric of its own.
+    prior_shift
+        What `train.prior` has raised the binary target's logit by, for `rates`.
 
     Returns
     -------
@@ -141,6 +148,11 @@ def evaluate(
             for name, values in before.items()
             if "ece" in values
         }
+    rates: list[dict[str, Any]] = []
+    if prior_shift:
+        ((place, output),) = binary_places(schema.targets)
+        logits = model.in_target_units(outputs)[:, output]
+        rates = rates_of_label_1(logits, batch.targets[place].to(device), prior_shift, bins, weight)
     num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
     of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
@@ -148,7 +160,51 @@ def evaluate(
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
         has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
         headline[name] = float(np.mean(found)) if has_mean else None
-    return Evaluation(metrics, headline, predictions, uncalibrated)
+    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates))
+
+
+def rates_of_label_1(
+    logits: Tensor, labels: Tensor, prior_shift: float, bins: int, weight: Tensor | None = None
+) -> list[dict[str, Any]]:
+    """Log loss and ECE of a binary target at two shares of label 1, a row each: that of these rows, by probabilities
+    without the prior's shift, and that where the model serves, by those that it gives.
+
+    For the latter a row of label 0 counts exp(-shift) times: as many as were left out for each that was kept, so that
+    the rows stand for those where it serves (King and Zeng, Logistic Regression in Rare Events Data, 2001, section 4).
+
+    Parameters
+    ----------
+    logits
+        [N], as predicted, `prior_shift` in them.
+    labels
+        [N], 0 or 1.
+    prior_shift
+        As of `gigabatch.pipeline.training.calibration.prior_shift`.
+    bins
+        Of the calibration error.
+    weight
+        [N] or None.
+
+    Examples
+    --------
+    >>> logits = torch.full((4,), -math.log(9))  # .1, where half of these rows are 1
+    >>> found = rates_of_label_1(logits, torch.tensor([1.0, 1.0, 0.0, 0.0]), -math.log(9), bins=15)
+    >>> [(row["share of label 1"], row["logloss"]) for row in found]  # log 2, and the entropy of .1
+    [(0.5, 0.6931), (0.1, 0.3251)]
+    """
+    mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
+    kept = mass * torch.where(labels > 0, 1.0, math.exp(-prior_shift))
+    found = []
+    for at, own, given in (("these rows", mass, logits.double() - prior_shift), ("serving", kept, logits.double())):
+        chances = torch.sigmoid(given)
+        values = {
+            "share of label 1": (own * labels).sum() / own.sum(),
+            "logloss": log_loss(chances, labels, own),
+            "ece": expected_calibration_error(chances, labels, bins, own),
+        }
+        numbers = {name: float(value) for name, value in values.items()}
+        found.append({"at": at} | {name: None if math.isnan(value) else value for name, value in numbers.items()})
+    return found
 
 
 def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False, place: int = 0) -> str:

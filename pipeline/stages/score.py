@@ -69,6 +69,7 @@ def evaluate_run(
         "targets": found.metrics,
         "warnings": results["warnings"],
         "calibration": results["calibration"],
+        "rates": results["rates"],
         "members": results["members"],
         "baselines": results["baselines"],
         "ranking": results["ranking"],

@@ -107,6 +107,8 @@ class Trained:
         Of `rows`, those up to the checkpoint that this process went on from, and the seconds that they took.
     record
         The optimizer's state at the step of these weights, for a training that goes on from here.
+    prior_shift
+        What `train.prior` raises the binary target's logit by.
     """
 
     model: Model
@@ -118,6 +120,7 @@ class Trained:
     earlier_rows: int = 0
     earlier_seconds: float = 0.0
     record: TrainingRecord = field(default_factory=TrainingRecord)
+    prior_shift: float = 0.0
 
 
 def train_model(
@@ -365,7 +368,7 @@ def train_model(
     call(callbacks, "end", done.curve, model, device=losses.device)
     rows = done.step * batch_size
     skipped = done.skipped_steps
-    return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record)
+    return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record, shift)
 
 
 def refuse_steps(
@@ -419,7 +422,7 @@ def fitted_at_once(
     call(callbacks, "epoch", curve, model, device=torch.device(device))
     calibrate(model, valid_table, whole.calibration, shift, device)
     call(callbacks, "end", curve, model, device=torch.device(device))
-    return Trained(model, curve, best_epoch=0, steps=0, rows=len(train))
+    return Trained(model, curve, best_epoch=0, steps=0, rows=len(train), prior_shift=shift)
 
 
 def prepared_loss(
