@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +47,8 @@ from gigabatch.features.refit.update import Learned, Version, checksum, grown, g
 from gigabatch.features.schema import LARGEST_WEIGHT, IdColumn, IdList, Schema, Target, TensorSchema, indicator_name
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
+
+log = logging.getLogger(__name__)
 
 # A categorical column's state, and a pair (codes, ids by code) for each frame.
 CodedFit = tuple[FittedCategory, list[tuple[Any, Any]]]
@@ -531,6 +534,7 @@ class Preprocessor:
             list_owners(self.schema),
         )
         self.version = Version(rows=(self.statistics.rows,))
+        self._warn_of_merged_edges()
 
     def _grown(
         self,
@@ -554,6 +558,19 @@ class Preprocessor:
     def _become(self, learned: Learned) -> None:
         self.vocabularies, self.fills, self.scales = learned.vocabularies, learned.fills, learned.scales
         self.statistics, self.version = learned.statistics, learned.version
+        self._warn_of_merged_edges()
+
+    def _warn_of_merged_edges(self) -> None:
+        """Where an outlier stretches a scale, edges may fall on one float32 value, and their bins are no more."""
+        for name, edges in self.edges.items():
+            left = len(self._scaled_edges(name))
+            if left * 2 < len(edges):
+                log.warning(
+                    "column %r: scaled by mean %.6g and deviation %.6g, %d of its %d edges of bins are left, as the "
+                    "others are equal in float32. Set preprocess.columns.%s.scale=robust, which outliers do not "
+                    "stretch, or clip the column.",
+                    name, self.scales[name].mean, self.scales[name].std, left, len(edges), name,
+                )  # fmt: skip
 
     @property
     def tensor_schema(self) -> TensorSchema:
