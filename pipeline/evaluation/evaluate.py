@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.metrics.pointwise import (
     accuracy,
+    average_precision,
     calibration_curve,
     expected_calibration_error,
     log_loss,
@@ -62,6 +64,8 @@ class Evaluation:
         multiclass target, on the host or the table's device.
     uncalibrated
         Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty.
+    multilabel
+        Of each multilabel target a row of `multilabel_metrics`.
     rates
         With `train.prior`, CALIBRATION's metrics at two shares of label 1, as rows of a table; else empty.
     """
@@ -71,6 +75,7 @@ class Evaluation:
     predictions: tuple[Tensor, ...]
     uncalibrated: dict[str, dict[str, float | None]] = field(default_factory=dict)
     rates: tuple[dict[str, Any], ...] = ()
+    multilabel: tuple[dict[str, Any], ...] = ()
 
 
 def evaluate(
@@ -160,7 +165,57 @@ def evaluate(
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
         has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
         headline[name] = float(np.mean(found)) if has_mean else None
-    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates))
+    groups = multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], weight)
+    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates), tuple(groups))
+
+
+def multilabel_metrics(
+    targets: Sequence[Target], predictions: Sequence[Tensor], labels: Sequence[Tensor], weight: Tensor | None = None
+) -> list[dict[str, Any]]:
+    """Metrics of the labels of each multilabel target together, a row each.
+
+    Macro is the mean of the labels' own, micro that of all pairs of row and label as one list. Labels of one class have
+    no AUC, and those without a 1 no average precision: macro leaves these out, `undefined` says how many there are.
+
+    Parameters
+    ----------
+    targets
+        Of a schema; those of one `label_of` belong together.
+    predictions
+        A [N] of chances for each binary target, anything for others.
+    labels
+        As many, [N] of 0 and 1.
+    weight
+        [N] or None.
+
+    Examples
+    --------
+    >>> tags = [Target(name, "binary", label_of="tags") for name in ("red", "new")]
+    >>> chances = [torch.tensor([0.9, 0.2, 0.4]), torch.tensor([0.1, 0.3, 0.2])]
+    >>> (found,) = multilabel_metrics(tags, chances, [torch.tensor([1.0, 0, 0]), torch.tensor([0.0, 0, 1])])
+    >>> found["target"], found["labels"], found["macro auc"], found["micro auc"]
+    ('tags', 2, 0.75, 0.75)
+    """
+    found = []
+    for name in dict.fromkeys(target.label_of for target in targets if target.label_of):
+        places = [place for place, target in enumerate(targets) if target.label_of == name]
+        own = [(predictions[place], labels[place], weight) for place in places]
+        together = (
+            torch.cat([part[0] for part in own]),
+            torch.cat([part[1] for part in own]),
+            None if weight is None else weight.repeat(len(own)),
+        )
+        areas, precisions = ([float(metric(*part)) for part in own] for metric in (roc_auc, average_precision))
+        known, rising = ([value for value in values if not math.isnan(value)] for values in (areas, precisions))
+        micro = {"micro auc": float(roc_auc(*together)), "micro ap": float(average_precision(*together))}
+        values: dict[str, Any] = {
+            "macro auc": float(np.mean(known)) if known else None,
+            "macro ap": float(np.mean(rising)) if rising else None,
+            **{key: None if math.isnan(value) else value for key, value in micro.items()},
+            "logloss": float(np.mean([float(log_loss(*part)) for part in own])),
+        }
+        found.append({"target": name, "labels": len(own)} | values | {"undefined": len(own) - len(known)})
+    return found
 
 
 def rates_of_label_1(

@@ -51,6 +51,7 @@ SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
 CALIBRATION_TITLE = "Calibration (fitted on valid, so the other splits judge)"
+MULTILABEL_TITLE = "Labels of each multilabel target together (macro: mean of labels; micro: all as one list)"
 RATES_TITLE = (
     "Log loss and ECE by the share of label 1 (train.prior): of these rows without it, and as where the model serves; "
     "those above are of probabilities for serving on these rows"
@@ -134,6 +135,8 @@ def evaluation_parts(
         yield summary["members"], MEMBERS_TITLE
     if summary.get("calibration"):
         yield summary["calibration"], CALIBRATION_TITLE
+    if summary.get("multilabel"):
+        yield summary["multilabel"], MULTILABEL_TITLE
     if summary.get("rates"):
         yield summary["rates"], RATES_TITLE
     compared = summary.get("baselines")
@@ -314,6 +317,7 @@ def evaluate_bundle(
         "baselines": compared,
         "warnings": warnings,
         "calibration": calibration_rows(found),
+        "multilabel": [{"split": split} | row for split, evaluation in found.items() for row in evaluation.multilabel],
         "rates": [{"split": split} | row for split, evaluation in found.items() for row in evaluation.rates],
         "members": members,
         "ranking": ranking,
@@ -410,6 +414,7 @@ def summarise(
         "baselines": results["baselines"],
         "calibration": results["calibration"],
         "rates": results["rates"],
+        "multilabel": results["multilabel"],
         "members": results["members"],
         "ensemble": data.stages["train"].manifest.get("ensemble"),
         "ranking": results["ranking"],
@@ -495,6 +500,10 @@ def evaluation_report(
         if row["split"] == split:
             values = ", ".join(f"{name} {format_value(value)}" for name, value in row.items() if name not in CALIBRATED)
             notes.append(f"Calibrated by the valid split; {row['target']} on {split}: {values}.")
+    for row in results["multilabel"]:
+        if row["split"] == split:
+            values = ", ".join(f"{name} {format_value(row[name])}" for name in row if name not in CALIBRATED)
+            notes.append(f"All labels of {row['target']} on {split}: {values}.")
     for row in results["rates"]:
         if row["split"] == split:
             values = ", ".join(f"{name} {format_value(row[name])}" for name in row if name not in ("split", "at"))

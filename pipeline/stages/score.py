@@ -70,6 +70,7 @@ def evaluate_run(
         "warnings": results["warnings"],
         "calibration": results["calibration"],
         "rates": results["rates"],
+        "multilabel": results["multilabel"],
         "members": results["members"],
         "baselines": results["baselines"],
         "ranking": results["ranking"],

@@ -23,6 +23,7 @@ from gigabatch.features.recipes.table.labels import (
     require_filled,
     row_labels,
     target_settings,
+    with_labels,
 )
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
@@ -56,7 +57,8 @@ class TableSettings:
     continuous
         Names of columns of numbers, read as float32.
     targets
-        `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
+        `{name: {task: binary | multiclass | regression}}`, or `{name: {task: multilabel, columns: [a, b]}}` for binary
+        targets a and b that are evaluated together too. A binary label is 0 or 1, or any two values of which
         `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are
         text.
     drop_null_targets
@@ -162,6 +164,7 @@ class TableSettings:
                 raise DataError(f"table: categorical column {name!r} has type {dtype!r}. Known: string, int64.")
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
+        object.__setattr__(self, "targets", with_labels(self.targets))
         target_settings(self.targets)
         self._check_row_number()
         self._check_schema()
