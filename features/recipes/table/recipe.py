@@ -9,6 +9,7 @@ from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.times import is_calendar, moments
+from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
@@ -457,6 +458,10 @@ class TableRecipe(Recipe):
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
                 require_filled(frame[name], pattern)
+        for column in chosen.list_columns:
+            if column.weights is not None:
+                rows = engine_of(frame).to_pandas(frame[[ROW]])[ROW].to_numpy()
+                require_list_weights(frame, column, f"input {pattern}", rows)  # later, rows are counted within a split
         weight = frame[chosen.weight] if chosen.weight else None
         if weight is not None and not bool(((weight >= 0) & (weight <= LARGEST_WEIGHT)).all()):
             raise DataError(
