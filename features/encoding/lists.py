@@ -79,10 +79,10 @@ def known_entries(
     if values is not None and not np.isfinite(values).all():
         place = int(np.argmin(np.isfinite(values)))
         first_bad = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
-        row = first_bad if rows is None else int(rows[first_bad])
+        number = first_bad if rows is None else int(rows[first_bad])
         raise DataError(
             f"{where}: the weights {column.weights!r} of list column {column.name!r} hold a null, NaN or infinity in "
-            f"row {row}. Give every element a finite weight, or take the element out."
+            f"row {number}. Give every element a finite weight, or take the element out."
         )
     return KnownEntries(entries.reset_index(drop=True), lengths, values)
 

@@ -161,7 +161,7 @@ def test_single_columns_take_settings_of_categories_or_of_numbers(load):
     [
         ("price: {bins: 1}", r"preprocess\.columns\.price: .*2 to 1024; found 1"),
         ("price: {bins: 4.5}", r"preprocess\.columns\.price\.bins: .*4\.5"),
-        ("price: {bins: null}", r"preprocess\.columns\.price\.bins: .*None"),
+        ("price: {bins: null, scale: 2}", r"preprocess\.columns\.price\.scale\..*found 2"),
         ("city: {min_count: 0}", r"preprocess\.columns\.city: .*min_count must be at least 1"),
         ("city: {min_count: two}", r"preprocess\.columns\.city\.min_count: .*'two'"),
         ("price: 4", r"preprocess\.columns\.price: expected keys and values, found int"),
