@@ -90,6 +90,8 @@ class Target:
         For multiclass, the names of the codes 0, 1, ... for reports and predictions.
     quantiles
         For regression, which quantiles are predicted in place of one value: rising shares in (0, 1), one an output.
+    label_of
+        For binary, the multilabel target that it is one of the labels of; empty for a target of its own.
 
     Raises
     ------
@@ -108,6 +110,7 @@ class Target:
     num_outputs: int = 1
     classes: tuple[str, ...] = ()
     quantiles: tuple[float, ...] = ()
+    label_of: str = ""
 
     def __post_init__(self) -> None:
         for name in ("classes", "quantiles"):
@@ -121,6 +124,11 @@ class Target:
             raise DataError(f"target {self.name!r}: class(es) {', '.join(map(repr, twice))} are there twice.")
         if self.task not in TASKS:
             raise DataError(f"target {self.name!r}: unknown task {self.task!r}. Known: {', '.join(TASKS)}.")
+        if not isinstance(self.label_of, str) or (self.label_of and self.task != "binary"):
+            raise DataError(
+                f"target {self.name!r}: label_of names a multilabel target, whose labels are binary; found "
+                f"{self.label_of!r} of a {self.task} one."
+            )
         if self.quantiles:
             self._check_quantiles()
         elif self.task != "multiclass" and self.num_outputs != 1:
@@ -492,11 +500,12 @@ class TensorSchema:
 
 
 def _plain(schema: "Schema | TensorSchema") -> dict[str, Any]:
-    """The schema as JSON types, as it was written before there were quantiles and lists where it has none."""
+    """The schema as JSON types, as it was written before there were quantiles, labels and lists where it has none."""
     raw = asdict(schema)
     for target in raw["targets"]:
-        if not target["quantiles"]:
-            del target["quantiles"]
+        for name in ("quantiles", "label_of"):
+            if not target[name]:
+                del target[name]
     if not schema.lists:
         del raw["lists"]
     return raw

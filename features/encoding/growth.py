@@ -80,7 +80,7 @@ def changed_settings(
     if layouts is not None and new.indicator != "auto" and (new.indicator == "none") in flags:
         yield f"preprocess.indicator is {new.indicator}, which the import's columns do not have (auto takes them)"
     if old.scale != new.scale:
-        yield f"preprocess.scale is {str(new.scale).lower()}, not {str(old.scale).lower()}"
+        yield f"preprocess.scale is {_text(new.scale)}, not {_text(old.scale)}"
     for name in (*schema.names("categorical"), *(column.name for column in schema.lists if column.shares is None)):
         before, after = (settings.category_settings(name) for settings in (old, new))
         for item in fields(CategorySettings):
@@ -89,12 +89,14 @@ def changed_settings(
                 was = layouts[name].buckets if item.name == "oov_buckets" and name in layouts else now
             if was != now:
                 yield f"{item.name} of {name!r} is {_text(now)}, not {_text(was)}"
-    for name in schema.names("continuous") if layouts is None else ():  # an import has no bins, whatever is asked
+    for name in schema.names("continuous"):
         number, before_number = new.number_settings(name), old.number_settings(name)
         for key, given in asdict(number).items():
-            if given != getattr(before_number, key):
-                yield f"{key} of {name!r} is {given}, not {getattr(before_number, key)}"
+            said = (number.scale, before_number.scale) == (new.scale, old.scale)  # above, of all columns
+            skipped = said if key == "scale" else layouts is not None  # an import has no bins, whatever is asked
+            if given != getattr(before_number, key) and not skipped:
+                yield f"{key} of {name!r} is {_text(given)}, not {_text(getattr(before_number, key))}"
 
 
-def _text(value: int | None) -> str:
-    return "null" if value is None else str(value)
+def _text(value: bool | int | str | None) -> str:
+    return "null" if value is None else str(value).lower()

@@ -39,22 +39,33 @@ class KnownEntries(NamedTuple):
     weights: np.ndarray | None
 
 
-def known_entries(frame: Any, column: ListColumn, weights: bool = True) -> KnownEntries:
+def require_list_weights(frame: Any, column: ListColumn, where: str, rows: Any) -> None:
+    """Raise `DataError` where weights of a list column cannot be, as `known_entries` does, with the row's number.
+
+    where: the input, which the error begins with. rows: [N] ints, the number of each row in it.
+    """
+    known_entries(frame, column, where=where, rows=rows)
+
+
+def known_entries(
+    frame: Any, column: ListColumn, weights: bool = True, where: str = WHERE, rows: Any = None
+) -> KnownEntries:
     """The elements of each row's list that are not null, the last `max_length` of them.
 
-    frame: has the column's `columns`, of the types of `ListColumn.dtypes`. weights: whether to take them too.
+    frame: has the column's `columns`, of the types of `ListColumn.dtypes`. weights: whether to take them too. where,
+    rows: what an error begins with, and the numbers by which it names rows; None for their places in the frame.
     Errors (`DataError`): a frame of cuDF; weights of another length than their list; a weight of a known element that
     is null, NaN or infinite.
     """
     if engine_of(frame).NAME != "pandas":
         raise DataError(
-            f"{WHERE}: list column {column.name!r} is encoded by the pandas engine alone so far. Set engine: pandas; "
+            f"{where}: list column {column.name!r} is encoded by the pandas engine alone so far. Set engine: pandas; "
             "the rest of the run may be on the GPU."
         )
-    entries, lengths = list_entries(frame[column.name], f"{WHERE}, list column {column.name!r}")
+    entries, lengths = list_entries(frame[column.name], f"{where}, list column {column.name!r}")
     values = None
     if column.weights is not None and weights:
-        values = _weights(frame, column, lengths)
+        values = _weights(frame, column, lengths, where, rows)
     known = entries.notna().to_numpy(dtype=bool)
     if not known.all():
         row = np.repeat(np.arange(len(lengths)), lengths)
@@ -68,19 +79,21 @@ def known_entries(frame: Any, column: ListColumn, weights: bool = True) -> Known
     if values is not None and not np.isfinite(values).all():
         place = int(np.argmin(np.isfinite(values)))
         first_bad = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        number = first_bad if rows is None else int(rows[first_bad])
         raise DataError(
-            f"{WHERE}: the weights {column.weights!r} of list column {column.name!r} hold a null, NaN or infinity in "
-            f"row {first_bad}. Give every element a finite weight, or take the element out."
+            f"{where}: the weights {column.weights!r} of list column {column.name!r} hold a null, NaN or infinity in "
+            f"row {number}. Give every element a finite weight, or take the element out."
         )
     return KnownEntries(entries.reset_index(drop=True), lengths, values)
 
 
-def _weights(frame: Any, column: ListColumn, lengths: np.ndarray) -> np.ndarray:
-    found, own = list_entries(frame[column.weights], f"{WHERE}, weights {column.weights!r}")
+def _weights(frame: Any, column: ListColumn, lengths: np.ndarray, where: str, rows: Any) -> np.ndarray:
+    found, own = list_entries(frame[column.weights], f"{where}, weights {column.weights!r}")
     if not np.array_equal(own, lengths):
         row = int(np.argmax(own != lengths))
         raise DataError(
-            f"{WHERE}: row {row} has {lengths[row]} elements in list column {column.name!r} and {own[row]} weights in "
+            f"{where}: row {row if rows is None else int(rows[row])} has {lengths[row]} elements in list column "
+            f"{column.name!r} and {own[row]} weights in "
             f"{column.weights!r}. Every element has one weight."
         )
     return found.to_numpy(dtype=np.float32, na_value=np.nan) if len(found) else np.zeros(0, np.float32)

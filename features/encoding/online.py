@@ -104,6 +104,9 @@ class OnlineTransformer:
             self._fills = np.array([fill.value for fill in fills], np.float64).astype(np.float32)
         self._means = np.array([scale.mean for scale in scales], np.float64)
         self._stds = np.array([scale.std for scale in scales], np.float64)
+        # What bounds a column, endless where nothing does, which changes no bit; None where nothing bounds any.
+        clips = np.array([scale.clip or np.inf for scale in scales], np.float64)
+        self._clips = clips if np.isfinite(clips).any() else None
         self._indicated = np.array([i for i, fill in enumerate(fills) if fill.indicator], np.intp)
         self._loud = np.array([not fill.silent for fill in fills if fill.indicator], bool)
 
@@ -222,10 +225,11 @@ class OnlineTransformer:
             cells = [tuple([n.cast(cell) for n, cell in zip(self._numbers, row, strict=True)]) for row in cells]
         wide = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * width).reshape(len(cells), width)
         out = np.empty((len(cells), width + len(self._indicated)), np.float32)
-        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
+        with np.errstate(over="ignore", invalid="ignore"):  # what leaves float32 is refused by name below
             single = wide.astype(np.float32)
             null = np.isnan(single)
-            out[:, :width] = (np.where(null, self._fills, single) - self._means) / self._stds
+            scaled = (np.where(null, self._fills, single) - self._means) / self._stds
+            out[:, :width] = scaled if self._clips is None else scaled / np.sqrt(1 + (scaled / self._clips) ** 2)
         out[:, width:] = null[:, self._indicated] & self._loud
         finite = np.isfinite(out)
         if not finite.all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from gigabatch.features.encoding.settings import CategorySettings, NumberSetting
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.exact.column_statistics import RobustScale, Scale
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
@@ -46,6 +47,8 @@ from gigabatch.features.refit.update import Learned, Version, checksum, grown, g
 from gigabatch.features.schema import LARGEST_WEIGHT, IdColumn, IdList, Schema, Target, TensorSchema, indicator_name
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
+
+log = logging.getLogger(__name__)
 
 # A categorical column's state, and a pair (codes, ids by code) for each frame.
 CodedFit = tuple[FittedCategory, list[tuple[Any, Any]]]
@@ -116,7 +119,7 @@ class Preprocessor:
         return (
             set(self.vocabularies) == set(self._owners)
             and set(self.fills) == continuous
-            and set(self.scales) == (continuous if self.settings.scale else set())
+            and set(self.scales) == {name for name in continuous if self.settings.number_settings(name).scale}
         )
 
     @property
@@ -223,8 +226,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If there are no rows, no statistics of the fit (as after an import), or labels that `fit` refuses; nothing
-            has changed then.
+            If there are no rows, no statistics of the fit (as after an import), labels that `fit` refuses, or with
+            `refresh_scales` a robust scale, whose quartiles follow from no statistics; nothing has changed then.
         """
         learned = self.learned
         new = self._statistics_of(parts, scheduler, "update with")
@@ -291,7 +294,8 @@ class Preprocessor:
             From when on a difference is flagged.
         refresh_scales
             Whether fills and scales become those of the table, for a model that is trained anew: medians within 1 % of
-            their value (`Fill.error`), the rest exactly. Which columns have an indicator stays.
+            their value (`Fill.error`), the rest exactly; median and quartiles of a robust scale exactly, by another
+            pass. Which columns have an indicator stays.
 
         Returns
         -------
@@ -324,7 +328,13 @@ class Preprocessor:
             name: grown_vocabulary(vocabulary, new.of_values(name), self.settings.category(name))
             for name, vocabulary in start.vocabularies.items()
         }
-        return self._grown(start, new, vocabularies, thresholds, refresh_scales)
+        robust = [name for name, scale in start.scales.items() if refresh_scales and isinstance(scale, RobustScale)]
+        exact = {}
+        if robust:  # their quartiles take a pass more than statistics do
+            operators: dict[tuple[str, str], FittedOperator] = {("float", name): self._filling(name) for name in robust}
+            fitted = self._states(operators, parts, scheduler, "grow by")
+            exact = {name: fitted["float", name] for name in robust}
+        return self._grown(start, new, vocabularies, thresholds, refresh_scales, exact)
 
     def grow_pack(
         self, parts: Sequence[Any], thresholds: Thresholds | None = None, refresh_scales: bool = False
@@ -505,7 +515,7 @@ class Preprocessor:
         chosen = self.settings.indicator
         never = chosen == "auto" and not self.schema.dtypes()[name].startswith("float")  # a null is an error there
         number = self.settings.number_settings(name)
-        return FillAndScale(name, "none" if never else chosen, self.settings.scale, number.bins, number.distinct)
+        return FillAndScale(name, "none" if never else chosen, number.scale, number.bins, number.distinct)
 
     def _keep(
         self,
@@ -524,6 +534,7 @@ class Preprocessor:
             list_owners(self.schema),
         )
         self.version = Version(rows=(self.statistics.rows,))
+        self._warn_of_merged_edges()
 
     def _grown(
         self,
@@ -532,8 +543,9 @@ class Preprocessor:
         vocabularies: dict[str, Vocabulary],
         thresholds: Thresholds | None,
         refresh_scales: bool = False,
+        robust: Mapping[str, FilledScale] = MappingProxyType({}),
     ) -> Churn:
-        after = grown(start, new, vocabularies, refresh_scales)
+        after = grown(start, new, vocabularies, refresh_scales, robust)
         report = self._churn(start, new, thresholds)
         if after is not start:
             self._become(after)
@@ -546,6 +558,19 @@ class Preprocessor:
     def _become(self, learned: Learned) -> None:
         self.vocabularies, self.fills, self.scales = learned.vocabularies, learned.fills, learned.scales
         self.statistics, self.version = learned.statistics, learned.version
+        self._warn_of_merged_edges()
+
+    def _warn_of_merged_edges(self) -> None:
+        """Where an outlier stretches a scale, edges may fall on one float32 value, and their bins are no more."""
+        for name, edges in self.edges.items():
+            left = len(self._scaled_edges(name))
+            if left * 2 < len(edges):
+                log.warning(
+                    "column %r: scaled by mean %.6g and deviation %.6g, %d of its %d edges of bins are left, as the "
+                    "others are equal in float32. Set preprocess.columns.%s.scale=robust, which outliers do not "
+                    "stretch, or clip the column.",
+                    name, self.scales[name].mean, self.scales[name].std, left, len(edges), name,
+                )  # fmt: skip
 
     @property
     def tensor_schema(self) -> TensorSchema:
@@ -580,7 +605,7 @@ class Preprocessor:
         if name not in self.edges:
             return ()
         scale = self.scales.get(name, Scale(0.0, 1.0))  # changes no bit
-        values = (np.array(self.edges[name], np.float32).astype(np.float64) - scale.mean) / scale.std
+        values = scale.of(np.array(self.edges[name], np.float32).astype(np.float64))
         distinct = np.unique(values.astype(np.float32))
         return tuple(distinct.tolist()) if len(distinct) > 1 else ()
 
@@ -721,17 +746,11 @@ class Preprocessor:
         silent = [name for name, fill in self.fills.items() if fill.indicator and fill.silent]
         zeros = engine.arrays.zeros(len(frame), dtype="int32")  # the bits of 0.0
         copied += [IdWord(zeros, place[indicator_name(name)]) for name in silent]
-        floats = [
-            FloatWord(
-                frame[name],
-                fill.value,
-                self.scales[name].mean if name in self.scales else 0.0,
-                self.scales[name].std if name in self.scales else 0.0,
-                place[name],
-                place[indicator_name(name)] if name in loud else -1,
-            )
-            for name, fill in self.fills.items()
-        ]
+        floats = []
+        for name, fill in self.fills.items():
+            scale = self.scales.get(name, Scale(0.0, 0.0))  # a deviation of 0 leaves it unscaled
+            flag = place[indicator_name(name)] if name in loud else -1
+            floats.append(FloatWord(frame[name], fill.value, scale.mean, scale.std, place[name], flag, scale.clip))
         lists = self.schema.lists if targets else ()
         rows = engine.arrays.arange(len(frame), dtype="int32")
         copied += [IdWord(rows, len(words) + place) for place in range(len(lists))]

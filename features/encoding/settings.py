@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.setting_checks import INDICATORS, require_counts
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BINS = 48  # as many as `rtdl_num_embeddings` takes
 DISTINCT = 256  # LightGBM tells up to 255 values apart
 MOST_BINS = 1024
+ScaleKind = bool | Literal["robust"]
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,37 @@ class NumberSettings:
     Parameters
     ----------
     bins
-        Quantile bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`.
+        Quantile bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`; None: as of all columns.
     distinct
-        Where the train split has at most so many values, each is an edge instead.
+        Where the train split has at most so many values, each is an edge instead; None: as of all columns, but 0 where
+        `bins` is given, as who sets the bins of a column means them.
+    scale
+        As of `PreprocessorSettings`; None: as of all columns.
     """
 
-    bins: int = BINS
-    distinct: int = 0  # who sets the bins of a column means them
+    bins: int | None = None
+    distinct: int | None = None
+    scale: ScaleKind | None = None
 
     def __post_init__(self) -> None:
-        require_bins(self.bins, self.distinct)
+        require_bins(*(0 if given is None else given for given in (self.bins, self.distinct)))
+        if self.scale is not None:
+            require_scale(self.scale)
+
+
+@dataclass(frozen=True)
+class NumberEncoding:
+    """What `NumberSettings` and those of all columns say together of one continuous column."""
+
+    bins: int
+    distinct: int
+    scale: ScaleKind
+
+
+def require_scale(scale: object) -> None:
+    """Raise `DataError` for what is no kind of scale."""
+    if not (isinstance(scale, bool) or scale == "robust"):
+        raise DataError(f"preprocess.scale: expected true, false or robust, found {scale!r}.")
 
 
 def require_bins(bins: object, distinct: object = 0) -> None:
@@ -83,14 +105,16 @@ class PreprocessorSettings:
     min_count, max_size, oov_buckets
         Of every categorical column that `columns` does not name; see `CategorySettings`.
     columns
-        Settings of single columns, by name: `CategorySettings` of categorical ones, `NumberSettings` (bins) of
-        continuous ones.
+        Settings of single columns, by name: `CategorySettings` of categorical ones, `NumberSettings` (bins, distinct,
+        scale) of continuous ones.
     indicator
         Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` those of a type
         that can hold nulls (float32, float64), `all` or `none`. With `auto` the column of one that holds no null in the
         train split stays 0: the model, which has never seen a 1, is not given one.
     scale
-        Whether continuous columns become z-scores (mean 0 and standard deviation 1 on the train split).
+        Whether continuous columns become z-scores (mean 0 and standard deviation 1 on the train split). `robust`: the
+        median is taken off and the range between the quartiles divided by, whatever lies beyond them, and a scaled
+        value x becomes x / sqrt(1 + (x / 3)^2), which no outlier leaves (`RobustScale`). Nulls do not count for it.
     bins
         Quantile bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
         (`model.numeric`); 0 for none. A packed row is the same with and without.
@@ -118,7 +142,7 @@ class PreprocessorSettings:
     oov_buckets: int = 1
     columns: Mapping[str, CategorySettings | NumberSettings] = field(default_factory=dict)
     indicator: str = "auto"
-    scale: bool = True
+    scale: ScaleKind = True
     bins: int = BINS
     distinct: int = DISTINCT
 
@@ -129,8 +153,7 @@ class PreprocessorSettings:
         object.__setattr__(self, "columns", known)
         if self.indicator not in INDICATORS:
             raise DataError(f"preprocess.indicator: unknown value {self.indicator!r}. Known: {', '.join(INDICATORS)}.")
-        if not isinstance(self.scale, bool):
-            raise DataError(f"preprocess.scale: expected true or false, found {self.scale!r}.")
+        require_scale(self.scale)
         CategorySettings(self.min_count, self.max_size, self.oov_buckets)
         require_bins(self.bins, self.distinct)
 
@@ -145,10 +168,15 @@ class PreprocessorSettings:
         """The operator of the categorical column of that name."""
         return self.category_settings(name).operator(name)
 
-    def number_settings(self, name: str) -> NumberSettings:
+    def number_settings(self, name: str) -> NumberEncoding:
         """Of the continuous column of that name."""
         found = self.columns.get(name)
-        return found if isinstance(found, NumberSettings) else NumberSettings(self.bins, self.distinct)
+        own = found if isinstance(found, NumberSettings) else NumberSettings()
+        distinct = own.distinct
+        if distinct is None:
+            distinct = self.distinct if own.bins is None else 0
+        scale = self.scale if own.scale is None else own.scale
+        return NumberEncoding(self.bins if own.bins is None else own.bins, distinct, scale)
 
 
 def _column_settings(column: str, given: object) -> CategorySettings | NumberSettings:
@@ -160,13 +188,13 @@ def _column_settings(column: str, given: object) -> CategorySettings | NumberSet
     known = [item.name for item in fields(CategorySettings)]
     if not isinstance(given, Mapping):
         raise DataError(
-            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins and "
-            "distinct."
+            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins, "
+            "distinct and scale."
         )
     unknown = [str(key) for key in given if key not in known]
     if unknown:
         raise DataError(
             f"preprocess.columns.{column}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)} of a "
-            "categorical column; bins and distinct of a continuous one."
+            "categorical column; bins, distinct and scale of a continuous one."
         )
     return CategorySettings(**given)

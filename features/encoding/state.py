@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import UNREADABLE, DataError
-from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.exact.column_statistics import RobustScale, Scale
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.refit.update import Version
 from gigabatch.features.schema import Schema
@@ -55,12 +55,21 @@ class SavedState:
             raise DataError(f"preprocessor {folder}: format {content['format']}, this version reads {FORMAT}.")
         return cls(
             Schema.from_json(json.dumps(content["schema"], allow_nan=False)),
-            PreprocessorSettings(**content["settings"]),
+            PreprocessorSettings(**_whole_settings(content["settings"])),
             {name: Fill(**_numbers(name, fill)) for name, fill in content["fills"].items()},
-            {name: Scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},
+            {name: _scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},
             None if content.get("version") is None else Version.from_dict(content["version"]),
             {name: _ascending(name, edges) for name, edges in content.get("edges", {}).items()},
         )
+
+
+def _whole_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """With what a state that is older than a setting was fitted with."""
+    return ({"distinct": 0} if "bins" in settings else {}) | settings
+
+
+def _scale(**numbers: float) -> Scale:
+    return RobustScale(**numbers) if "bound" in numbers else Scale(**numbers)
 
 
 def _numbers(column: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[
     for item in floats:
         column = _placed(item.column)
         held.append(column)
-        words[item.place] = DeviceWord(FLOAT, column.at, fill=item.fill, mean=item.mean, std=item.std)
+        words[item.place] = DeviceWord(FLOAT, column.at, fill=item.fill, mean=item.mean, std=item.std, clip=item.clip)
         if item.flag_place >= 0:
             words[item.flag_place] = DeviceWord(FLAG, column.at)
     out, faults = cupy.empty((num_rows, num_words), dtype="int32"), cupy.zeros(num_words, dtype="int32")

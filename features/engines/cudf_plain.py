@@ -162,7 +162,11 @@ def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[
         filled = cupy.where(null, cupy.float32(item.fill), values)
         _require_finite(item, filled, scaled=False)
         if item.std:
-            filled = ((filled.astype("float64") - item.mean) / item.std).astype("float32")
+            scaled = (filled.astype("float64") - item.mean) / item.std
+            if item.clip:
+                part = scaled / item.clip
+                scaled = scaled / cupy.sqrt(1 + part * part)
+            filled = scaled.astype("float32")
             _require_finite(item, filled, scaled=True)
         columns[item.place] = filled.view("int32")
         if item.flag_place >= 0:

@@ -163,7 +163,8 @@ class IdWord:
 class FloatWord:
     """A float32 column (`column`, nulls as they are), what its nulls become, how it is scaled, and where it goes.
 
-    std: 0 leaves it unscaled. flag_place: the word of its indicator, or -1.
+    std: 0 leaves it unscaled. flag_place: the word of its indicator, or -1. clip: scaled values x become
+    x / sqrt(1 + (x / clip)^2); 0 for none.
     """
 
     column: Column
@@ -172,6 +173,7 @@ class FloatWord:
     std: float
     place: int
     flag_place: int
+    clip: float = 0.0
 
     @property
     def places(self) -> tuple[int, ...]:

@@ -35,7 +35,8 @@ def pack_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequ
     """int32 [num_rows, num_words]; a float's word holds the bits of its float32.
 
     ids: every int32 column, and the bits of float32 ones that are copied as they are. Bit for bit what `FillMissing`
-    and then `Normalize` give. Errors (`DataError`): an infinity, before or after scaling, by the column's name.
+    and then `Normalize` give, or `RobustScale.of` of what is filled. Errors (`DataError`): an infinity, before or after
+    scaling, by the column's name.
     """
     require_every_word(num_words, ids, floats)
     # torch's memory, because NumPy asks for huge pages, and to clear those took longer than to write the rows: 0.45 s
@@ -50,7 +51,7 @@ def pack_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequ
     flag_places = _int64(word.flag_place for word in floats)
     table_addresses = _int64(0 if table is None else table.ctypes.data for table in tables)
     fills = np.array([word.fill for word in floats], np.float32)
-    means, spreads = (np.array([getattr(word, name) for word in floats], np.float64) for name in ("mean", "std"))
+    scales = np.array([(word.mean, word.std, word.clip) for word in floats], np.float64).reshape(-1, 3)
 
     def run(bounds: tuple[int, int]) -> np.ndarray:
         start, stop = bounds
@@ -59,7 +60,7 @@ def pack_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequ
         pack_words(addresses, table_addresses, nulls, id_places, rows)
         found = [item.at(start) for item in chunks]
         values, bitmaps, offsets = (_int64(item[part] for item in found) for part in range(3))
-        pack_floats(values, bitmaps, offsets, fills, means, spreads, float_places, flag_places, rows, faults)
+        pack_floats(values, bitmaps, offsets, fills, scales, float_places, flag_places, rows, faults)
         return faults
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
@@ -122,16 +123,22 @@ def _unpack_nulls(bitmap, first, size, null):
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_and_scale(source, null, size, fill, mean, spread, filled):
+def _fill_and_scale(source, null, size, fill, scale, filled):
     """The words of a block of one column into `filled`, its nulls into `null`, and what is wrong with it."""
     infinite, beyond = np.int32(0), np.int32(0)
+    mean, spread, clip = scale
     for i in range(size):
         value = source[i]
         null[i] |= value != value
         value = fill if null[i] else value
         infinite += np.abs(value) == np.float32(np.inf)
         filled[i] = value
-    if spread != 0:
+    if spread != 0 and clip != 0:
+        for i in range(size):
+            scaled = (np.float64(filled[i]) - mean) / spread
+            part = scaled / clip
+            filled[i] = np.float32(scaled / np.sqrt(1.0 + part * part))
+    elif spread != 0:
         for i in range(size):
             scaled = np.float32((np.float64(filled[i]) - mean) / spread)
             beyond += np.abs(scaled) == np.float32(np.inf)
@@ -142,13 +149,13 @@ def _fill_and_scale(source, null, size, fill, mean, spread, filled):
 
 
 @numba.njit(cache=True, nogil=True)
-def pack_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, flag_places, out, faults):
+def pack_floats(values, bitmaps, bit_offsets, fills, scales, places, flag_places, out, faults):
     """Fill, flag and scale float32 columns into `out` (int32 [N, W]) as `FillMissing` and `Normalize` do, bit by bit.
 
     One entry a column: values, the address of its N values; bitmaps, that of Arrow's validity bitmap or 0, whose bit
-    `bit_offsets` belongs to the first value; fills float32; means and spreads float64, spread 0 for a column that is
-    not scaled; places, its word in a row; flag_places, that of its indicator or -1; faults, int8, set to INFINITE or
-    OUT_OF_RANGE.
+    `bit_offsets` belongs to the first value; fills float32; scales float64 [columns, 3]: mean, spread, 0 for a column
+    that is not scaled, and what bounds it smoothly, 0 for nothing; places, its word in a row; flag_places, that of its
+    indicator or -1; faults, int8, set to INFINITE or OUT_OF_RANGE.
     """
     num_rows, width = out.shape[0], np.uint64(out.shape[1])
     words = out.reshape(-1).view(np.float32)
@@ -161,7 +168,8 @@ def pack_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, fla
                 _unpack_nulls(bitmaps[column], bit_offsets[column] + start, size, null)
             else:
                 null[:] = False
-            faults[column] |= _fill_and_scale(source, null, size, fills[column], means[column], spreads[column], filled)
+            scale = (scales[column, 0], scales[column, 1], scales[column, 2])
+            faults[column] |= _fill_and_scale(source, null, size, fills[column], scale, filled)
             # Unsigned places, because signed ones are looked at for being negative.
             place = np.uint64(start) * width + np.uint64(places[column])
             for i in range(size):

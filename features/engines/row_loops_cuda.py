@@ -29,7 +29,8 @@ class DeviceWord:
     """What a word of each row holds.
 
     kind: COPIED: the column's 4 bytes; CODED: what the table holds at this code, at `last` for a negative one; FLOAT:
-    the float, filled and, unless `std` is 0, scaled; FLAG: 1.0 where it is null or NaN, else 0.0.
+    the float, filled and, unless `std` is 0, scaled, and bounded smoothly unless `clip` is 0; FLAG: 1.0 where it is
+    null or NaN, else 0.0.
     table: address of int32 by code.
     """
 
@@ -40,6 +41,7 @@ class DeviceWord:
     fill: float = 0.0
     mean: float = 0.0
     std: float = 0.0
+    clip: float = 0.0
 
 
 def pack_words(words: Sequence[DeviceWord], out: Tensor, faults: Tensor) -> None:
@@ -69,11 +71,12 @@ def pack_words(words: Sequence[DeviceWord], out: Tensor, faults: Tensor) -> None
             BLOCK_N=block_n,
             BLOCK_W=block_w,
             num_warps=8,
+            enable_fp_fusion=False,  # 1 + x * x rounded twice, as the other engines round it
         )
 
 
 def _described(words: Sequence[DeviceWord], device: torch.device) -> Tensor:
-    """[9, W] int64: kind, values, bitmap, offset, table, last, and the bits of fill, mean and deviation."""
+    """[10, W] int64: kind, values, bitmap, offset, table, last, and the bits of fill, mean, deviation and bound."""
     rows = [
         (
             word.kind,
@@ -83,7 +86,7 @@ def _described(words: Sequence[DeviceWord], device: torch.device) -> Tensor:
             word.table,
             word.last,
             struct.unpack("<i", struct.pack("<f", word.fill))[0],
-            *struct.unpack("<qq", struct.pack("<dd", word.mean, word.std)),
+            *struct.unpack("<qqq", struct.pack("<ddd", word.mean, word.std, word.clip)),
         )
         for word in words
     ]
@@ -110,6 +113,7 @@ def _pack(words, out, faults, num_rows, width, word_blocks, BLOCK_N: tl.constexp
     fill = tl.load(words + 6 * width + place, mask=live, other=0).to(tl.int32).to(tl.float32, bitcast=True)[:, None]
     mean = tl.load(words + 7 * width + place, mask=live, other=0).to(tl.float64, bitcast=True)[:, None]
     std = tl.load(words + 8 * width + place, mask=live, other=0).to(tl.float64, bitcast=True)[:, None]
+    clip = tl.load(words + 9 * width + place, mask=live, other=0).to(tl.float64, bitcast=True)[:, None]
 
     word = tl.load(values[:, None] + row[None, :], mask=tile, other=0)
     coded = tl.load(table[:, None] + tl.where(word < 0, last, word), mask=tile & (kind == 1), other=0)
@@ -119,8 +123,10 @@ def _pack(words, out, faults, num_rows, width, word_blocks, BLOCK_N: tl.constexp
     valid = tl.load(bitmap.to(tl.pointer_type(tl.uint8)) + (bit >> 3), mask=tile & (bitmap != 0), other=255)
     missing = (value != value) | (((valid.to(tl.int32) >> (bit & 7).to(tl.int32)) & 1) == 0)
     filled = tl.where(missing, fill, value)
-    scaled = ((filled.to(tl.float64) - mean) / tl.where(std == 0, 1.0, std)).to(tl.float32)
-    scaled = tl.where(std == 0, filled, scaled)
+    wide = (filled.to(tl.float64) - mean) / tl.where(std == 0, 1.0, std)
+    part = tl.where(clip == 0, 0.0, wide / tl.where(clip == 0, 1.0, clip))
+    wide /= tl.sqrt(1.0 + part * part)  # by 1, where nothing bounds the column
+    scaled = tl.where(std == 0, filled, wide.to(tl.float32))
     fault = tl.where(_is_infinite(filled), 2, tl.where(_is_infinite(scaled), 1, 0))
     worst = tl.max(tl.where(tile & (kind == 2), fault, 0), axis=1)
     tl.atomic_max(faults + place, worst, mask=live & (worst > 0), sem="relaxed")

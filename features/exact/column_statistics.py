@@ -16,6 +16,8 @@ from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum, leading_sums3
 KEPT_VALUES = 1 << 22  # 16 MB of float32: with no more values than that in all, the partitions are not read again
 # A column that varies less than this is constant but for noise; dividing by it would leave float32's range.
 SMALLEST_SPREAD = 2.0**-100
+CLIP = 3.0  # of robust scales
+ENDLESS = float(np.finfo(np.float64).max)  # by which every float32 becomes 0
 FEW_VALUES = 1 << 14  # fewer are summed without a table of 65,536 rows
 
 
@@ -28,6 +30,41 @@ class Scale:
 
     mean: float
     std: float
+
+    @property
+    def clip(self) -> float:
+        """What bounds the scaled values; 0 where nothing does."""
+        return 0.0
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """float64 values as the encoded rows have them, before these are rounded to float32."""
+        scaled = (values - self.mean) / self.std
+        return scaled / np.sqrt(1 + (scaled / self.clip) ** 2) if self.clip else scaled
+
+
+@dataclass(frozen=True)
+class RobustScale(Scale):
+    """mean: the median of the known values at fit; std: the range between their quartiles. Scaled values x become
+    x / sqrt(1 + (x / bound)^2), which lies within `bound` of 0 and keeps their order.
+
+    Where the quartiles are one value, std is half of the whole range; where that is 0 too, `ENDLESS`, so that the
+    column is 0 whatever comes. Holzmüller, Grinsztajn and Steinwart, Better by Default, NeurIPS 2024 (arXiv
+    2407.04491), section 3, which takes both for 0 where they are and not where they are below `SMALLEST_SPREAD`.
+    """
+
+    bound: float = CLIP
+
+    @property
+    def clip(self) -> float:
+        return self.bound
+
+    @classmethod
+    def of_quantiles(cls, median: float, quartiles: tuple[float, float], ends: tuple[float, float]) -> RobustScale:
+        """quartiles, ends: the lower and the upper; in float64."""
+        spread = quartiles[1] - quartiles[0]
+        if spread < SMALLEST_SPREAD:
+            spread = (ends[1] - ends[0]) / 2
+        return cls(median, spread if spread >= SMALLEST_SPREAD else ENDLESS)
 
 
 @dataclass(frozen=True)

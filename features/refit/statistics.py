@@ -17,8 +17,8 @@ from gigabatch.features.columns.numbers import naming
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.bin_edges import bin_edges, edge_ranks
-from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments, Ranked, Scale
-from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
+from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments, Ranked, RobustScale, Scale
+from gigabatch.features.exact.quantiles import RadixHistogram, Search, interpolated, linear_place, middle_ranks
 from gigabatch.features.exact.sums import ExactSum
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.categories.categorify import Categorify
@@ -306,11 +306,11 @@ class FilledScale:
 
 class FillAndScale(FitContinuousStatistics, RankingOperator):
     """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
-    `scale`, a `Normalize` after it would have, without reading the filled column again; and the edges of `bins`, or of
-    each value of at most `distinct`."""
+    `scale`, a `Normalize` after it would have, without reading the filled column again, or with `robust` the
+    `RobustScale` of the known values; and the edges of `bins`, or of each value of at most `distinct`."""
 
     def __init__(
-        self, column: str, indicator: str = "auto", scale: bool = True, bins: int = 0, distinct: int = 0
+        self, column: str, indicator: str = "auto", scale: bool | str = True, bins: int = 0, distinct: int = 0
     ) -> None:
         self.column, self.indicator, self.scale, self.bins, self.distinct = column, indicator, scale, bins, distinct
 
@@ -321,8 +321,16 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def following(self, partial: ColumnStatistics) -> FittedOperator | None:
         if not partial.moments.count:
             return None
-        ranks = [*middle_ranks(partial.moments.count), *edge_ranks(partial.histogram, self.bins, self.distinct)]
+        ranks = [*self._ranks(partial), *edge_ranks(partial.histogram, self.bins, self.distinct)]
         return EdgesPass(self, partial, Search.start(partial.histogram, ranks))
+
+    def _ranks(self, found: ColumnStatistics) -> list[int]:
+        """Of the two middle values; for a robust scale also of the two about each quartile, and of both ends."""
+        count = found.moments.count
+        ranks = [*middle_ranks(count)]
+        if self.scale == "robust":
+            ranks += [*linear_place(0.25, count)[:2], *linear_place(0.75, count)[:2], 0, count - 1]
+        return ranks
 
     def finish(self, partial: ColumnStatistics) -> FilledScale:  # type: ignore[override]
         return self.state_of(partial, None)
@@ -337,16 +345,24 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def state_of(
         self, found: ColumnStatistics, search: Search | None, looked_into: RadixHistogram | None = None
     ) -> FilledScale:
-        """search: for the two middle values and those of the edges, resolved; None where there is no value (an error,
+        """search: for the values at `_ranks` and those of the edges, resolved; None where there is no value (an error,
         by FillMissing). looked_into: what the last pass counted."""
         filling = Filling(found.rows, found.moments.count, Ranked(found.histogram, None))
         if search is None:
             return FilledScale(self._filling.finish(filling), None, found)
         values = search.values()
         fill = self._filling.median_fill(filling, *values[:2].tolist())
-        ranks = edge_ranks(found.histogram, self.bins, self.distinct)
-        edges = bin_edges(ranks, values[2:], self.bins, looked_into, self.distinct)
-        return FilledScale(fill, found.filled_scale(fill.value) if self.scale else None, found, edges)
+        ranks, first = edge_ranks(found.histogram, self.bins, self.distinct), len(self._ranks(found))
+        edges = bin_edges(ranks, values[first:], self.bins, looked_into, self.distinct)
+        scale = found.filled_scale(fill.value) if self.scale else None
+        if self.scale == "robust":
+            low, low_next, high, high_next, lowest, highest = values[2:first].tolist()
+            quartiles = (
+                interpolated(low, low_next, linear_place(0.25, found.moments.count)[2]),
+                interpolated(high, high_next, linear_place(0.75, found.moments.count)[2]),
+            )
+            scale = RobustScale.of_quantiles(fill.value, quartiles, (lowest, highest))
+        return FilledScale(fill, scale, found, edges)
 
 
 class EdgesPass(NextPass):

@@ -8,7 +8,8 @@
 - Medians and scales stay as they are unless asked for: a model that goes on from its weights was trained on them, and a
   row of known values is encoded as before, to the bit. With `refresh_scales`, for a model that is trained anew, they
   become those of all data: means and deviations exactly, a median from the histogram, which takes no second pass;
-  `Fill.error` says how far off it may be, less than 1 % of its value.
+  `Fill.error` says how far off it may be, less than 1 % of its value. A robust scale cannot be refreshed so and is
+  refused.
 - Which columns have an indicator is settled at the first fit: the model's inputs stay the same. One that was silent
   then, for want of nulls, speaks after a `refresh_scales` if there are nulls by now.
 
@@ -16,7 +17,8 @@
 
 - Vocabularies are appended to by the counts of that table alone, and statistics become those of that table. So no row
   counts twice, however often it comes again.
-- Medians, scales and indicators stay as they are.
+- Medians, scales and indicators stay as they are, unless asked for; the median and quartiles of a robust scale are then
+  the table's own, exactly, by another pass.
 - Of a value in the vocabulary that the table lacks, the version stays known whose data last held it, with a count of 0.
 - Where nothing would change (the same statistics, no new value), the state stays, its version too.
 """
@@ -25,17 +27,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.column_statistics import ColumnStatistics, Scale
+from gigabatch.features.exact.column_statistics import ColumnStatistics, RobustScale, Scale
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.missing.fill_missing import Fill
-from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, median
+from gigabatch.features.refit.statistics import CategoryStatistics, FilledScale, Statistics, median
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
 
@@ -107,17 +110,30 @@ def updated(
     }
     fills, scales = old.fills, old.scales
     if refresh_scales:
+        if robust := [name for name, scale in scales.items() if isinstance(scale, RobustScale)]:
+            raise DataError(
+                f"update: refresh_scales cannot refresh the robust scale of {', '.join(robust)}: its quartiles are not "
+                "known without the rows of earlier versions. Leave refresh_scales out, or encode the whole table "
+                "(preprocess.from with preprocess.refresh_scales=true)."
+            )
         fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
         scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
     version = replace(old.version, number=number, parent=checksum(old), rows=(*old.version.rows, new.rows))
     return Learned(vocabularies, fills, scales, statistics, version, old.edges)
 
 
-def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary], refresh_scales: bool = False) -> Learned:
+def grown(
+    old: Learned,
+    new: Statistics,
+    vocabularies: dict[str, Vocabulary],
+    refresh_scales: bool = False,
+    robust: Mapping[str, FilledScale] = MappingProxyType({}),
+) -> Learned:
     """The next version, from statistics of a whole table; see the module's docstring.
 
     vocabularies: what `grown_vocabulary` makes of each column's. refresh_scales: whether fills and scales become the
-    table's, as of `updated`. `old` itself comes back where nothing would change.
+    table's, as of `updated`; then robust: what a fit of the table found of each column with a `RobustScale`. `old`
+    itself comes back where nothing would change.
     """
     if new.rows == 0:
         raise DataError("grow: the train split has no rows. There is nothing to learn from.")
@@ -126,6 +142,9 @@ def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary], re
     if refresh_scales:
         fills = {name: _refilled(fill, new.numbers[name]) for name, fill in fills.items()}
         scales = {name: new.numbers[name].filled_scale(fills[name].value) for name in scales}
+        for name, state in robust.items():
+            assert state.scale is not None
+            fills[name], scales[name] = replace(fills[name], value=state.fill.value, error=0.0), state.scale
     if not longer and old.statistics.equals(new) and (fills, scales) == (old.fills, old.scales):
         return old
     number = old.version.number + 1

@@ -70,6 +70,37 @@ def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
     return _area(false_positives, true_positives)
 
 
+def average_precision(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Average precision: the precision at each threshold, by the share of positives that it adds, without
+    interpolation; equal scores are one threshold. As scikit-learn's `average_precision_score`.
+
+    Parameters
+    ----------
+    scores, labels, weight
+        As of `roc_auc`.
+
+    Returns
+    -------
+    Tensor
+        0-d float64; NaN where there is no positive.
+
+    Raises
+    ------
+    ModelError
+        As `roc_auc`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.metrics.pointwise import average_precision
+    >>> round(average_precision(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1])).item(), 4)
+    0.8333
+    """
+    _, false_positives, true_positives = _roc_counts("average_precision", scores, labels, weight)
+    found, others = true_positives.double(), false_positives.double()
+    return (found.diff() / found[-1] * found[1:] / (found[1:] + others[1:])).sum()
+
+
 def _area(false_positives: Tensor, true_positives: Tensor) -> Tensor:
     twice_area = (false_positives.diff() * (true_positives[1:] + true_positives[:-1])).sum()
     return twice_area.double() / (2 * false_positives[-1].double() * true_positives[-1])

@@ -198,7 +198,10 @@ def bundle_identity(bundle: Bundle) -> str:
             name: (float(fill.value), bool(fill.indicator), *(["silent"] if fill.silent else []))
             for name, fill in preprocessor.fills.items()
         },
-        "scales": {name: (float(scale.mean), float(scale.std)) for name, scale in preprocessor.scales.items()},
+        "scales": {
+            name: (float(scale.mean), float(scale.std), *([float(scale.clip)] if scale.clip else []))
+            for name, scale in preprocessor.scales.items()
+        },
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in preprocessor.vocabularies.items()},
     }
     if schema.lists:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.metrics.pointwise import (
     accuracy,
+    average_precision,
     calibration_curve,
     expected_calibration_error,
     log_loss,
@@ -37,6 +39,7 @@ from gigabatch.pipeline.evaluation.checks import list_owner
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
+from gigabatch.pipeline.training.calibration import binary_places
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
@@ -62,12 +65,18 @@ class Evaluation:
         multiclass target, on the host or the table's device.
     uncalibrated
         Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty.
+    multilabel
+        Of each multilabel target a row of `multilabel_metrics`.
+    rates
+        With `train.prior`, CALIBRATION's metrics at two shares of label 1, as rows of a table; else empty.
     """
 
     metrics: dict[str, dict[str, float | None]]
     headline: dict[str, float | None]
     predictions: tuple[Tensor, ...]
     uncalibrated: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    rates: tuple[dict[str, Any], ...] = ()
+    multilabel: tuple[dict[str, Any], ...] = ()
 
 
 def evaluate(
@@ -78,6 +87,7 @@ def evaluate(
     bins: int = 15,
     ranks: Ranks | None = None,
     loss: TargetLoss | None = None,
+    prior_shift: float = 0.0,
 ) -> Evaluation:
     """Measure every metric of every target over a whole table, its rows by their weights where they have some.
 
@@ -97,6 +107,8 @@ def evaluate(
         Each computes the outputs of a part of the rows; the first alone gets metrics, the others none.
     loss
         That the model was trained with. Of a quantile, Poisson or Tweedie regression it has a metric of its own.
+    prior_shift
+        What `train.prior` has raised the binary target's logit by, for `rates`.
 
     Returns
     -------
@@ -142,6 +154,11 @@ def evaluate(
             for name, values in before.items()
             if "ece" in values
         }
+    rates: list[dict[str, Any]] = []
+    if prior_shift:
+        ((place, output),) = binary_places(schema.targets)
+        logits = model.in_target_units(outputs)[:, output]
+        rates = rates_of_label_1(logits, batch.targets[place].to(device), prior_shift, bins, weight)
     num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
     of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
@@ -149,7 +166,101 @@ def evaluate(
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
         has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
         headline[name] = float(np.mean(found)) if has_mean else None
-    return Evaluation(metrics, headline, predictions, uncalibrated)
+    groups = multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], weight)
+    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates), tuple(groups))
+
+
+def multilabel_metrics(
+    targets: Sequence[Target], predictions: Sequence[Tensor], labels: Sequence[Tensor], weight: Tensor | None = None
+) -> list[dict[str, Any]]:
+    """Metrics of the labels of each multilabel target together, a row each.
+
+    Macro is the mean of the labels' own, micro that of all pairs of row and label as one list. Labels of one class have
+    no AUC, and those without a 1 no average precision: macro leaves these out, `undefined` says how many there are.
+
+    Parameters
+    ----------
+    targets
+        Of a schema; those of one `label_of` belong together.
+    predictions
+        A [N] of chances for each binary target, anything for others.
+    labels
+        As many, [N] of 0 and 1.
+    weight
+        [N] or None.
+
+    Examples
+    --------
+    >>> tags = [Target(name, "binary", label_of="tags") for name in ("red", "new")]
+    >>> chances = [torch.tensor([0.9, 0.2, 0.4]), torch.tensor([0.1, 0.3, 0.2])]
+    >>> (found,) = multilabel_metrics(tags, chances, [torch.tensor([1.0, 0, 0]), torch.tensor([0.0, 0, 1])])
+    >>> found["target"], found["labels"], found["macro auc"], found["micro auc"]
+    ('tags', 2, 0.75, 0.6875)
+    """
+    found = []
+    for name in dict.fromkeys(target.label_of for target in targets if target.label_of):
+        places = [place for place, target in enumerate(targets) if target.label_of == name]
+        own = [(predictions[place], labels[place], weight) for place in places]
+        together = (
+            torch.cat([part[0] for part in own]),
+            torch.cat([part[1] for part in own]),
+            None if weight is None else weight.repeat(len(own)),
+        )
+        areas, precisions = ([float(metric(*part)) for part in own] for metric in (roc_auc, average_precision))
+        known, rising = ([value for value in values if not math.isnan(value)] for values in (areas, precisions))
+        micro = {"micro auc": float(roc_auc(*together)), "micro ap": float(average_precision(*together))}
+        values: dict[str, Any] = {
+            "macro auc": float(np.mean(known)) if known else None,
+            "macro ap": float(np.mean(rising)) if rising else None,
+            **{key: None if math.isnan(value) else value for key, value in micro.items()},
+            "logloss": float(np.mean([float(log_loss(*part)) for part in own])),
+        }
+        found.append({"target": name, "labels": len(own)} | values | {"undefined": len(own) - len(known)})
+    return found
+
+
+def rates_of_label_1(
+    logits: Tensor, labels: Tensor, prior_shift: float, bins: int, weight: Tensor | None = None
+) -> list[dict[str, Any]]:
+    """Log loss and ECE of a binary target at two shares of label 1, a row each: that of these rows, by probabilities
+    without the prior's shift, and that where the model serves, by those that it gives.
+
+    For the latter a row of label 0 counts exp(-shift) times: as many as were left out for each that was kept, so that
+    the rows stand for those where it serves (King and Zeng, Logistic Regression in Rare Events Data, 2001, section 4).
+
+    Parameters
+    ----------
+    logits
+        [N], as predicted, `prior_shift` in them.
+    labels
+        [N], 0 or 1.
+    prior_shift
+        As of `gigabatch.pipeline.training.calibration.prior_shift`.
+    bins
+        Of the calibration error.
+    weight
+        [N] or None.
+
+    Examples
+    --------
+    >>> logits = torch.full((4,), -math.log(9))  # .1, where half of these rows are 1
+    >>> found = rates_of_label_1(logits, torch.tensor([1.0, 1.0, 0.0, 0.0]), -math.log(9), bins=15)
+    >>> [(round(row["share of label 1"], 4), round(row["logloss"], 4)) for row in found]  # log 2, and the entropy of .1
+    [(0.5, 0.6931), (0.1, 0.3251)]
+    """
+    mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
+    kept = mass * torch.where(labels > 0, 1.0, math.exp(-prior_shift))
+    found = []
+    for at, own, given in (("these rows", mass, logits.double() - prior_shift), ("serving", kept, logits.double())):
+        chances = torch.sigmoid(given)
+        values = {
+            "share of label 1": (own * labels).sum() / own.sum(),
+            "logloss": log_loss(chances, labels, own),
+            "ece": expected_calibration_error(chances, labels, bins, own),
+        }
+        numbers = {name: float(value) for name, value in values.items()}
+        found.append({"at": at} | {name: None if math.isnan(value) else value for name, value in numbers.items()})
+    return found
 
 
 def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False, place: int = 0) -> str:
@@ -361,6 +472,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
         )
     for name, fill in preprocessor.fills.items():
         scale = preprocessor.scales.get(name)
+        scale = None if scale is None or scale.clip else scale  # a robust one has neither mean nor deviation
         found.append(
             {
                 "name": name,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.exact.column_statistics import ENDLESS
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.pipeline.bundle import Bundle, frame_lists, model_outputs
@@ -85,6 +86,7 @@ def sample_rows(preprocessor: Preprocessor, rows: int = SAMPLE_ROWS, seed: int =
     for name in schema.names("continuous"):
         scale, fill = preprocessor.scales.get(name), preprocessor.fills[name].value
         mean, std = (scale.mean, scale.std) if scale else (fill, 1.0)
+        std = 1.0 if std == ENDLESS else std
         numbers = (mean + std * draw.normal(size=rows)).astype(np.float32)
         if dtypes[name].startswith("float"):
             numbers[draw.random(rows) < 0.2] = np.nan

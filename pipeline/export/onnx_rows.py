@@ -310,7 +310,7 @@ def _among_last(parts: _Parts, ids: str, offsets: str, most: int, at: str) -> st
 def _scale(parts: _Parts, preprocessor: Preprocessor) -> None:
     """Adds `floats`: continuous columns filled and scaled, then the indicators, float32 [rows, F].
 
-    As the loops do: fill in float32, subtract and divide in float64, round to float32 once.
+    As the loops do: fill in float32, subtract, divide and bound in float64, round to float32 once.
     """
     from onnx import TensorProto
 
@@ -330,6 +330,13 @@ def _scale(parts: _Parts, preprocessor: Preprocessor) -> None:
     means = parts.constant("means", np.array([[scale.mean for scale in scales]], np.float64))
     stds = parts.constant("stds", np.array([[scale.std for scale in scales]], np.float64))
     scaled = parts.node("Div", [parts.node("Sub", [wide, means], "rows/centred"), stds], "rows/scaled_float64")
+    if any(scale.clip for scale in scales):
+        # Endless where nothing bounds a column, which changes no bit of it.
+        clips = parts.constant("clips", np.array([[scale.clip or np.inf for scale in scales]], np.float64))
+        part = parts.node("Div", [scaled, clips], "rows/of_clip")
+        more = parts.node("Add", [parts.node("Mul", [part, part], "rows/of_clip_squared"),
+                                  parts.constant("one", np.array(1.0))], "rows/clip_squared")  # fmt: skip
+        scaled = parts.node("Div", [scaled, parts.node("Sqrt", [more], "rows/clip_root")], "rows/clipped_float64")
     rounded = parts.node("Cast", [scaled], "rows/scaled", to=TensorProto.FLOAT)
     flagged = [place for place, fill in enumerate(fills) if fill.indicator]
     if not flagged:

@@ -51,6 +51,11 @@ SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
 CALIBRATION_TITLE = "Calibration (fitted on valid, so the other splits judge)"
+MULTILABEL_TITLE = "Labels of each multilabel target together (macro: mean of labels; micro: all as one list)"
+RATES_TITLE = (
+    "Log loss and ECE by the share of label 1 (train.prior): of these rows without it, and as where the model serves; "
+    "those above are of probabilities for serving on these rows"
+)
 MEMBERS_TITLE = "Members of the ensemble, each alone and uncalibrated, and their mean prediction"
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title
 
@@ -130,6 +135,10 @@ def evaluation_parts(
         yield summary["members"], MEMBERS_TITLE
     if summary.get("calibration"):
         yield summary["calibration"], CALIBRATION_TITLE
+    if summary.get("multilabel"):
+        yield summary["multilabel"], MULTILABEL_TITLE
+    if summary.get("rates"):
+        yield summary["rates"], RATES_TITLE
     compared = summary.get("baselines")
     if compared and compared["found"]:
         yield baseline_rows(compared), baseline_title(compared)
@@ -308,6 +317,8 @@ def evaluate_bundle(
         "baselines": compared,
         "warnings": warnings,
         "calibration": calibration_rows(found),
+        "multilabel": [{"split": split} | row for split, evaluation in found.items() for row in evaluation.multilabel],
+        "rates": [{"split": split} | row for split, evaluation in found.items() for row in evaluation.rates],
         "members": members,
         "ranking": ranking,
         "target_means": {name: target_means(table) for name, table in data.tables.items()},
@@ -326,7 +337,8 @@ def shared_evaluation(
     an ensemble the metrics of its members."""
     settings, device, ranks = data.config.evaluate, data.device, data.ranks
     rest = bundle.schema, device, settings.calibration_bins, ranks, target_loss(bundle.schema, data.config.train.losses)
-    found = {name: evaluate(bundle.model, table, *rest) for name, table in data.evaluation_tables.items()}
+    shift = bundle.info.get("prior_shift", 0.0)
+    found = {name: evaluate(bundle.model, table, *rest, shift) for name, table in data.evaluation_tables.items()}
     members: list[dict[str, Any]] = []
     if isinstance(bundle.model, Ensemble):
         alone = [
@@ -401,6 +413,8 @@ def summarise(
         "warnings": results["warnings"],
         "baselines": results["baselines"],
         "calibration": results["calibration"],
+        "rates": results["rates"],
+        "multilabel": results["multilabel"],
         "members": results["members"],
         "ensemble": data.stages["train"].manifest.get("ensemble"),
         "ranking": results["ranking"],
@@ -486,6 +500,15 @@ def evaluation_report(
         if row["split"] == split:
             values = ", ".join(f"{name} {format_value(value)}" for name, value in row.items() if name not in CALIBRATED)
             notes.append(f"Calibrated by the valid split; {row['target']} on {split}: {values}.")
+    for row in results["multilabel"]:
+        if row["split"] == split:
+            values = ", ".join(f"{name} {format_value(row[name])}" for name in row if name not in CALIBRATED)
+            notes.append(f"All labels of {row['target']} on {split}: {values}.")
+    for row in results["rates"]:
+        if row["split"] == split:
+            values = ", ".join(f"{name} {format_value(row[name])}" for name in row if name not in ("split", "at"))
+            where = "these rows, without train.prior" if row["at"] == "these rows" else "where the model serves"
+            notes.append(f"Log loss and ECE on {split} at the share of label 1 of {where}: {values}.")
     return ReportData(
         notes=notes,
         warnings=results["warnings"],

@@ -70,6 +70,8 @@ def evaluate_run(
         "targets": found.metrics,
         "warnings": results["warnings"],
         "calibration": results["calibration"],
+        "rates": results["rates"],
+        "multilabel": results["multilabel"],
         "members": results["members"],
         "baselines": results["baselines"],
         "ranking": results["ranking"],

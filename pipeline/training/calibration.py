@@ -170,13 +170,19 @@ def prior_shift(
 
 
 def require_prior_fits(settings: WholeTrainSettings, loss: TargetLoss) -> None:
-    """Raise `ConfigError` where `train.prior` would move probabilities that its target's loss has already moved away
-    from the share of label 1 in training, unless isotonic curves bring them back first.
+    """Raise `ConfigError` where `train.prior` would move probabilities that its target's loss, or smoothed labels, have
+    already moved away from the share of label 1 in training, unless isotonic curves bring them back first.
 
     loss: of the targets, in their order.
     """
     if settings.prior is None or settings.calibration == "isotonic":
         return
+    if loss.label_smoothing:
+        raise ConfigError(
+            f"train.prior: with train.label_smoothing={loss.label_smoothing:g} a model's probabilities keep away from "
+            "0 and 1, and are not those of the train split's rows, which prior takes for granted. Set "
+            "train.label_smoothing=0, train.calibration=isotonic, which mends them first, or train.prior=null."
+        )
     for (task, _), own in zip(loss.tasks, loss.classes, strict=True):
         if task == "binary" and (own.class_weights is not None or own.kind == "focal"):
             raise ConfigError(

@@ -215,6 +215,7 @@ def train_members(
         earlier_rows=earlier_rows + sum(members[number].rows for number in known),
         earlier_seconds=earlier_seconds + sum(members[number].seconds for number in known),
         record=TrainingRecord.of_members([member.record for member in members]),
+        prior_shift=shift,
     )
     return together, members[0].carried, told
 

@@ -380,7 +380,10 @@ def _indicator(fill: Any) -> str:
 
 
 def _scale(scale: Any) -> str:
-    return "none" if scale is None else f"mean {scale.mean:.6g}, deviation {scale.std:.6g}"
+    if scale is None:
+        return "none"
+    kind = ("median", "range between quartiles") if scale.clip else ("mean", "deviation")
+    return f"{kind[0]} {scale.mean:.6g}, {kind[1]} {scale.std:.6g}"
 
 
 def _column_rows(name: str, old: Any, new: Any) -> ColumnRows:

@@ -107,6 +107,8 @@ class Trained:
         Of `rows`, those up to the checkpoint that this process went on from, and the seconds that they took.
     record
         The optimizer's state at the step of these weights, for a training that goes on from here.
+    prior_shift
+        What `train.prior` raises the binary target's logit by.
     """
 
     model: Model
@@ -118,6 +120,7 @@ class Trained:
     earlier_rows: int = 0
     earlier_seconds: float = 0.0
     record: TrainingRecord = field(default_factory=TrainingRecord)
+    prior_shift: float = 0.0
 
 
 def train_model(
@@ -363,7 +366,7 @@ def train_model(
     call(callbacks, "end", done.curve, model, device=losses.device)
     rows = done.step * batch_size
     skipped = done.skipped_steps
-    return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record)
+    return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record, shift)
 
 
 def refuse_steps(
@@ -404,6 +407,7 @@ def fitted_at_once(
     shift = prior_shift(whole.prior, whole.negatives, model, train)
     loss = prepared_loss(loss, train, valid_table, whole)
     call(callbacks, "begin", model, 0, 0, device=torch.device(device))
+    warn_of_labels_alike(model, valid_table)
     model.fit(train.unpack(train.words.cpu()))
     blocks = valid_table.words.split(BLOCK_ROWS)
     model.fit_lines(valid_table.unpack(words.to(device)) for words in blocks)
@@ -417,7 +421,19 @@ def fitted_at_once(
     call(callbacks, "epoch", curve, model, device=torch.device(device))
     calibrate(model, valid_table, whole.calibration, shift, device)
     call(callbacks, "end", curve, model, device=torch.device(device))
-    return Trained(model, curve, best_epoch=0, steps=0, rows=len(train))
+    return Trained(model, curve, best_epoch=0, steps=0, rows=len(train), prior_shift=shift)
+
+
+def warn_of_labels_alike(model: FittedModel, valid: PackedTable) -> None:
+    """Say that the valid rows, by which scores become probabilities, cannot tell likely rows from unlikely ones."""
+    rows = valid.unpack(valid.words)
+    labels = rows.targets[0] if rows.weight is None else rows.targets[0][rows.weight > 0]
+    if len(labels) and bool((labels == labels[0]).all()):
+        log.warning(
+            "%s: all of the valid split's %s labels are %d, so its probabilities are near that for every row; only "
+            "their order says something. Set train.negatives, or give the valid split rows of both labels.",
+            type(model).__name__, f"{len(labels):,}", int(labels[0]),
+        )  # fmt: skip
 
 
 def prepared_loss(

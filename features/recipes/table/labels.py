@@ -13,6 +13,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.schema import TASKS, Target, Task
 
 MOST_SHOWN = 10
+MULTILABEL = "multilabel"
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,15 @@ class TargetSettings:
         Characters to take off both ends of a label.
     quantiles
         Of a regression target: which are predicted in place of its mean, such as `[0.1, 0.5, 0.9]`.
+    label_of
+        Of a binary target: the multilabel target that it is a label of (`with_labels`).
     """
 
     task: Task
     positive: str | None = None
     label_strip: str | None = None
     quantiles: tuple[float, ...] = ()
+    label_of: str = ""
 
     @property
     def is_text(self) -> bool:
@@ -51,13 +55,46 @@ class TargetSettings:
         return "int32" if self.task == "multiclass" else "float32"
 
 
+def with_labels(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The targets as set in YAML, each of task `multilabel` as the binary ones of its `columns`.
+
+    >>> with_labels({"tags": {"task": "multilabel", "columns": ["red", "new"]}})
+    {'red': {'task': 'binary', 'label_of': 'tags'}, 'new': {'task': 'binary', 'label_of': 'tags'}}
+    """
+    found: dict[str, Any] = {}
+    for name, options in given.items():
+        if not isinstance(options, Mapping) or options.get("task") != MULTILABEL:
+            own = {name: options}
+        else:
+            columns = options.get("columns")
+            if (
+                not isinstance(columns, list | tuple)
+                or len(columns) < 2
+                or not all(isinstance(c, str) for c in columns)
+            ):
+                raise DataError(
+                    f"target {name!r}: a multilabel target names two columns or more of labels 0 and 1, such as "
+                    f"columns: [red, new]; found {columns!r}."
+                )
+            if twice := sorted({column for column in columns if list(columns).count(column) > 1}):
+                raise DataError(f"target {name!r}: column(s) {', '.join(map(repr, twice))} are there twice.")
+            rest = {key: value for key, value in options.items() if key not in ("task", "columns")}
+            own = {column: {"task": "binary", "label_of": name, **rest} for column in columns}
+        if both := sorted(own.keys() & found.keys()):
+            raise DataError(f"target {name!r}: {', '.join(map(repr, both))} is a target already. Name it once.")
+        found |= own
+    return found
+
+
 def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
     """The targets as set in YAML, checked."""
     known = [item.name for item in fields(TargetSettings)]
     found = {}
     for name, options in given.items():
         if not isinstance(options, Mapping) or options.get("task") not in TASKS:
-            raise DataError(f"target {name!r}: set task to one of {', '.join(TASKS)}; found {options!r}.")
+            raise DataError(
+                f"target {name!r}: set task to one of {', '.join((*TASKS, MULTILABEL))}; found {options!r}."
+            )
         unknown = [key for key in options if key not in known]
         if unknown:
             raise DataError(f"target {name!r}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)}.")
@@ -68,7 +105,10 @@ def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
         quantiles = options.get("quantiles") or ()
         if not isinstance(quantiles, list | tuple):
             raise DataError(f"target {name!r}: quantiles is a list such as [0.1, 0.5, 0.9], found {quantiles!r}.")
-        found[name] = TargetSettings(options["task"], **texts, quantiles=tuple(quantiles))
+        label_of = str(options.get("label_of") or "")
+        if label_of and options["task"] != "binary":
+            raise DataError(f"target {name!r}: label_of is for binary targets, this one is {options['task']}.")
+        found[name] = TargetSettings(options["task"], **texts, quantiles=tuple(quantiles), label_of=label_of)
         if quantiles:
             Target(name, options["task"], len(quantiles), quantiles=tuple(quantiles))  # refuses what cannot be
     return found
@@ -105,7 +145,11 @@ def encode_targets(
             encoded = {split: encode(name, column, target) for split, column in labels.items()}
             if target.task == "regression":
                 LabelSpread.of(labels["train"].astype("float64"), name).require(name)
-            described.append(Target(name, target.task, len(target.quantiles) or 1, quantiles=target.quantiles))
+            described.append(
+                Target(
+                    name, target.task, len(target.quantiles) or 1, quantiles=target.quantiles, label_of=target.label_of
+                )
+            )
         for split, column in encoded.items():
             splits[split][name] = column
     return splits, tuple(described)

@@ -10,6 +10,7 @@ from typing import Any
 from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.lists import list_entries
 from gigabatch.features.columns.times import is_calendar, moments
+from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
@@ -24,6 +25,7 @@ from gigabatch.features.recipes.table.labels import (
     require_filled,
     row_labels,
     target_settings,
+    with_labels,
 )
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
@@ -57,7 +59,8 @@ class TableSettings:
     continuous
         Names of columns of numbers, read as float32.
     targets
-        `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
+        `{name: {task: binary | multiclass | regression}}`, or `{name: {task: multilabel, columns: [a, b]}}` for binary
+        targets a and b that are evaluated together too. A binary label is 0 or 1, or any two values of which
         `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are
         text.
     drop_null_targets
@@ -163,6 +166,7 @@ class TableSettings:
                 raise DataError(f"table: categorical column {name!r} has type {dtype!r}. Known: string, int64.")
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
+        object.__setattr__(self, "targets", with_labels(self.targets))
         target_settings(self.targets)
         self._check_row_number()
         self._check_schema()
@@ -466,6 +470,10 @@ class TableRecipe(Recipe):
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
                 require_filled(frame[name], pattern)
+        for column in chosen.list_columns:
+            if column.weights is not None:
+                rows = engine_of(frame).to_pandas(frame[[ROW]])[ROW].to_numpy()
+                require_list_weights(frame, column, f"input {pattern}", rows)  # later, rows are counted within a split
         weight = frame[chosen.weight] if chosen.weight else None
         if weight is not None and not bool(((weight >= 0) & (weight <= LARGEST_WEIGHT)).all()):
             raise DataError(

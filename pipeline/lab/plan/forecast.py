@@ -98,8 +98,8 @@ class Probes:
 class Forecast:
     """The whole run from its samples (`Probes.run`, the larger one last) and from steps of training.
 
-    exact: the sample is the whole; trained: with every epoch. smaller: a further sample run with smaller parts, and
-    their rows.
+    exact: the sample is the whole; trained: with every epoch, of which a model without steps has none. smaller: a
+    further sample run with smaller parts, and their rows.
     """
 
     def __init__(self, config: RunConfig, found: list[dict[str, Any]]) -> None:
@@ -111,7 +111,7 @@ class Forecast:
         self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
         self.settings = settle(config.train, self.rows["train"], tuple(self.id_sizes.values()))
-        self.trained = self.exact and last["epochs"] == self.settings.epochs
+        self.trained = self.exact and (not self.takes_steps or last["epochs"] == self.settings.epochs)
         self.batch_size = min(self.settings.batch_size, max(self.rows["train"], 2))
 
     def _rows(self) -> dict[str, int]:

@@ -47,7 +47,7 @@ def test_edges_do_not_depend_on_partitions_and_words_not_on_edges():
     assert packed.edges == whole.edges
 
 
-@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("scale", [True, False, "robust"])
 def test_edges_are_values_as_a_row_gives_them(scale):
     frame = table()
     preprocessor = Preprocessor(SCHEMA, PreprocessorSettings(bins=8, scale=scale, columns={"age": {"bins": 20}})).fit(
@@ -61,6 +61,23 @@ def test_edges_are_values_as_a_row_gives_them(scale):
     assert set(edges["price"]) <= set(rows["price"].tolist())
     shares = np.histogram(frame["price"].dropna(), preprocessor.edges["price"])[0] / frame["price"].notna().sum()
     assert np.abs(shares - 1 / 8).max() < 0.3 / 8
+
+
+def test_edges_that_a_refreshed_scale_makes_one_are_told_of(caplog):
+    frame = table().assign(price=np.arange(3_000, dtype=np.float32))
+    later = frame.assign(price=np.append(np.arange(2_999, dtype=np.float32), np.float32(1e30)))
+    kept, stretched, robust = (
+        Preprocessor(SCHEMA, PreprocessorSettings(bins=8, scale=scale)).fit([frame]) for scale in (True, True, "robust")
+    )
+    kept.grow([later])
+    robust.grow([later], refresh_scales=True)
+    assert len(kept.float_edges[0]) == len(robust.float_edges[0]) == 9
+    assert "price" not in caplog.text
+    stretched.grow([later], refresh_scales=True)
+    assert stretched.float_edges[0] == ()
+    assert "column 'price': scaled by" in caplog.text
+    assert "0 of its 9 edges of bins are left" in caplog.text
+    assert "preprocess.columns.price.scale=robust" in caplog.text
 
 
 def test_they_are_saved_and_a_folder_without_them_has_none(tmp_path):

@@ -224,6 +224,34 @@ def test_known_rows_keep_their_bits():
 
 
 @pytest.mark.parametrize("pack", [False, True])
+def test_robust_scales_stay_and_are_refreshed_by_the_rows_themselves(pack):
+    """Years: their quartiles lie in one or two of the histogram's bins, of which no scale could be guessed."""
+    years = [("a", 1, float(year)) for year in [*range(1990, 2021), 2020, 2021]]
+    later = [("a", 1, float(year)) for year in [*range(2000, 2026), 2025]]
+    one = Preprocessor(SCHEMA, PreprocessorSettings(scale="robust")).fit([table(years)])
+    before = one.pack(table(years))
+    two = Preprocessor(SCHEMA, PreprocessorSettings(scale="robust")).fit([table(years)])
+    parts = [table(later[:5]), table(later[5:])]
+    one.grow_pack(parts) if pack else one.grow(parts)
+    assert one.pack(table(years)).tobytes() == before.tobytes()
+    two.grow_pack(parts, refresh_scales=True) if pack else two.grow(parts, refresh_scales=True)
+    quarter, half, three = np.percentile([row[2] for row in later], [25, 50, 75])
+    assert (two.fills["x"].value, two.fills["x"].error) == (half, 0.0)
+    assert (two.scales["x"].mean, two.scales["x"].std) == (half, three - quarter)
+
+
+def test_an_update_cannot_refresh_a_robust_scale_and_changes_nothing():
+    found = Preprocessor(SCHEMA, PreprocessorSettings(scale="robust")).fit([table(OLD)])
+    before = found.checksum
+    with pytest.raises(DataError, match=r"cannot refresh the robust scale of x: .*Leave refresh_scales out"):
+        found.update([table(NEW)], refresh_scales=True)
+    assert found.checksum == before
+    scale = found.scales["x"]
+    found.update([table(NEW)])
+    assert found.scales["x"] == scale
+
+
+@pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("rows", [[(None, None, None)] * 2, [("a", None, None), (None, 2, None)]])
 def test_a_night_without_a_value_in_a_column(rows, pack):
     preprocessor = fitted()
@@ -290,6 +318,9 @@ def columns(*changes, drop=()):
         (SCHEMA, {"columns": {"word": {"oov_buckets": 9}}}, "oov_buckets of 'word' is 9, not 1"),
         (SCHEMA, {"max_size": 5}, "max_size of 'word' is 5, not null"),
         (SCHEMA, {"scale": False}, "preprocess.scale is false, not true"),
+        (SCHEMA, {"scale": "robust"}, "preprocess.scale is robust, not true"),
+        (SCHEMA, {"columns": {"x": {"scale": "robust"}}}, "scale of 'x' is robust, not true"),
+        (SCHEMA, {"columns": {"x": {"distinct": 0}}}, "distinct of 'x' is 0, not 256"),
         (SCHEMA, {"bins": 16}, "bins of 'x' is 16, not 48"),
         (SCHEMA, {"columns": {"x": {"bins": 0}}}, "bins of 'x' is 0, not 48"),
         (SCHEMA, {"indicator": "all"}, "preprocess.indicator is all, not auto"),

@@ -201,7 +201,11 @@ WELL_FORMED = st.fixed_dictionaries(
 )
 
 
-@given(rows=st.lists(WELL_FORMED, max_size=6), scale=st.booleans(), indicator=st.sampled_from(["auto", "all", "none"]))
+@given(
+    rows=st.lists(WELL_FORMED, max_size=6),
+    scale=st.sampled_from([True, False, "robust"]),
+    indicator=st.sampled_from(["auto", "all", "none"]),
+)
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_are_the_same_bits_alone_together_and_in_a_frame(rows, scale, indicator):
     preprocessor = fitted(scale=scale, indicator=indicator)

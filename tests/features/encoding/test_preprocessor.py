@@ -1,6 +1,7 @@
 """The preprocessor: ids, fills and scales that do not depend on partitions, rows or files in between."""
 
 import json
+from dataclasses import astuple
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.preprocessing import RobustScaler
 
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -165,6 +167,53 @@ def test_columns_may_have_category_settings_of_their_own(tmp_path):
     assert np.array_equal(Preprocessor(SCHEMA, chosen).fit_pack([table(LITERAL)])[0], found.pack(table(LITERAL)))
 
 
+def test_robust_floats_are_scikit_learns_smoothly_clipped():
+    """RealMLP's preprocessing: RobustScaler, then x / sqrt(1 + (x / 3)^2); z keeps its z-score."""
+    random = np.random.default_rng(4)
+    frame = table([("a", 1, value, value) for value in random.lognormal(2, 3, 500)])
+    frame.loc[::9, "x"] = np.nan
+    found = Preprocessor(SCHEMA, PreprocessorSettings(columns={"x": {"scale": "robust"}})).fit(cut(frame, 3, 0))
+    rows = pd.concat([frame, table([("a", 1, 1e30, 0.0), ("a", 1, -1e30, 0.0)])])
+    filled = rows["x"].astype("float64").fillna(np.float32(frame["x"].astype("float64").median()))
+    known = frame[["x"]].dropna().to_numpy("float64")
+    scaled = RobustScaler().fit(known).transform(filled.to_numpy()[:, None])[:, 0]
+    ours = found.transform(rows)
+    np.testing.assert_allclose(ours["x"], scaled / np.sqrt(1 + (scaled / 3) ** 2), rtol=1e-6, atol=1e-7)
+    assert ours["x"].abs().max() <= 3
+    plain = Preprocessor(SCHEMA).fit([frame])
+    assert ours["z"].tolist() == plain.transform(rows)["z"].tolist()
+    assert ours["x_na"].tolist() == rows["x"].isna().astype("float32").tolist()
+    assert found.edges == plain.edges
+
+
+def test_a_column_of_one_value_stays_0_with_a_robust_scale_whatever_comes():
+    found = Preprocessor(SCHEMA, PreprocessorSettings(scale="robust")).fit([table([("a", 1, 5.0, 1.0)] * 9)])
+    assert found.transform(table([("a", 1, 5.0, 1.0), ("a", 1, 3e38, -7.0)]))[["x", "z"]].to_numpy().tolist() == [
+        [0.0, 0.0], [0.0, 0.0],
+    ]  # fmt: skip
+
+
+def test_what_a_column_leaves_out_is_as_of_all_columns():
+    of = PreprocessorSettings(
+        bins=9, distinct=30, scale="robust",
+        columns={"a": {"distinct": 7}, "b": {"scale": True}, "c": {"bins": 4}, "d": {"bins": 4, "distinct": 5}},
+    ).number_settings  # fmt: skip
+    assert astuple(of("a")) == (9, 7, "robust")
+    assert astuple(of("b")) == (9, 30, True)
+    assert astuple(of("c")) == (4, 0, "robust")  # who sets the bins of a column means them
+    assert astuple(of("d")) == (4, 5, "robust")
+    assert astuple(of("e")) == (9, 30, "robust")
+
+
+def test_a_state_that_is_older_than_distinct_values_as_edges_was_fitted_without(tmp_path):
+    fitted().save(tmp_path)
+    file = tmp_path / "preprocessor.json"
+    content = json.loads(file.read_text())
+    assert Preprocessor.load(tmp_path).settings.distinct == content["settings"].pop("distinct") == 256
+    file.write_text(json.dumps(content))
+    assert Preprocessor.load(tmp_path).settings.distinct == 0
+
+
 def test_settings_of_a_column_that_is_not_categorical_are_refused():
     with pytest.raises(DataError, match=r"preprocess.columns: x is no categorical column. .*: word, number"):
         Preprocessor(SCHEMA, PreprocessorSettings(columns={"x": CategorySettings()}))
@@ -180,7 +229,8 @@ def test_settings_of_a_column_that_is_not_categorical_are_refused():
         ({"columns": {"word": 2}}, r"preprocess.columns.word: expected settings by name, found 2"),
         ({"columns": {"word": {"min_count": 0}}}, r"min_count must be at least 1, found 0"),
         ({"indicator": "never"}, r"preprocess.indicator: unknown value 'never'. Known: auto, all, none"),
-        ({"scale": "yes"}, r"preprocess.scale: expected true or false, found 'yes'"),
+        ({"columns": {"x": {"scale": "z"}}}, r"preprocess.scale: expected true, false or robust, found 'z'"),
+        ({"scale": "yes"}, r"preprocess.scale: expected true, false or robust, found 'yes'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_when_they_are_made(chosen, message):
@@ -316,7 +366,10 @@ def test_settings_reach_the_operators():
     assert found.scales == {}
 
 
-@pytest.mark.parametrize("chosen", [{}, {"scale": False, "indicator": "none", "min_count": 2}])
+@pytest.mark.parametrize(
+    "chosen",
+    [{}, {"scale": False, "indicator": "none", "min_count": 2}, {"columns": {"x": {"scale": "robust"}}}],
+)
 def test_a_saved_preprocessor_loads_equal(tmp_path, chosen):
     one = fitted(**chosen)
     one.save(tmp_path / "p")

@@ -16,13 +16,15 @@ from gigabatch.features.errors import DataError
 VALUE = st.one_of(st.none(), st.just(float("nan")), st.floats(-1e6, 1e6, width=32))
 
 
-def by_hand(values, fill, mean, std):
+def by_hand(values, fill, mean, std, clip):
     """The column's words and its indicator's, in NumPy's arithmetic."""
     column = np.array([np.nan if value is None else value for value in values], np.float32)
     null = np.isnan(column)
     filled = np.where(null, np.float32(fill), column).astype(np.float32)
     if std:
-        filled = ((filled.astype(np.float64) - mean) / std).astype(np.float32)
+        scaled = (filled.astype(np.float64) - mean) / std
+        part = scaled / clip if clip else 0.0
+        filled = (scaled / np.sqrt(1 + part * part)).astype(np.float32)
     return filled, null.astype(np.float32)
 
 
@@ -33,13 +35,16 @@ def arrow_column(values, cuts):
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array(chunks, pa.float32())), name="x")
 
 
-@given(st.lists(VALUE, max_size=400), st.lists(st.integers(0, 400), max_size=3), st.booleans(), st.booleans())
-def test_floats_are_filled_flagged_and_scaled_as_numpy_does(values, cuts, scaled, arrow):
-    fill, mean, std = 0.1, 3.7, 2.9 if scaled else 0.0
+SCALES = st.sampled_from([(0.0, 0.0, 0.0), (3.7, 2.9, 0.0), (3.7, 2.9, 3.0), (-1.1, 1e-30, 3.0), (2.0, 1.7e308, 3.0)])
+
+
+@given(st.lists(VALUE, max_size=400), st.lists(st.integers(0, 400), max_size=3), SCALES, st.booleans())
+def test_floats_are_filled_flagged_and_scaled_as_numpy_does(values, cuts, scale, arrow):
+    fill, (mean, std, clip) = 0.1, scale
     numbers = np.array([np.nan if value is None else value for value in values], np.float32)
     column = arrow_column(values, cuts) if arrow else pd.Series(numbers, name="x")
-    rows = pack_rows(len(values), 2, [], [FloatWord(column, fill, mean, std, 1, 0)])
-    filled, flags = by_hand(values, fill, mean, std)
+    rows = pack_rows(len(values), 2, [], [FloatWord(column, fill, mean, std, 1, 0, clip)])
+    filled, flags = by_hand(values, fill, mean, std, clip)
     assert rows[:, 1].tobytes() == filled.tobytes()
     assert rows[:, 0].tobytes() == flags.tobytes()
 

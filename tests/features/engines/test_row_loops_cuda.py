@@ -19,12 +19,13 @@ VALUE = st.one_of(
     st.floats(-1e6, 1e6, width=32),
     st.floats(width=32, allow_infinity=False),
 )
+SCALES = [(0.0, 0.0, 0.0), (3.7, 2.9, 0.0), (1e-3, 1e30, 0.0), (3.7, 2.9, 3.0)]  # mean, deviation, bound
 TABLE = np.array([30, 31, 32, 33, 34, 1], np.int32)
 
 
 def packed(device, floats, ids=()):
-    """The rows and the faults of float columns (values, null, fill, mean, std, flagged) and of id columns (codes, table
-    or None), by the kernel; and their words for the CPU."""
+    """The rows and the faults of float columns (values, null, fill, mean, std, clip, flagged) and of id columns (codes,
+    table or None), by the kernel; and their words for the CPU."""
     from gigabatch.features.engines import row_loops_cuda as gpu
 
     held, words, cpu_ids, cpu_floats = [], [], [], []
@@ -33,16 +34,16 @@ def packed(device, floats, ids=()):
         held.append(torch.from_numpy(np.ascontiguousarray(array).copy()).to(device))
         return held[-1].data_ptr() if len(array) else 0
 
-    for number, (values, null, fill, mean, std, flagged) in enumerate(floats):
+    for number, (values, null, fill, mean, std, clip, flagged) in enumerate(floats):
         offset = 3 * number
         bits = np.packbits(np.concatenate([np.zeros(offset, bool), ~null]), bitorder="little")
         column = gpu.DeviceColumn(address(values), address(bits) if null.any() else 0, offset, len(values))
         arrow = pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, mask=null)), name=f"x{number}")
         place = len(words)
-        words.append(gpu.DeviceWord(gpu.FLOAT, column, fill=fill, mean=mean, std=std))
+        words.append(gpu.DeviceWord(gpu.FLOAT, column, fill=fill, mean=mean, std=std, clip=clip))
         if flagged:
             words.append(gpu.DeviceWord(gpu.FLAG, column))
-        cpu_floats.append(FloatWord(arrow, fill, mean, std, place, place + 1 if flagged else -1))
+        cpu_floats.append(FloatWord(arrow, fill, mean, std, place, place + 1 if flagged else -1, clip))
     for codes, table in ids:
         column = gpu.DeviceColumn(address(codes), 0, 0, len(codes))
         coded = {"table": address(table), "last": len(table) - 1} if table is not None else {}
@@ -63,8 +64,7 @@ def tables(draw):
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     floats = [
         (rng.choice(np.array(values, np.float32), num_rows), rng.random(num_rows) < draw(st.sampled_from([0.0, 0.3])),
-         draw(st.sampled_from([0.1, -0.0, 5.0])), *draw(st.sampled_from([(0.0, 0.0), (3.7, 2.9), (1e-3, 1e30)])),
-         draw(st.booleans()))
+         draw(st.sampled_from([0.1, -0.0, 5.0])), *draw(st.sampled_from(SCALES)), draw(st.booleans()))
         for values in lists
     ]  # fmt: skip
     ids = [(rng.integers(-1, 5, num_rows).astype(np.int32), draw(st.sampled_from([None, TABLE]))) for _ in range(2)]
@@ -86,10 +86,10 @@ def test_rows_are_those_of_the_compiled_loops(triton_device, table):
      (1e30, False, 1.0, 0)],
 )  # fmt: skip
 def test_what_is_wrong_with_a_float_is_said_of_its_word_alone(triton_device, value, null, std, fault):
-    fine = (np.ones(200, np.float32), np.zeros(200, bool), 0.0, 0.0, 1.0, True)
+    fine = (np.ones(200, np.float32), np.zeros(200, bool), 0.0, 0.0, 1.0, 0.0, True)
     values, nulls = np.ones(200, np.float32), np.zeros(200, bool)
     values[150], nulls[150] = value, null
-    _, faults, arguments = packed(triton_device, [fine, (values, nulls, 0.5, 0.0, std, True), fine])
+    _, faults, arguments = packed(triton_device, [fine, (values, nulls, 0.5, 0.0, std, 0.0, True), fine])
     assert faults == [0, 0, fault, 0, 0, 0]
     if fault:
         with pytest.raises(DataError, match="'x1' holds an infinity" if fault == 2 else "'x1'.*leaves float32"):

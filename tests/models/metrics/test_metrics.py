@@ -14,6 +14,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.metrics.pointwise import (
     RocAucByWeight,
     accuracy,
+    average_precision,
     calibration_curve,
     churn_unit,
     expected_calibration_error,
@@ -68,6 +69,19 @@ def test_auc_equals_scikit_learns(batch):
     scores, labels, weight = batch
     expected = sklearn.metrics.roc_auc_score(labels, scores, sample_weight=weight)
     assert roc_auc(scores, labels, weight).item() == pytest.approx(expected, abs=1e-12)
+
+
+@QUICK
+@given(binary_rows())
+def test_average_precision_equals_scikit_learns(batch):
+    scores, labels, weight = batch
+    expected = sklearn.metrics.average_precision_score(labels, scores, sample_weight=weight)
+    assert average_precision(scores, labels, weight).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_there_is_no_average_precision_without_a_positive():
+    assert average_precision(torch.tensor([0.1, 0.2]), torch.tensor([0, 0])).isnan()
+    assert average_precision(torch.tensor([0.1, 0.2]), torch.tensor([1, 1])).item() == 1
 
 
 @QUICK

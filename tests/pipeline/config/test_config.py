@@ -144,6 +144,12 @@ def test_single_columns_take_settings_of_categories_or_of_numbers(load):
     ).preprocess.columns
     assert (columns["price"], columns["age"]) == (NumberSettings(bins=16), NumberSettings(bins=9))
     assert columns["city"] == CategorySettings(min_count=3)
+    found = load("name: x\nrecipe: flights\npreprocess: {scale: robust, columns: {price: {scale: false}}}\n").preprocess
+    assert [found.number_settings(name).scale for name in ("price", "age")] == [False, "robust"]
+    with pytest.raises(ConfigError, match=r"preprocess\.columns\.price\.scale.*robust"):
+        load("name: x\nrecipe: flights\npreprocess: {columns: {price: {scale: robustly}}}\n")
+    with pytest.raises(ConfigError, match=r"preprocess\.scale.*robust"):
+        load("name: x\nrecipe: flights\npreprocess: {scale: robustly}\n")
     with pytest.raises(ConfigError, match=r"unknown key 'preprocess.columns.city.binz'.*bins"):
         load("name: x\nrecipe: flights\npreprocess: {columns: {city: {binz: 3}}}\n")
     with pytest.raises(ConfigError, match=r"unknown key 'preprocess.columns.city.bins'.*: max_size, min"):
@@ -155,7 +161,7 @@ def test_single_columns_take_settings_of_categories_or_of_numbers(load):
     [
         ("price: {bins: 1}", r"preprocess\.columns\.price: .*2 to 1024; found 1"),
         ("price: {bins: 4.5}", r"preprocess\.columns\.price\.bins: .*4\.5"),
-        ("price: {bins: null}", r"preprocess\.columns\.price\.bins: .*None"),
+        ("price: {bins: null, scale: 2}", r"preprocess\.columns\.price\.scale\..*found 2"),
         ("city: {min_count: 0}", r"preprocess\.columns\.city: .*min_count must be at least 1"),
         ("city: {min_count: two}", r"preprocess\.columns\.city\.min_count: .*'two'"),
         ("price: 4", r"preprocess\.columns\.price: expected keys and values, found int"),

@@ -11,17 +11,18 @@ from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSc
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model
-from gigabatch.pipeline.config.config import EvaluateSettings
+from gigabatch.pipeline.config.config import EvaluateSettings, parse_config
 from gigabatch.pipeline.evaluation.evaluate import (
     column_summary,
     evaluate,
     feature_words,
+    multilabel_metrics,
     permutation_importance,
     quality,
     target_metrics,
 )
 from gigabatch.pipeline.evaluation.sample import spread_rows
-from gigabatch.pipeline.stages.stages import pack
+from gigabatch.pipeline.stages.stages import Pipeline, pack
 
 ROWS = 3000
 
@@ -311,3 +312,58 @@ def test_what_the_report_draws_adds_up_to_the_rows(binary):
     predicted = table.unpack(table.words).floats[:, [1, 2, 0]].argmax(1)
     assert (second.confusion.counts == sk.confusion_matrix(kind, predicted)).all()
     assert third.residuals.counts["rows"].sum() == ROWS
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_of_a_multilabel_target_are_measured_together_as_scikit_learn_does(weighted):
+    random = np.random.default_rng(5)
+    labels = (random.random((400, 3)) < [0.5, 0.1, 0.3]).astype(np.float32)
+    chances = np.clip(random.random((400, 3)) * 0.8 + 0.1 * labels, 0.01, 0.99).astype(np.float32)
+    weight = random.random(400).astype(np.float32) if weighted else None
+    targets = [Target(name, "binary", label_of="tags") for name in ("a", "b", "c")]
+    targets.insert(1, Target("price", "regression"))
+    columns = (
+        [torch.from_numpy(part.copy()) for part in chances.T],
+        [torch.from_numpy(part.copy()) for part in labels.T],
+    )
+    for part in columns:
+        part.insert(1, torch.full((400,), 7.0))
+    (found,) = multilabel_metrics(targets, *columns, None if weight is None else torch.from_numpy(weight))
+    for average in ("macro", "micro"):
+        asked = {"average": average, "sample_weight": weight}
+        assert found[f"{average} auc"] == pytest.approx(sk.roc_auc_score(labels, chances, **asked))
+        assert found[f"{average} ap"] == pytest.approx(sk.average_precision_score(labels, chances, **asked))
+    own = [sk.log_loss(labels[:, place], chances[:, place], sample_weight=weight) for place in range(3)]
+    assert found["logloss"] == pytest.approx(np.mean(own), rel=1e-6)
+    assert (found["target"], found["labels"], found["undefined"]) == ("tags", 3, 0)
+
+
+def test_a_label_of_one_class_is_left_out_of_the_means_and_counted():
+    targets = [Target(name, "binary", label_of="tags") for name in ("a", "b")]
+    chances, labels = torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])
+    (found,) = multilabel_metrics(targets, [chances, chances], [labels, torch.zeros(2)])
+    assert (found["macro auc"], found["macro ap"], found["undefined"]) == (1.0, 1.0, 1)
+    assert found["micro auc"] == pytest.approx(sk.roc_auc_score([0, 1, 0, 0], [0.1, 0.9, 0.1, 0.9]))
+    (found,) = multilabel_metrics(targets, [chances, chances], [torch.zeros(2), torch.zeros(2)])
+    assert (found["macro auc"], found["micro auc"], found["micro ap"], found["undefined"]) == (None, None, None, 2)
+    assert multilabel_metrics([Target("a", "binary")], [chances], [labels]) == []
+
+
+def test_a_multilabel_target_goes_from_the_file_to_the_report(tmp_path):
+    random = np.random.default_rng(6)
+    x = random.normal(size=(600, 2)).astype(np.float32)
+    labels = {name: (x[:, place % 2] + random.normal(size=600) > 0).astype(int) for place, name in enumerate("abc")}
+    pd.DataFrame({"x": x[:, 0], "z": x[:, 1], **labels}).to_csv(tmp_path / "rows.csv", index=False)
+    targets = {"tags": {"task": "multilabel", "columns": ["a", "b", "c"]}}
+    features = {"path": str(tmp_path / "rows.csv"), "continuous": ["x", "z"], "targets": targets}
+    folders = {"artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs")}
+    rest = {"device": "cpu", "engine": "pandas", "train": {"epochs": 4}, "evaluate": {"importance": False}}
+    run = Pipeline(parse_config({"name": "tags", "recipe": "table", "features": features, **folders, **rest})).train()
+    rows = {row["split"]: row for row in run.summary["multilabel"]}
+    own = run.summary["targets"]["test"]
+    assert [*own] == ["a", "b", "c"]
+    assert rows["test"]["macro auc"] == pytest.approx(np.mean([own[name]["auc"] for name in own]))
+    assert rows["test"]["macro auc"] > 0.65
+    assert {target.label_of for target in run.bundle().schema.targets} == {"tags"}
+    assert "All labels of tags on test" in (run.path / "report.html").read_text()
+    assert [*run.bundle().predict(pd.DataFrame({"x": [0.1], "z": [0.2]})).columns] == ["a", "b", "c"]

@@ -297,6 +297,19 @@ def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_robust_scales_go_through_onnx_to_the_bits_of_the_preprocessor(tmp_path):
+    chosen = PreprocessorSettings(columns={"age": {"scale": "robust"}, "count": {"scale": False}})  # gap: a z-score
+    bundle = bundle_of(Preprocessor(fitted().schema, chosen).fit([some_rows()]))
+    (found,) = export_bundle(bundle, tmp_path, ["onnx_rows"])
+    rows = unseen_and_null_rows()
+    session = onnxruntime.InferenceSession(found.path, providers=["CPUExecutionProvider"])
+    predictions, floats = session.run(["predictions", "floats"], by_hand(rows))
+    names = bundle.preprocessor.float_names()
+    assert floats.tobytes() == bundle.preprocessor.transform(rows, targets=False)[names].to_numpy().tobytes()
+    assert np.abs(floats[:, 0]).max() < 3
+    assert close(predictions, bundle.predict(rows).to_numpy())
+
+
 def test_without_scaling_floats_are_filled_alone(tmp_path):
     bundle = bundle_of(fitted(scale=False, indicator="all"), "lr")
     (found,) = export_bundle(bundle, tmp_path, ["onnx_rows"])

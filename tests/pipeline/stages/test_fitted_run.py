@@ -68,6 +68,14 @@ def test_the_bundle_predicts_raw_rows_and_unknown_ones(fitted, home):  # noqa: F
     assert (np.diff([counts.get(item, 0) for item in ordered]) >= 0).all()
 
 
+def test_a_valid_split_of_one_label_is_told_of(home, caplog):  # noqa: F811
+    """Rows that are all positives, and no negatives drawn: Platt's line has nothing to tell them from."""
+    Pipeline.from_config(home / "run.yaml", "model={kind: popularity}", "train.negatives=null", "name=alike").train()
+    assert "Popularity: all of the valid split's" in caplog.text
+    assert "labels are 1, so its probabilities are near that for every row" in caplog.text
+    assert "train.negatives" in caplog.text
+
+
 def test_it_is_not_trained_again_and_evaluating_gives_the_same(fitted, home, tmp_path):  # noqa: F811
     kind = fitted.summary["config"]["model"]["kind"]
     again = Pipeline.from_config(home / "run.yaml", *overrides(kind)).train()

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables
@@ -513,6 +514,20 @@ def test_a_category_without_any_value_is_one_id(tiny):
     schema = tiny.pipeline().features().encode().preprocessor.tensor_schema
     assert [column.num_ids for column in schema.ids if column.name == "city"] == [3]
     assert tiny.train().summary["auc"] > 0.6
+
+
+def test_a_robust_scale_goes_from_the_file_to_the_scores(tiny):
+    run = tiny.train("preprocess.scale=robust", "train.epochs=2")
+    bundle, frame = run.bundle(), tiny.pipeline("preprocess.scale=robust").features().frame("test")
+    names = bundle.preprocessor.schema.names("continuous")
+    assert {type(bundle.preprocessor.scales[name]).__name__ for name in names} == {"RobustScale"}
+    row = {name: None if pd.isna(value) else value for name, value in frame.iloc[0].items()}
+    floats = OnlineTransformer.load(run.path / "model" / "preprocessor")(row)[1]
+    batch = bundle.preprocessor.transform(frame.head(1), targets=False)[bundle.preprocessor.float_names()]
+    assert floats.tobytes() == batch.to_numpy("float32").tobytes()
+    assert run.summary["auc"] > 0.55
+    with pytest.raises(ConfigError, match=r"preprocess\.scale is true, not robust"):
+        tiny.train("preprocess.from=latest")
 
 
 def test_a_run_that_diverges_is_an_error_and_makes_no_model(finished):

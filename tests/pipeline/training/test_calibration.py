@@ -21,6 +21,7 @@ from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import load_bundle, standardised_outputs
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, PriorSettings, TrainSettings
+from gigabatch.pipeline.evaluation.evaluate import rates_of_label_1
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.export.onnx_rows import onnx_inputs
 from gigabatch.pipeline.serving.scorer import RowScorer
@@ -309,6 +310,80 @@ def test_a_prior_of_probabilities_that_the_loss_has_moved_needs_a_curve(own, tmp
                 TrainSettings(ensemble=2, prior=prior), seed=1, device="cpu", folder=tmp_path,
             )  # fmt: skip
     assert train(prior={"serve": 0.01}, calibration="isotonic").model.calibration
+
+
+def test_a_prior_of_smoothed_labels_needs_a_curve(tmp_path):
+    table, loss = table_of(*rare(600, 0)), TargetLoss([("binary", 1)], label_smoothing=0.1)
+    given = {"epochs": 1, "batch_size": 256, "lr_max": 0.02, "prior": {"serve": 0.01}}
+    rest = {"seed": 1, "device": "cpu", "folder": tmp_path}
+    message = r"train\.prior: with train\.label_smoothing=0\.1 .*calibration=isotonic"
+    with pytest.raises(ConfigError, match=message):
+        train_model(model_of(), table, table, loss, TrainSettings(**given), **rest)
+    spec = ModelSpec("lr", model_of().inputs, model_of().settings, 2)
+    with pytest.raises(ConfigError, match=message):
+        train_members(None, spec, table, table, loss, TrainSettings(ensemble=2, **given), **rest)
+    settings = TrainSettings(calibration="isotonic", **given)
+    assert train_model(model_of(), table, table, loss, settings, **rest).prior_shift < 0
+
+
+def slow_rates(logits, labels, shift, bins, weight):
+    """Share of label 1, log loss and ECE of these rows without the shift, and where the model serves."""
+    found = []
+    for serving in (False, True):
+        rows = []
+        for logit, label, mass in zip(logits, labels, weight, strict=True):
+            own = mass if not serving or label else mass * math.exp(-shift)
+            rows.append((1 / (1 + math.exp(-(logit if serving else logit - shift))), label, own))
+        total = sum(mass for _, _, mass in rows)
+        loss = sum(-mass * math.log(p if label else 1 - p) for p, label, mass in rows) / total
+        error = 0.0
+        for number in range(bins):
+            inside = [row for row in rows if min(int(row[0] * bins), bins - 1) == number]
+            error += abs(sum(mass * (label - p) for p, label, mass in inside)) / total
+        found.append((sum(mass * label for _, label, mass in rows) / total, loss, error))
+    return found
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_log_loss_and_ece_at_both_shares_are_those_of_a_slow_loop(weighted):
+    logits, labels, weight = overconfident(300)
+    weight, shift = weight if weighted else np.ones(300), math.log(0.05)
+    found = rates_of_label_1(
+        torch.from_numpy(logits + shift),
+        torch.from_numpy(labels),
+        shift,
+        15,
+        torch.from_numpy(weight) if weighted else None,
+    )
+    expected = slow_rates(logits + shift, labels, shift, 15, weight)
+    for row, values in zip(found, expected, strict=True):
+        assert [row[name] for name in ("share of label 1", "logloss", "ece")] == pytest.approx(values, rel=1e-9)
+
+
+def test_rows_without_most_negatives_tell_the_log_loss_where_all_are():
+    """The right probabilities of 200,000 rows, of which a tenth of those of label 0 is kept."""
+    (x, labels), draw = rare(200_000, 3), np.random.default_rng(4)
+    keep = (labels == 1) | (draw.random(len(x)) < 0.1)
+    logits = torch.from_numpy(x - 4.5)
+    _, whole = rates_of_label_1(logits, torch.from_numpy(labels), 0.0, 15)
+    _, serving = rates_of_label_1(logits[keep], torch.from_numpy(labels[keep]), math.log(0.1), 15)
+    assert serving["logloss"] == pytest.approx(whole["logloss"], rel=0.02)
+    assert serving["share of label 1"] == pytest.approx(labels.mean(), rel=0.02)
+    assert serving["ece"] < 0.002
+
+
+def test_a_run_with_a_prior_tells_both_rates(tiny):
+    run = tiny.train("train.prior={negatives_kept: 0.1}", "train.epochs=2", "train.ensemble=2")
+    rows = {(row["split"], row["at"]): row for row in run.summary["rates"]}
+    assert sorted(rows) == [(split, at) for split in ("test", "valid") for at in ("serving", "these rows")]
+    here, serving = rows["test", "these rows"], rows["test", "serving"]
+    share = here["share of label 1"]
+    assert serving["share of label 1"] == pytest.approx(share / (share + (1 - share) / 0.1))
+    plain = tiny.train("train.epochs=2", "train.ensemble=2").summary
+    assert plain["rates"] == []
+    assert here["logloss"] == pytest.approx(plain["logloss"], rel=1e-5)
+    assert here["ece"] == pytest.approx(plain["ece"], abs=1e-5)
+    assert "train.prior" in (run.path / "report.html").read_text()
 
 
 def test_a_prior_comes_after_a_calibration(tmp_path):

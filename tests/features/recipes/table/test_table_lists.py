@@ -122,6 +122,24 @@ def test_settings_that_fit_no_list_are_refused(name):
         TableSettings(path="rows.csv", **COLUMNS, **given)
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([0.5, float("nan")], "hold a null, NaN or infinity in row 13"),
+        ([0.5], "row 13 has 2 elements .* and 1 weights"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused_with_the_row_of_the_file(tmp_path, weights, message):
+    """Of a file whose third row is left out, as its label is null."""
+    frame = rows_of(20)
+    frame["clicked"] = frame["clicked"].astype("float64").mask(frame.index == 2)
+    frame.at[13, "tags"], frame.at[13, "w"] = ["x", "y"], weights
+    frame.to_parquet(tmp_path / "rows.parquet")
+    chosen = TableSettings(path=str(tmp_path / "rows.parquet"), **COLUMNS, lists=LISTS, drop_null_targets=True)
+    with pytest.raises(DataError, match=rf"input .*rows\.parquet: .*{message}"):
+        TableRecipe(chosen).build("pandas")
+
+
 def test_values_that_do_not_fit_are_refused_by_column(tmp_path):
     rows_of(20).assign(tags=[["x"], 3][0:1] * 20).to_parquet(tmp_path / "rows.parquet")
     chosen = TableSettings(path=str(tmp_path / "rows.parquet"), **COLUMNS, lists={"tags": {"elements": "int64"}})

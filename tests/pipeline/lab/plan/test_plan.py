@@ -18,8 +18,8 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.display import about_bytes, about_seconds
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes, distinct_values, predict
-from gigabatch.pipeline.lab.plan.plan import make_plan, run_plan
-from gigabatch.pipeline.lab.plan.sample import PlanError, measure, sample_files
+from gigabatch.pipeline.lab.plan.plan import _sample_text, make_plan, run_plan
+from gigabatch.pipeline.lab.plan.sample import PlanError, Size, measure, sample_files
 from gigabatch.pipeline.machine import Machine, available_memory
 
 GIB = 1 << 30
@@ -245,6 +245,19 @@ def test_epochs_without_end_are_not_trained_to_be_counted(tmp_path, capsys):
     train = told["stages"][2]["seconds"]
     assert train > 1e9 * 4 * 1e-5  # four steps an epoch, of no less than ten microseconds
     assert told["seconds"] == pytest.approx(train, rel=1e-3)
+
+
+def test_a_model_without_steps_that_was_fitted_to_all_rows_is_not_said_to_lack_epochs():
+    config = parse_config(
+        {"name": "k", "recipe": "table", "model": {"kind": "popularity"},
+         "features": {"path": "x", "categorical": ["id"], "targets": {"y": {"task": "binary"}}}}
+    )  # fmt: skip
+    entities = {"user": EntityColumns(0, (0,), ()), "item": EntityColumns(0, (0,), ())}
+    found = costs(1.0, 1500, 1500) | {"epochs": 3, "inputs": ModelInputs((10,), 3, **entities).to_dict()}
+    forecast = Forecast(config, [found])
+    assert forecast.settings.epochs > 3
+    text = _sample_text(Size(1500, 90_000, exact_rows=True), forecast)
+    assert text.endswith("so few that the whole run was made and measured")
 
 
 # --- from known costs: what a whole run must be said to take
