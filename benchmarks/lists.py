@@ -48,6 +48,7 @@ LR, EPS = 0.05, 1e-8
 TOLERANCE = 1e-5
 BATCH_SIZES = (4_096, 204_800)
 EMPTY = 0.1  # of the lists
+EXPONENT = 1.05  # of Zipf's law, as in the grid of benchmarks/embedding_grid.py
 SPREAD = 1.0  # of the logarithm of the others' lengths
 REQUIRED = 2.0
 Step = Callable[[], Any]
@@ -106,7 +107,7 @@ def lists_of(case: Case, seed: int = 1) -> Lists:
     lengths = np.exp(random.normal(-(SPREAD**2) / 2, SPREAD, case.batch)) * case.length / (1 - EMPTY)
     lengths = np.where(random.random(case.batch) < EMPTY, 0, np.rint(lengths)).astype("int64")
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
-    ids = torch.from_numpy(zipf_ranks(random, case.rows, int(offsets[-1])).astype("int32"))
+    ids = torch.from_numpy(zipf_ranks(random, case.rows, int(offsets[-1]), EXPONENT).astype("int32"))
     weights = torch.from_numpy(random.random(len(ids)).astype("float32")) if case.weighted else None
     return Lists(ids, offsets, weights)
 
