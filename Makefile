@@ -155,6 +155,7 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.large $(ARGS)
 	$(PYTHON) -m benchmarks.step $(ARGS)
 	$(PYTHON) -m benchmarks.embedding $(ARGS)
+	$(PYTHON) -m benchmarks.lists $(ARGS)
 	$(PYTHON) -m benchmarks.batch_scaling $(ARGS)
 	$(PYTHON) -m benchmarks.nightly $(ARGS)
 	$(PYTHON) -m benchmarks.defaults $(ARGS)

@@ -275,6 +275,12 @@ class CountedKernels:
         parts = [gradient, offsets, out, *(part for part in (weights, chosen) if part is not None)]
         self.tally.add("spread_gradient", sum(map(num_bytes, parts)))
 
+    def element_scales(self, offsets: Tensor, weights: Any, pooling: str, places: Tensor, scales: Any) -> None:
+        """Offsets and, for a mean, weights; a list and a scale for every element."""
+        read = () if scales is None or weights is None else (weights,)
+        parts = [offsets, places, *read, *(() if scales is None else (scales,))]
+        self.tally.add("element_scales", sum(map(num_bytes, parts)))
+
     def column_moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
         return self._sums("column_moments", num_bytes(values), values)
 
@@ -302,8 +308,21 @@ class CountedKernels:
         self, tables: Sequence[Tensor], states: Sequence[Any], ids: Tensor, gradient: Tensor, rule: Any
     ) -> None:
         """Ids and gradients once; tables of many rows sort their ids, and move the batch's rows and their state."""
-        plan = row_plan([tuple(table.shape) for table in tables])
         in_order = num_bytes(ids) + len(ids) * sum(table.shape[1] for table in tables) * gradient.element_size()
+        self._moved("update_rows", tables, states, ids, in_order, rule)
+
+    def update_elements(
+        self, table: Tensor, state: Any, ids: Tensor, places: Tensor, scales: Any, gradient: Tensor, rule: Any
+    ) -> None:
+        """As `update_rows`, with the place and the scale of each element, and the gradient of each list once."""
+        parts = [ids, places, gradient, *(() if scales is None else (scales,))]
+        self._moved("update_elements", [table], [state], ids[:, None], sum(map(num_bytes, parts)), rule)
+
+    def _moved(
+        self, name: str, tables: Sequence[Tensor], states: Sequence[Any], ids: Tensor, in_order: float, rule: Any
+    ) -> None:
+        """`in_order` bytes, a sort of the ids of tables of many rows, and the batch's rows and their state."""
+        plan = row_plan([tuple(table.shape) for table in tables])
         at_random = 0.0
         for table, state in zip(tables, states, strict=True):
             kept = sum(part.numel() for part in state.values() if part.dim()) / len(table)
@@ -314,7 +333,7 @@ class CountedKernels:
             sort, _, _, sorts = sorting(len(ids) * sum(group.num_tables for group in plan.wide), width)
             in_order += sort
             launches += 1 + sorts + 2 * len(plan.wide)
-        self.tally.add("update_rows", in_order, at_random, launches=launches)
+        self.tally.add(name, in_order, at_random, launches=launches)
 
 
 def row_plan(shapes: Sequence[tuple[int, ...]]) -> Any:

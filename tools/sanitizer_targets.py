@@ -73,9 +73,32 @@ def pooled_lookup(device: str) -> None:
                 spread = torch.zeros(num_elements, width, device=device)
                 module.pooled_lookup(ids, offsets, weights, table, pooling, wide[:, :width], chosen)
                 module.spread_gradient(gradient, offsets, weights, pooling, chosen, spread)
-                results.append((wide, spread))
+                results.append(
+                    (wide, spread, *moved_by_lists(version, ids, offsets, weights, table, pooling, gradient))
+                )
             for found, expected in zip(*results, strict=True):
                 close(found, expected)
+
+
+def moved_by_lists(
+    version: str | None,
+    ids: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    table: Tensor,
+    pooling: str,
+    gradient: Tensor,
+) -> list[Tensor]:
+    """The table after the lists have moved it; a maximum's elements have gradients of their own."""
+    if pooling == "max":
+        return []
+    device, rule, moved = table.device, RowRule("adagrad", lr=0.05), table.clone()
+    places, scales = torch.zeros_like(ids), torch.zeros(len(ids), device=device) if pooling == "mean" else None
+    kernel("pooled_lookup", device, version).element_scales(offsets, weights, pooling, places, scales)
+    given = weights if scales is None else scales
+    state = rule.new_state(moved)
+    kernel("row_update", device, version).update_elements(moved, state, ids, places, given, gradient, rule)
+    return [moved]
 
 
 def row_update(device: str) -> None:

@@ -90,12 +90,25 @@ class RowGradient(NamedTuple):
     """What a backward pass leaves for the rows: ids [B, C] int32 as `located` gives them, the gradient
     [B, W] of what was looked up, and the pool that its memory goes back to.
 
-    table: of elements of lists, ids [T, 1] and gradient [T, D] of that table alone; None for all id columns."""
+    table: of elements of lists, ids [T, 1] and gradient [T, D] of that table alone; None for all id columns.
+    places, scales: where they are, gradient [B, D] is that of the pooled lists, and the gradient of element t is
+    scales[t] gradient[places[t]], int32 and float32 [T]; scales None for 1. `whole` writes it out."""
 
     ids: Tensor
     gradient: Tensor
     pool: BufferPool | None = None
     table: int | None = None
+    places: Tensor | None = None
+    scales: Tensor | None = None
+
+    def whole(self) -> "RowGradient":
+        """The same with a gradient of its own for each element."""
+        if self.places is None:
+            return self
+        gradient = self.gradient.index_select(0, self.places)
+        if self.scales is not None:
+            gradient = (gradient * self.scales[:, None]).to(gradient.dtype)
+        return RowGradient(self.ids, gradient, None, self.table)
 
 
 class RowSums(NamedTuple):
@@ -265,8 +278,11 @@ class EmbeddingTables(nn.Module):
     def forward(self, ids: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """[B, C] int32 or int64, and a list column each of B lists -> [B, W] float32. An id outside its table is an
         IndexError; on CUDA a device assert, or NaN where gradients are `rows`."""
-        columns = self.of_columns(ids)
-        return torch.cat([columns, *self.of_lists(lists, len(ids))], dim=1) if self.lists else columns
+        parts = [self.of_columns(ids)] if self.num_columns or not self.lists else []
+        if self.lists:
+            self.require_ids(ids)
+            parts += self.of_lists(lists, len(ids))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def of_lists(self, lists: Sequence[Jagged], num_rows: int, places: Sequence[int] | None = None) -> list[Tensor]:
         """The pooled rows of each list column, or of those at `places` among them, [B, D] float32."""
@@ -358,7 +374,8 @@ class _RowLookup(torch.autograd.Function):
 
 
 class _PooledRows(torch.autograd.Function):
-    """The kernel `pooled_lookup`, whose backward pass keeps (ids [T, 1], gradient [T, D]) as `_RowLookup` does."""
+    """The kernel `pooled_lookup`, whose backward pass keeps (ids [T, 1], gradient) as `_RowLookup` does: that of the
+    pooled lists [B, D] and whose share of it each element takes, or for maxima one for each element [T, D]."""
 
     @staticmethod
     def forward(
@@ -387,9 +404,16 @@ class _PooledRows(torch.autograd.Function):
         gradient = gradient.contiguous()
         if gradient.stride(1) != 1:  # `contiguous` leaves the stride of a single number that was expanded
             gradient = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
-        spread = ctx.pool.take((len(ids), gradient.shape[1]), gradient.dtype, ids.device)
-        ctx.module.spread_gradient(gradient, offsets, weights, pooling, chosen, spread)
-        ctx.found[:] = [RowGradient(ids[:, None], spread, ctx.pool, ctx.place)]
+        if pooling == "max":
+            spread = ctx.pool.take((len(ids), gradient.shape[1]), gradient.dtype, ids.device)
+            ctx.module.spread_gradient(gradient, offsets, weights, pooling, chosen, spread)
+            ctx.found[:] = [RowGradient(ids[:, None], spread, ctx.pool, ctx.place)]
+        else:
+            places, scales = torch.empty_like(ids), weights
+            if pooling == "mean":
+                scales = torch.empty(len(ids), device=ids.device)
+            ctx.module.element_scales(offsets, weights, pooling, places, scales if pooling == "mean" else None)
+            ctx.found[:] = [RowGradient(ids[:, None], gradient, None, ctx.place, places, scales)]
         return (ctx.leaf_like, *(None,) * 8)
 
 

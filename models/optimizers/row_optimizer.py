@@ -16,7 +16,7 @@ from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.row_update.reference import clipped
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
 from gigabatch.models.kernels.row_update.sums import summed_rows
-from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
 from gigabatch.models.optimizers.eager import EagerOptimizer
 
 Group = dict[str, Any]
@@ -102,20 +102,21 @@ class RowOptimizer(EagerOptimizer):
             not module.is_sharded,
             "sharded tables: call ShardedTables.exchange_gradients before a step, within `fetched`.",
         )
-        for places, ids, gradient in gradients_together(module):
-            self._move_tables(module, places, ids, gradient, rule, skipped, factor)
+        for places, found in gradients_together(module):
+            self._move_tables(module, places, found, rule, skipped, factor)
 
     def _move_tables(
         self,
         module: EmbeddingTables,
         places: Sequence[int],
-        ids: Tensor,
-        gradient: Tensor,
+        found: RowGradient,
         rule: RowRule,
         skipped: Tensor | None,
         factor: Tensor | None,
     ) -> None:
-        """Move rows of the tables at `places`: ids [n, tables], their gradients [n, widths] side by side."""
+        """Move rows of the tables at `places`: ids [n, tables], their gradients [n, widths] side by side, or of one
+        table what its lists' elements share."""
+        ids, gradient = found.ids, found.gradient
         if factor is not None:
             gradient = gradient.float() * factor
         weights = module.weights
@@ -123,7 +124,12 @@ class RowOptimizer(EagerOptimizer):
         states = [self._state_of(table, rule) for table in tables]
         if skipped is not None:  # which the host does not know: an id outside its table moves nothing on a GPU
             ids = torch.where(skipped > 0, -1, ids)
-        kernel("row_update", ids.device, self.version).update_rows(tables, states, ids, gradient, rule)
+        update = kernel("row_update", ids.device, self.version)
+        if found.places is None:
+            update.update_rows(tables, states, ids, gradient, rule)
+        else:
+            own = (ids[:, 0].contiguous(), found.places, found.scales)
+            update.update_elements(tables[0], states[0], *own, gradient, rule)
         if skipped is not None and rule.step == "global":
             for state in states:
                 state["num_steps"].sub_(skipped)
@@ -173,8 +179,8 @@ class RowOptimizer(EagerOptimizer):
         return state
 
 
-def gradients_together(module: EmbeddingTables) -> list[tuple[list[int], Tensor, Tensor]]:
-    """What `row_gradients` hold for the tables that are trained: places of tables, ids [n, tables] and gradients
+def gradients_together(module: EmbeddingTables) -> list[tuple[list[int], RowGradient]]:
+    """What `row_gradients` hold for the tables that are trained: places of tables, and ids [n, tables] with gradients
     [n, widths] side by side, each table in one entry, so that its rows move once.
 
     A table of a list has its own entry, with what its id column left, if they share it.
@@ -194,20 +200,37 @@ def gradients_together(module: EmbeddingTables) -> list[tuple[list[int], Tensor,
             if len(moving) < columns:
                 parts = gradient[:, : sum(widths)].split(widths, dim=1)
                 own = ids[:, moving], torch.cat([parts[place] for place in moving], dim=1)
-            found.append((moving, *own))
+            found.append((moving, RowGradient(*own)))
     for place in of_lists:
         if not weights[place].requires_grad:
             continue
-        parts = [one for one in module.row_gradients if one.table == place]
-        own_ids, own_gradients = [one.ids for one in parts], [one.gradient for one in parts]
+        own_parts = [one for one in module.row_gradients if one.table == place]
         if ids is not None and gradient is not None and place < columns:
             first = sum(widths[:place])
-            own_ids.append(ids[:, place : place + 1])
-            own_gradients.append(gradient[:, first : first + widths[place]])
-        if len({one.dtype for one in own_gradients}) > 1:
-            own_gradients = [one.float() for one in own_gradients]
-        found.append(([place], joined(own_ids), joined(own_gradients)))
+            own_parts.append(RowGradient(ids[:, place : place + 1], gradient[:, first : first + widths[place]]))
+        found.append(([place], _of_one_table(own_parts)))
     return found
+
+
+def _of_one_table(parts: Sequence[RowGradient]) -> RowGradient:
+    """Ids [n, 1] and gradients of one table from all its sources; elements of lists still share what they shared."""
+    if len(parts) == 1:
+        return parts[0]
+    gradients = [one.gradient for one in parts]
+    if len({one.dtype for one in gradients}) > 1:
+        gradients = [one.float() for one in gradients]
+    ids, gradient = joined([one.ids for one in parts]), joined(gradients)
+    if all(one.places is None for one in parts):
+        return RowGradient(ids, gradient)
+    first = 0
+    places, scales = [], []
+    for one in parts:
+        own = torch.arange(len(one.ids), dtype=torch.int32, device=ids.device) if one.places is None else one.places
+        places.append(own + first)
+        scales.append(torch.ones(len(one.ids), device=ids.device) if one.scales is None else one.scales)
+        first += len(one.gradient)
+    plain = all(one.scales is None for one in parts)
+    return RowGradient(ids, gradient, None, None, joined(places), None if plain else joined(scales))
 
 
 def require_own_tables(owned: bool) -> None:

@@ -299,7 +299,7 @@ def _of_modules(tables: list[_Table]) -> tuple[list[Tensor], list[Tensor]]:
         first = sum(other.shape[1] for other in module.weights[:place])
         columns = slice(first, first + weight.shape[1])
         wide = [part for part in module.row_gradients if part.table is None and place < part.ids.shape[1]]
-        lists = [part for part in module.row_gradients if part.table == place]
+        lists = [part.whole() for part in module.row_gradients if part.table == place]
         own = [(part.ids[:, place], part.gradient[:, columns]) for part in wide]
         own += [(part.ids[:, 0], part.gradient) for part in lists]
         ids.append(torch.cat([one for one, _ in own]) if own else weight.new_empty(0, dtype=torch.int32))

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.pooled_lookup.reference import check_lists, check_memory
-from gigabatch.models.kernels.row_loops import AHEAD, njit, pointer, prefetch, read, rounded, stored_as
+from gigabatch.models.kernels.gather_sums import sum_named_rows
+from gigabatch.models.kernels.pooled_lookup.reference import check_lists, check_memory, check_sources
+from gigabatch.models.kernels.row_loops import njit, pointer, read, rounded, stored_as
 
 BLOCK_LISTS = 64  # of a task, so that threads share long and short lists evenly
-NEAR_BYTES = 1 << 18  # tables up to this size are in the cache anyway and are not fetched ahead
+TASK_ELEMENTS = 4096  # wanted of a task of sums, an empty list counted as LIST_COST of them
+LIST_COST = 4
 NO_WEIGHTS = np.empty(0, np.float32)
 
 
@@ -48,12 +50,39 @@ def pooled_lookup(
         bad = _max(ids.numpy(), offsets.numpy(), source, height, width, *place, kept.numpy())
     else:
         scales = NO_WEIGHTS if weights is None else weights.numpy()
-        bad = _sum(ids.numpy(), offsets.numpy(), scales, pooling == "mean", source, height, width, *place)
+        like, stride = stored_as(table), place[1]
+        starts = _starts(offsets.numpy(), max(1, (len(ids) + LIST_COST * len(out)) // TASK_ELEMENTS))
+        bad = _sum(
+            ids.numpy(),
+            offsets.numpy(),
+            scales,
+            pooling == "mean",
+            starts,
+            source,
+            height,
+            width,
+            place[0],
+            stride,
+            like,
+        )
     if bad:
         raise IndexError(
             f"embedding tables: a list holds ids from {int(ids.min())} to {int(ids.max())}, its table has {height} "
             "rows."
         )
+
+
+@torch.no_grad()
+def element_scales(
+    offsets: Tensor, weights: Tensor | None, pooling: str, places: Tensor, scales: Tensor | None
+) -> None:
+    """As the reference."""
+    check_sources(offsets, weights, pooling, places, scales)
+    if len(places):
+        starts = _starts(offsets.numpy(), max(1, (len(places) + LIST_COST * len(offsets)) // TASK_ELEMENTS))
+        given = NO_WEIGHTS if weights is None else weights.numpy()
+        found = NO_WEIGHTS if scales is None else scales.numpy()
+        _sources(offsets.numpy(), given, starts, places.numpy(), found)
 
 
 @torch.no_grad()
@@ -95,54 +124,51 @@ def _factor(weights, first, last, mean):
     return np.float32(1) / total if total > 0 else np.float32(0)
 
 
-@njit(parallel=True)
-def _sum(ids, offsets, weights, mean, table, height, width, out, stride):
-    """Whether an id is outside the table. table and out are addresses, stride in elements."""
-    num_lists = len(offsets) - 1
-    num_blocks = (num_lists + BLOCK_LISTS - 1) // BLOCK_LISTS
-    faults = np.zeros(num_blocks, np.bool_)
-    near = height * width * 4 <= NEAR_BYTES
-    for block in numba.prange(num_blocks):
-        end = min((block + 1) * BLOCK_LISTS, num_lists)
-        wrong = False
-        last_element = offsets[end]
-        for row in range(block * BLOCK_LISTS, end):
-            first, last = offsets[row], offsets[row + 1]
-            wrong |= _sum_list(
-                ids, weights, first, last, last_element, near, mean, table, height, width, out + 4 * row * stride
-            )
-        faults[block] = wrong
-    return faults.any()
-
-
 @njit()
-def _sum_list(ids, weights, first, last, last_element, near, mean, table, height, width, out):
-    source, target = numba.carray(pointer(table), (1,), np.float32), numba.carray(pointer(out), (1,), np.float32)
-    columns = np.uint64(width)
-    for i in range(columns):
-        target[i] = 0
-    weighted = len(weights) > 0
-    for element in range(first, last):
-        if not near and element + AHEAD < last_element:
-            ahead = table + 4 * width * np.int64(ids[element + AHEAD])
-            prefetch(ahead)
-            prefetch(ahead + 4 * width - 4)
-        key = ids[element]
-        if key < 0 or key >= height:
-            return True
-        begin = np.uint64(key) * columns
-        if weighted:
-            weight = weights[element]
-            for i in range(columns):
-                target[i] += weight * source[begin + i]
+def _starts(offsets, num_tasks):
+    """The first list of each task and at last their number, int64 [num_tasks + 1], so that tasks take equally long."""
+    num_lists = len(offsets) - 1
+    total = offsets[num_lists] + LIST_COST * num_lists
+    starts = np.empty(num_tasks + 1, np.int64)
+    starts[0] = 0
+    row = 0
+    for task in range(1, num_tasks):
+        low, high, wanted = row, num_lists, total * task // num_tasks
+        while low < high:
+            middle = (low + high) // 2
+            if offsets[middle] + LIST_COST * middle < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        row = low
+        starts[task] = row
+    starts[num_tasks] = num_lists
+    return starts
+
+
+@njit(parallel=True)
+def _sum(ids, offsets, weights, mean, starts, table, height, width, out, stride, like):
+    """Whether an id is outside the table. starts: of `_starts`; table, out: addresses; stride in elements."""
+    num_tasks = len(starts) - 1
+    faults = np.zeros(num_tasks, np.bool_)
+    named, scaled = ids.ctypes.data, weights.ctypes.data
+    for task in numba.prange(num_tasks):
+        first, end = offsets[starts[task]], offsets[starts[task + 1]]
+        low, high = np.int32(0), np.int32(0)
+        for element in range(first, end):
+            low, high = min(low, ids[element]), max(high, ids[element])
+        if low < 0 or high >= height:
+            faults[task] = True
         else:
-            for i in range(columns):
-                target[i] += source[begin + i]
-    if mean and last > first:
-        factor = _factor(weights, first, last, mean)
-        for i in range(columns):
-            target[i] *= factor
-    return False
+            for row in range(starts[task], starts[task + 1]):
+                begin, last = offsets[row], offsets[row + 1]
+                factor = _factor(weights, begin, last, mean) if last > begin else np.float32(1)
+                scales = scaled + 4 * begin if len(weights) else 0
+                sum_named_rows(
+                    out + 4 * row * stride, table, width, 4 * width, named + 4 * begin, scales, last - begin,
+                    end - begin, factor, like,
+                )  # fmt: skip
+    return faults.any()
 
 
 @njit(parallel=True)
@@ -179,6 +205,19 @@ def _max_list(ids, first, last, table, height, width, out, chosen):
                 target[i] = value
                 chosen[i] = element
     return False
+
+
+@njit(parallel=True)
+def _sources(offsets, weights, starts, places, scales):
+    """The list of each element and, where there are any, the scales of a mean."""
+    for task in numba.prange(len(starts) - 1):
+        for row in range(starts[task], starts[task + 1]):
+            first, last = offsets[row], offsets[row + 1]
+            places[first:last] = row
+            if len(scales) and last > first:
+                factor = _factor(weights, first, last, True)
+                for element in range(first, last):
+                    scales[element] = factor * weights[element] if len(weights) else factor
 
 
 @njit(parallel=True)

@@ -13,9 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS, check_lists, check_memory
+from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS, check_lists, check_memory, check_sources
 
 TILE = 1024  # elements of a program's sums: 8 a thread
+BLOCK_LISTS = 128  # of a program that writes numbers of elements: one a thread
 
 
 @torch.no_grad()
@@ -66,6 +67,23 @@ def spread_gradient(
         _spread[grid](
             gradient, gradient.stride(0), offsets, weights, chosen, out, num_lists, width,
             POOLING=POOLINGS.index(pooling), WEIGHTED=weights is not None, **blocks, num_warps=4,
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def element_scales(
+    offsets: Tensor, weights: Tensor | None, pooling: str, places: Tensor, scales: Tensor | None
+) -> None:
+    """See `reference.element_scales`."""
+    num_lists = len(offsets) - 1
+    check_sources(offsets, weights, pooling, places, scales)
+    if not len(places):
+        return
+    with torch.cuda.device_of(places):
+        _write_sources[(triton.cdiv(num_lists, BLOCK_LISTS),)](
+            offsets, weights if scales is not None else None, places, scales, num_lists,
+            POOLING=POOLINGS.index(pooling), WEIGHTED=weights is not None and scales is not None, BLOCK_B=BLOCK_LISTS,
+            num_warps=4,
         )  # fmt: skip
 
 
@@ -181,4 +199,25 @@ def _spread(
                 scale = scale * tl.load(weights + element, mask=there, other=0.0)
             found = value * scale[:, None]
         tl.store(out + element[:, None] * width + k[None, :], found, mask=tile & there[:, None])
+        place += 1
+
+
+@triton.jit(do_not_specialize=["num_lists"])
+def _write_sources(
+    offsets, weights, places, scales, num_lists, POOLING: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_B: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B)
+    live = row < num_lists
+    first, length, factor = _factors(offsets, weights, row, live, POOLING, WEIGHTED)
+    place = 0
+    longest = tl.max(length, axis=0).to(tl.int32)
+    while place < longest:
+        there = place < length
+        element = first + place
+        tl.store(places + element, row.to(tl.int32), mask=there)
+        if POOLING == 1:
+            scale = factor
+            if WEIGHTED:
+                scale = scale * tl.load(weights + element, mask=there, other=0.0)
+            tl.store(scales + element, scale, mask=there)
         place += 1

@@ -59,6 +59,33 @@ def spread_gradient(
     out.copy_(rows if scale is None else rows * scale[:, None])
 
 
+@torch.no_grad()
+def element_scales(
+    offsets: Tensor, weights: Tensor | None, pooling: str, places: Tensor, scales: Tensor | None
+) -> None:
+    """Write the list of each element into `places` [T] int32 and what its row is multiplied with into `scales` [T].
+
+    So the gradient of element e is scales[e] gradient[places[e]], which `update_elements` of the kernel `row_update`
+    takes without writing it. pooling: `mean`, or `sum` with `scales` None: there they are the weights themselves, or 1.
+    scales: float32. The rest as in `pooled_lookup`.
+    """
+    check_sources(offsets, weights, pooling, places, scales)
+    places.copy_(list_of_elements(offsets))
+    if scales is not None:
+        found = element_scale(offsets, weights, pooling)
+        assert found is not None
+        scales.copy_(found)
+
+
+def check_sources(offsets: Tensor, weights: Tensor | None, pooling: str, places: Tensor, scales: Tensor | None) -> None:
+    """What every version of `element_scales` asserts."""
+    check_lists(offsets, weights, pooling, len(places))
+    assert (pooling, scales is None) in (("sum", True), ("mean", False)), pooling
+    check_memory(places, torch.int32, places.shape)
+    if scales is not None:
+        check_memory(scales, torch.float32, places.shape)
+
+
 def check_lists(offsets: Tensor, weights: Tensor | None, pooling: str, num_elements: int) -> None:
     """What every version asserts of its lists."""
     assert pooling in POOLINGS, pooling

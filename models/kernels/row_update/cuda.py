@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.row_update.move_cuda import Group, rule_arguments
+from gigabatch.models.kernels.row_update.reference import check_elements
 from gigabatch.models.kernels.row_update.rules import RowRule, State
 from gigabatch.models.kernels.row_update.segments_cuda import update_sorted
 from gigabatch.models.kernels.row_update.small_cuda import update_small
@@ -52,11 +53,34 @@ def update_rows(
 
     tables float32, gradient of a type in `FLOATS`. The result is the same bit for bit from run to run.
     """
+    assert ids.shape[1] == len(tables) == len(states), (ids.shape, len(tables), len(states))
+    assert len(gradient) == len(ids), gradient.shape
+    _update(tables, states, ids, gradient, rule)
+
+
+@torch.no_grad()
+def update_elements(
+    table: Tensor, state: State, ids: Tensor, places: Tensor, scales: Tensor | None, gradient: Tensor, rule: RowRule
+) -> None:
+    """See `reference.update_elements`; the rest as `update_rows`."""
+    check_elements(table, ids, places, scales, gradient)
+    _update([table], [state], ids[:, None], gradient, rule, places, scales)
+
+
+def _update(
+    tables: Sequence[Tensor],
+    states: Sequence[State],
+    ids: Tensor,
+    gradient: Tensor,
+    rule: RowRule,
+    owners: Tensor | None = None,
+    scales: Tensor | None = None,
+) -> None:
+    """owners, scales: of each row of the ids the row of the gradient, and what it is multiplied with; None for its own
+    and for 1."""
     num_rows = len(ids)
     assert ids.dtype == torch.int32, ids.dtype
-    assert ids.shape[1] == len(tables) == len(states), (ids.shape, len(tables), len(states))
     assert gradient.dtype in FLOATS, gradient.dtype
-    assert len(gradient) == num_rows, gradient.shape
     assert num_rows * len(tables) < 2**31, f"{num_rows} rows of {len(tables)} ids: torch.sort takes fewer than 2^31"
     if not tables:
         return
@@ -69,9 +93,10 @@ def update_rows(
         plan = _plan(tables, states)
         arguments = rule_arguments(rule)
         for group in plan.small:
-            update_small(group, ids, gradient, arguments)
+            update_small(group, ids, gradient, owners, scales, arguments)
         if plan.wide:
-            update_sorted(plan.wide, plan.sorted_tables, plan.key_dtype, ids, gradient, arguments)
+            sources = (gradient, owners, scales)
+            update_sorted(plan.wide, plan.sorted_tables, plan.key_dtype, ids, *sources, arguments)
     increment_version(tables)  # torch counts its own writes only
 
 

@@ -31,6 +31,34 @@ def update_rows(
         start += width
 
 
+@torch.no_grad()
+def update_elements(
+    table: Tensor, state: State, ids: Tensor, places: Tensor, scales: Tensor | None, gradient: Tensor, rule: RowRule
+) -> None:
+    """Move rows of one table as `update_rows` does, by elements of lists that share gradients.
+
+    ids: [T] int32, the row of each element, inside the table. places: [T] int32, whose row of `gradient` [B, D], of
+    unit stride along a row, it takes; scales: [T] float32 that it is multiplied with, None for 1. As `element_scales`
+    of the kernel `pooled_lookup` writes them. table, state, rule: as in `update_rows`.
+    """
+    check_elements(table, ids, places, scales, gradient)
+    spread = gradient[places.long()].to(table.dtype)
+    if scales is not None:
+        spread = spread * scales[:, None]
+    update_rows([table], [state], ids[:, None], spread, rule)
+
+
+def check_elements(table: Tensor, ids: Tensor, places: Tensor, scales: Tensor | None, gradient: Tensor) -> None:
+    """What every version of `update_elements` asserts."""
+    assert (ids.dtype, places.dtype) == (torch.int32, torch.int32), (ids.dtype, places.dtype)
+    for own in (ids, places, *(() if scales is None else (scales,))):
+        assert own.is_contiguous(), own.stride()
+        assert own.shape == (len(ids),), (own.shape, ids.shape)
+    assert scales is None or scales.dtype == torch.float32, scales
+    assert gradient.shape[1] == table.shape[1], (gradient.shape, table.shape)
+    assert not gradient.numel() or gradient.stride(1) == 1, gradient.stride()
+
+
 def _move(table: Tensor, state: State, rows: Tensor, gradient: Tensor, counts: Tensor, rule: RowRule) -> None:
     """One step of the listed rows [U]; gradient [U, D], counts [U, 1]."""
     if rule.step == "row":

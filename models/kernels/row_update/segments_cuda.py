@@ -31,6 +31,8 @@ def update_sorted(
     key_dtype: torch.dtype,
     ids: Tensor,
     gradient: Tensor,
+    owners: Tensor | None,
+    scales: Tensor | None,
     arguments: dict[str, tuple],
 ) -> None:
     """One sort for all columns, then for each group the runs inside spans and those across them.
@@ -63,11 +65,15 @@ def update_sorted(
             places,
             gradient,
             gradient.stride(0),
+            owners,
+            scales,
             group.tables,
             slots,
             slot_counts,
             group.first,
             num_rows,
+            OWNED=owners is not None,
+            SCALED=scales is not None,
             SPAN=span,
             BLOCK_N=tile,
             GRADIENT_VECTOR=group.vector if aligned else 1,
@@ -171,6 +177,8 @@ def _update_spans(
     places,
     gradient,
     gradient_stride,
+    owners,
+    scales,
     tables,
     slots,
     slot_counts,
@@ -178,6 +186,8 @@ def _update_spans(
     num_rows,
     rule,
     FORM: tl.constexpr,
+    OWNED: tl.constexpr,
+    SCALED: tl.constexpr,
     SPAN: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -207,12 +217,18 @@ def _update_spans(
         head = key != tl.load(keys + index - 1, mask=live & (index > 0), other=-1)
         tail = live & (key != tl.load(keys + index + 1, mask=index + 1 < num_rows, other=-1))
         row = tl.load(places + index, mask=live, other=0) - offset  # of the batch
+        if SCALED:
+            scale = tl.load(scales + row, mask=live, other=0.0)
+        if OWNED:
+            row = tl.load(owners + row, mask=live, other=0).to(tl.int64)
         place = gradient + (row * gradient_stride)[:, None] + start + d[None, :]
         place = tl.max_contiguous(
             tl.multiple_of(place, [1, GRADIENT_VECTOR * (gradient.dtype.element_ty.primitive_bitwidth // 8)]),
             [1, GRADIENT_VECTOR],
         )
         value = tl.load(place, mask=live[:, None] & (d < width)[None, :], other=0.0).to(tl.float32)
+        if SCALED:
+            value = value * scale[:, None]
         total, latest = sum_runs(head, value, BLOCK_N, BLOCK_D)
         opened = latest < 0  # belongs to the run that the tile before left
         total += tl.where(opened[:, None], carry[None, :], 0.0)

@@ -18,7 +18,14 @@ FIELDS = tl.constexpr(_FIELDS)
 TILE = 4096  # elements that a program holds at a time: 16 a thread
 
 
-def update_small(group: Group, ids: Tensor, gradient: Tensor, arguments: dict[str, tuple]) -> None:
+def update_small(
+    group: Group,
+    ids: Tensor,
+    gradient: Tensor,
+    owners: Tensor | None,
+    scales: Tensor | None,
+    arguments: dict[str, tuple],
+) -> None:
     """Partial gradients of chunks of the batch, then their sum and the move, one program a table."""
     num_rows, chunk = len(ids), chunk_length(len(ids))
     num_chunks = triton.cdiv(num_rows, chunk)
@@ -31,11 +38,15 @@ def update_small(group: Group, ids: Tensor, gradient: Tensor, arguments: dict[st
         ids.stride(1),
         gradient,
         gradient.stride(0),
+        owners,
+        scales,
         group.tables,
         sums,
         counts,
         num_rows,
         chunk,
+        OWNED=owners is not None,
+        SCALED=scales is not None,
         BLOCK_N=min(chunk, TILE // size),
         BLOCK_V=group.block_v,
         BLOCK_D=group.block_d,
@@ -70,11 +81,15 @@ def _sum_small(
     ids_column_stride,
     gradient,
     gradient_stride,
+    owners,
+    scales,
     tables,
     sums,
     counts,
     num_rows,
     chunk,
+    OWNED: tl.constexpr,
+    SCALED: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -94,8 +109,14 @@ def _sum_small(
         live = row < num_rows
         entry = tl.load(ids + row * ids_row_stride + column * ids_column_stride, mask=live, other=-1)
         tile = live[:, None] & (d < width)[None, :]
+        if SCALED:
+            scale = tl.load(scales + row, mask=live, other=0.0)
+        if OWNED:
+            row = tl.load(owners + row, mask=live, other=0).to(tl.int64)
         place = gradient + row[:, None] * gradient_stride + start + d[None, :]
         value = tl.load(place, mask=tile, other=0.0).to(tl.float32)
+        if SCALED:
+            value = value * scale[:, None]
         chosen = entry[None, :] == v[:, None]
         total += tl.where(chosen[:, :, None], value[None, :, :], 0.0)
         count += chosen.to(tl.float32)

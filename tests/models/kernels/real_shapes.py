@@ -161,6 +161,12 @@ def of_lists(num_lists: int, num_elements: int, height: int, width: int, dtype: 
         kept = chosen if pooling == "max" else None
         pooled_cuda.pooled_lookup(ids, offsets, weights, table, pooling, out, kept)
         pooled_cuda.spread_gradient(gradient, offsets, weights, pooling, kept, spread)
+        if pooling != "max":
+            scales = torch.empty(num_elements, device=META)
+            own = scales if pooling == "mean" else None
+            pooled_cuda.element_scales(offsets, weights, pooling, ids, own)
+            rule, given = RowRule("adagrad", lr=0.1), own if pooling == "mean" else weights
+            row_update_cuda.update_elements(table, rule.new_state(table), ids, ids, given, gradient, rule)
 
 
 def of_passes(batch_size: int, width: int, dtype: torch.dtype) -> None:

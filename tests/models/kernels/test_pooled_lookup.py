@@ -87,6 +87,21 @@ def test_a_mean_by_weights_is_over_the_sum_of_their_sizes(version):
 
 
 @VERSIONS
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_sources_of_elements_by_hand(version, pooling, weighted):
+    """Lists of three, none and two elements; the weights of the last are zeros."""
+    offsets = torch.tensor([0, 3, 3, 5])
+    weights = torch.tensor([1.0, -2.0, 1.0, 0.0, 0.0]) if weighted else None
+    places, scales = torch.full((5,), 7, dtype=torch.int32), torch.full((5,), 7.0) if pooling == "mean" else None
+    version.element_scales(offsets, weights, pooling, places, scales)
+    assert places.tolist() == [0, 0, 0, 2, 2]
+    if pooling == "mean":
+        expected = [0.25, -0.5, 0.25, 0, 0] if weighted else [1 / 3] * 3 + [1 / 2] * 2
+        assert scales.tolist() == pytest.approx(expected)
+
+
+@VERSIONS
 def test_a_maximum_is_of_the_first_of_equal_elements_and_of_negative_numbers_too(version):
     table = torch.tensor([[-1.0, 2.0], [-1.0, 3.0], [-5.0, 3.0]])
     ids, offsets = torch.tensor([2, 0, 1, 1], dtype=torch.int32), torch.tensor([0, 0, 4])

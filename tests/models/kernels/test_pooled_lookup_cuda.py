@@ -52,6 +52,24 @@ def test_lists_are_pooled_as_by_the_reference(triton_device, pooling, data, leng
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_sources_of_elements_are_the_references(triton_device, pooling, weighted):
+    from gigabatch.models.kernels.pooled_lookup import cuda as pooled_cuda
+
+    random = np.random.default_rng(8)
+    ids, offsets, weights = lists(random, random.integers(0, 9, 300), 50, weighted)
+    found = []
+    for version, place in ((pooled_cuda, triton_device), (reference, "cpu")):
+        places = torch.full((len(ids),), 7, dtype=torch.int32, device=place)
+        scales = torch.full((len(ids),), 7.0, device=place) if pooling == "mean" else None
+        own = None if weights is None else weights.to(place)
+        version.element_scales(offsets.to(place), own, pooling, places, scales)
+        found.append((places.cpu(), places.cpu() if scales is None else scales.cpu()))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("pooling", reference.POOLINGS)
 @pytest.mark.parametrize("bad", [-1, 50, 2**31 - 1])
 def test_an_id_outside_its_table_reads_nan(triton_device, bad, pooling):

@@ -69,7 +69,7 @@ def test_rows_keep_the_ids_and_gradients_from_which_dense_gradients_can_be_built
     assert torch.equal(rows(ids), dense(ids))
     for tables in (dense, rows):
         tables(ids).sin().sum().backward()
-    ((kept, gradient, _, _),) = rows.row_gradients
+    ((kept, gradient, *_),) = rows.row_gradients
     assert kept.dtype == torch.int32
     assert torch.equal(kept, ids.int())
     for column, (table, part) in enumerate(zip(dense.tables, gradient.split([3, 2], 1), strict=True)):
