@@ -344,7 +344,7 @@ class SASRec(Model):
             self._has_log_q = True
         return table.index_select(0, keys)
 
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
         """Count the items of the positives among the train rows [N, C], where `softmax` takes log q off."""
         if self._corrects:
             table = cast(Tensor, self.item_log_q)
