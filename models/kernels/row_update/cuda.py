@@ -28,6 +28,7 @@ from gigabatch.models.kernels.row_update.small_cuda import update_small
 
 LEAST_BLOCK = 8  # fewer forms of a kernel to compile, and fewer launches, than with blocks of 4 too
 SMALL_TABLE = 512  # padded elements of a table whose gradient fits the registers of one program
+MOST_ELEMENTS = 2**30  # of lists at a time
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def update_elements(
 ) -> None:
     """See `reference.update_elements`; the rest as `update_rows`."""
     check_elements(table, ids, places, scales, gradient)
+    assert len(ids) <= MOST_ELEMENTS, f"{len(ids)} elements of lists: their numbers are computed in 32 bits"
     _update([table], [state], ids[:, None], gradient, rule, places, scales)
 
 

@@ -241,9 +241,9 @@ def _sorted(records, other, words, first_row, shift):
         for i in range(size):
             starts[np.uint64(((records[np.uint64(i * step)] - first_row) >> bit) & mask)] += 1
         before = np.int32(0)
-        for bucket in range(len(starts)):
-            before += starts[bucket]
-            starts[bucket] = before - starts[bucket]
+        for value in range(len(starts)):
+            before += starts[value]
+            starts[value] = before - starts[value]
         for i in range(size):
             at = np.uint64(i * step)
             key = records[at]

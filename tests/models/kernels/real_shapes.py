@@ -166,7 +166,9 @@ def of_lists(num_lists: int, num_elements: int, height: int, width: int, dtype: 
             own = scales if pooling == "mean" else None
             pooled_cuda.element_scales(offsets, weights, pooling, ids, own)
             rule, given = RowRule("adagrad", lr=0.1), own if pooling == "mean" else weights
-            row_update_cuda.update_elements(table, rule.new_state(table), ids, ids, given, gradient, rule)
+            few = slice(0, row_update_cuda.MOST_ELEMENTS)
+            own = (ids[few], ids[few], None if given is None else given[few])
+            row_update_cuda.update_elements(table, rule.new_state(table), *own, gradient, rule)
 
 
 def of_passes(batch_size: int, width: int, dtype: torch.dtype) -> None:
