@@ -186,6 +186,8 @@ def bundle_identity(bundle: Bundle) -> str:
     settings = asdict(model.settings) if is_dataclass(model.settings) else None  # type: ignore[arg-type]
     if settings and settings.get("numeric") == "plain":
         settings = {key: value for key, value in settings.items() if key not in ("numeric", "numeric_width")}
+    if settings and settings.get("pooling") == "mean":  # what models did before there was a choice
+        settings = {key: value for key, value in settings.items() if key != "pooling"}
         # as identities have it that are older than them
     if settings and not model.inputs.lists:  # of lists alone, and younger than such identities
         settings.pop("pooling", None)

@@ -314,7 +314,7 @@ def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, ca
     assert first["outcomes"][0]["rows"] == 2 * 37 * 64
     page = (folder / "compare.html").read_text()
     assert page.count("<svg") == 2
-    assert "kind: tabular, layers: (8,)" in page
+    assert "kind: tabular, pooling: mean, layers: (8,)" in page
     assert "needs to know which columns" in page
     root = ElementTree.fromstring((folder / "compare.svg").read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
