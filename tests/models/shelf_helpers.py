@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Rows:
     floats: Tensor
     targets: tuple[Tensor, ...] = ()
     weight: Tensor | None = None
-    lists: Sequence[JaggedColumn] = ()
+    lists: Sequence[JaggedColumn] = field(default=(), kw_only=True)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,7 +52,9 @@ class Rows:
         """The rows of these numbers."""
         weight = None if self.weight is None else self.weight[rows]
         lists = tuple(column.rows(rows) for column in self.lists)
-        return Rows(self.ids[rows], self.floats[rows], tuple(target[rows] for target in self.targets), weight, lists)
+        return Rows(
+            self.ids[rows], self.floats[rows], tuple(target[rows] for target in self.targets), weight, lists=lists
+        )
 
 
 def random_rows(inputs: ModelInputs, num_rows: int = 64, seed: int = 0) -> Rows:
