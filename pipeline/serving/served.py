@@ -93,7 +93,7 @@ def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
     users, items = (
         Catalogue(
             entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors,
-            getattr(entity, "lists", {}),
+            entity.lists,
         )
         for entity in (stored.user, stored.item)
     )  # fmt: skip
