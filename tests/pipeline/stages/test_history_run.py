@@ -17,7 +17,6 @@ from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.contract.state import QUARANTINED, FileEntry, FilesState, checksums_of, write_state
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
-from gigabatch.pipeline.nightly.nightly import require_times
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.stages.update import update_preprocessor
@@ -191,8 +190,8 @@ def test_an_update_with_later_histories_moves_no_id(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train": {"negatives": {"per_positive": 2}}}, "history.*Set train.negatives=null"),
-        ({"model": {"kind": "finalmlp"}}, "it has no use for list columns"),
+        ({"train": {"compile": "on"}}, "history.*Set train.compile=off"),
+        ({"model": {"kind": "mf"}}, "it has no use for list columns"),
     ],
 )
 def test_what_takes_no_lists_refuses_histories(trained, changes, said):
@@ -202,13 +201,11 @@ def test_what_takes_no_lists_refuses_histories(trained, changes, said):
         Pipeline.from_config(path, *flat).train()
 
 
-def test_a_night_and_a_plan_refuse_histories(trained):
+def test_a_plan_refuses_histories(trained):
     _, path, _ = trained
     pipeline = Pipeline.from_config(path)
     with pytest.raises(PlanError, match=r"features\.history: memory and time of list columns are not forecast"):
         make_plan(pipeline.config)
-    with pytest.raises(ConfigError, match=r"nightly: .*list columns .*features\.history"):
-        require_times(pipeline.features())
 
 
 def test_a_history_that_the_configuration_gets_wrong_is_named(tmp_path):
