@@ -43,6 +43,12 @@ class WholeBatch:
         packed = torch.cat([part.double() for part in parts])
         return list(self.ranks.all_reduce(packed, name).split([len(part) for part in parts]))
 
+    def largest(self, number: int, most: int, name: str, device: torch.device) -> int:
+        """The largest of the ranks' numbers, each in [0, most]."""
+        found = torch.zeros(most + 1, device=device)
+        found[number] = 1
+        return int(self.ranks.all_reduce(found, name).nonzero()[-1])
+
     def first_element(self, values: Tensor) -> int:
         """Number of the first element of [own_rows, ...] in the whole batch's tensor."""
         require(

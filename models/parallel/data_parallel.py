@@ -1,6 +1,6 @@
 """Data parallel training: each rank works on a part of a batch's rows, and all move their copies of the model alike.
 
-What a step sends, beside the moments of batch norm (`models/layers/batch_norm.py`):
+What a step sends, beside the moments of batch norm (`models/layers/batch_norm.py`) and sasrec's longest history:
 
     loss and counts   one all-gather of a few numbers: each rank's part of the loss, and how many rows of each table it
                       has gradients of. The host reads the counts, since messages of uneven size need them.
@@ -322,7 +322,7 @@ def require_shareable(model: nn.Module) -> None:
     if isinstance(model, Model) and model.compares_rows:
         raise ModelError(
             f"{type(model).__name__}: its loss compares rows of a batch, of which each rank sees a part. Train it on "
-            "one rank, or choose a loss of single rows (model.loss=bce of two_tower)."
+            "one rank, or choose a loss of single rows (model.loss=bce of two_tower and sasrec)."
         )
     for name, module in model.named_modules():
         kinds = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd

@@ -40,6 +40,7 @@ from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.catalogue import catalogue_logsumexp
 from gigabatch.models.recommenders.drawn import OutputScale, drawn_training_loss
 from gigabatch.models.recommenders.in_batch import log_shares, positives_first, positives_mean, window_softmax
+from gigabatch.models.whole_batch import whole_batch
 
 LOSSES = ("full", "softmax", "drawn", "bpr", "bce")
 START = 0.02  # deviation of positions and start vector at first; of the table `initial_std`
@@ -257,6 +258,9 @@ class SASRec(Model):
             if longest > length:
                 history, longest = last_elements(history, length), length
                 lengths = history.offsets.diff()
+            batch = whole_batch()
+            if batch is not None and self.training and self.settings.dropout:  # whose masks number all of its places
+                longest = batch.largest(longest, length, "longest history", lengths.device)
         owners, last = list_places(history), lengths.clamp(max=length)
         number = torch.arange(owners.shape[0], device=owners.device)
         from_end = history.offsets[1:].index_select(0, owners) - 1 - number

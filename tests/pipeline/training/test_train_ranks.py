@@ -177,6 +177,9 @@ CASES = {
         "weighted": True,
         "train": {"ema_decay": 0.9},
     },
+    "sasrec with dropout, whose parts have longest histories of their own": {
+        "model": ("sasrec", {"dim": 8, "loss": "bce", "dropout": 0.3}), "lists": True
+    },
 }  # fmt: skip
 
 

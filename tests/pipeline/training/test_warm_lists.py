@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
-from gigabatch.features.schema import Column, ListColumn, Schema, Target
+from gigabatch.features.schema import Column, Entity, ListColumn, Schema, Target
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import model_call
 from gigabatch.models.optimizers.moments import moment_kinds, read_moments
@@ -30,6 +30,7 @@ SCHEMA = Schema(
         Column("clicked", "target", "float32"),
     ),
     (Target("clicked", "binary"),),
+    entities=(Entity("user", "city", ("city",)), Entity("item", "item", ("item",))),  # which some models ask for
     lists=(ListColumn("history", shares="item"), ListColumn("tags", weights="w"), ListColumn("again", shares="tags")),
 )
 INPUTS = ("city", "item", "history", "tags", "again")  # as a model has them
@@ -65,7 +66,8 @@ def fitted(*days: int) -> Preprocessor:
 
 
 def spec_for(name: str, preprocessor: Preprocessor) -> ModelSpec:
-    return ModelSpec(name, model_inputs(preprocessor), model_class(name).Settings(**SETTINGS.get(name, {})))
+    own = SETTINGS.get(name, {}) | ({"crosses": ((0, 1),)} if name == "wide_deep" else {})
+    return ModelSpec(name, model_inputs(preprocessor), model_class(name).Settings(**own))
 
 
 def batch_of(preprocessor: Preprocessor, day: int, stop: int = ROWS):
