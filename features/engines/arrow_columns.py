@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,18 @@ def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFram
         pre_buffer=False,
         partitioning=None,
     )
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame_of(table, types_mapper=pd.ArrowDtype)
+
+
+def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
+    """`table.to_pandas`, also where pandas wrote the file from Arrow-backed lists or other nested columns: the types
+    that it names for these (`large_list<element: string>[pyarrow]`) it does not know itself when it reads."""
+    told = table.schema.pandas_metadata
+    if told and (nested := [entry for entry in told.get("columns", ()) if "<" in str(entry.get("numpy_type"))]):
+        for entry in nested:
+            entry["numpy_type"] = "object"
+        table = table.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(told).encode()})
+    return table.to_pandas(**options)
 
 
 def dictionary_columns(file: pq.ParquetFile) -> list[str]:

@@ -26,6 +26,7 @@ from gigabatch.features.engines.arrow_columns import (
     codable,
     distinct,
     float_pieces,
+    frame_of,
     frequency_order,
     int64_values,
     is_valid,
@@ -59,7 +60,7 @@ def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
     """
     with fsspec.open(path, "rb") if "://" in str(path) else nullcontext(path) as source:
         table = pq.read_table(source, columns=None if columns is None else list(columns))
-    frame = table.to_pandas()
+    frame = frame_of(table)
     for field, column in zip(table.schema, table.columns, strict=True):
         if pa.types.is_large_list(field.type) and field.name in frame.columns:
             frame[field.name] = pd.arrays.ArrowExtensionArray(column)

@@ -144,7 +144,8 @@ def draw_table(
         raise LoaderError(
             f"negatives: user {user} has {num_known} known positives among the {num_ids} ids {low} to "
             f"{item_ids.stop - 1}, which leaves too few to draw {num_needed} from. Leave the pairs of such a user out "
-            "of the known positives (the null and the unseen user are many people), or its rows out of training."
+            "of the known positives (train.negatives.exclude_known=false; the null and the "
+            "unseen user are many people), or its rows out of training."
         )
     return DrawTable(
         low=low,

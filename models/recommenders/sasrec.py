@@ -221,7 +221,10 @@ class SASRec(Model):
                 "(features.lists) that is not among the item's own columns, or choose another model, such as two_tower."
             )
         if inputs.lists[found[0]].weighted:
-            return "its history takes no weights. Leave weights out of that list (features.lists)."
+            return (
+                "its history takes no weights. Leave half_life out of features.history (recipes interactions and "
+                "movielens), or weights out of that list (features.lists)."
+            )
         return None
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:

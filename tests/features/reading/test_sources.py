@@ -372,3 +372,16 @@ def test_a_file_whose_columns_cannot_be_read_is_named(tmp_path, name, content, s
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=said):
         file_columns("pandas", str(tmp_path / name))
+
+
+@pytest.mark.parametrize("lists", [pa.large_list(pa.large_string()), pa.list_(pa.string())])
+def test_lists_that_pandas_wrote_from_arrow_columns_are_read(tmp_path, lists):
+    """pandas names a type for them in the file that it refuses when it reads."""
+    words = pd.Series([["a", "b"], [], None], dtype=pd.ArrowDtype(lists))
+    pd.DataFrame({"user": [1, 2, 3], "words": words}).to_parquet(tmp_path / "rows.parquet")
+    found = read_files("pandas", str(tmp_path / "rows.parquet"), {"user": "int64", "words": "list[string]"})
+    assert pa.array(found["words"]).to_pylist() == [["a", "b"], [], None]
+    engine = load_engine("pandas")
+    for read in (engine.read_parquet, engine.read_columns):
+        assert pa.array(read(tmp_path / "rows.parquet")["words"]).to_pylist() == [["a", "b"], [], None]
+        assert read(tmp_path / "rows.parquet", ["user"])["user"].tolist() == [1, 2, 3]

@@ -237,7 +237,7 @@ def test_losses_of_a_softmax_ask_for_one_binary_target():
         ((ListInputs(5),), (), "the schema has none"),
         ((ListInputs(12, shares=2), ListInputs(12, shares=3)), (), "the schema has 2"),
         ((ListInputs(12, shares=2),), (0,), "the schema has none"),
-        ((ListInputs(12, shares=2, weighted=True),), (), "its history takes no weights"),
+        ((ListInputs(12, shares=2, weighted=True),), (), "its history takes no weights.*half_life"),
     ],
 )
 def test_a_schema_without_one_history_says_what_to_set(lists, item_lists, message):

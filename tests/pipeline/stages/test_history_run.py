@@ -17,6 +17,7 @@ from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.contract.state import QUARANTINED, FileEntry, FilesState, checksums_of, write_state
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError
+from gigabatch.pipeline.nightly.nightly import require_times
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.stages.update import update_preprocessor
@@ -201,11 +202,11 @@ def test_what_takes_no_lists_refuses_histories(trained, changes, said):
         Pipeline.from_config(path, *flat).train()
 
 
-def test_a_plan_refuses_histories(trained):
-    _, path, _ = trained
-    pipeline = Pipeline.from_config(path)
+def test_a_plan_refuses_histories_and_a_night_takes_them(trained):
+    pipeline = Pipeline.from_config(trained[1])
     with pytest.raises(PlanError, match=r"features\.history: memory and time of list columns are not forecast"):
         make_plan(pipeline.config)
+    require_times(pipeline.features())
 
 
 def test_a_history_that_the_configuration_gets_wrong_is_named(tmp_path):
