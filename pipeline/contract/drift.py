@@ -4,6 +4,9 @@ The measures are those of `gigabatch.features.refit.churn`; here they are held a
 only above its noise, which is what chance alone reaches in one case of twenty: the index's own, or 1.96 standard errors
 of the difference of two samples. It counts as drift where it reaches the level with its noise taken off, so that a
 year of nights with a dozen columns each is not refused by chance.
+
+Elements of one list are often alike, so as many of them tell less than as many rows do: the noise of a list column is
+that of lists whose elements are all equal (the design effect of clusters, Kish 1965, "Survey Sampling").
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
+from gigabatch.features.recipes.table.recipe import length_name
 from gigabatch.features.refit.churn import CategoryChurn, ContinuousChurn, category_churn, continuous_churn
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.terms import DriftTerms
@@ -154,11 +158,12 @@ def drift(
         raise DataError("drift: the old and the new statistics are not of the same columns.")
     found_by = _Measures(terms or DriftTerms(), own or {})
     columns: list[CategoryChurn | ContinuousChurn] = []
-    either = 1 / max(old.rows, 1) + 1 / max(new.rows, 1)
+    of_rows = 1 / max(old.rows, 1) + 1 / max(new.rows, 1)
     for name, state in (old.categories | old.lists).items():
         fresh = new.categories[name] if name in new.categories else new.lists[name]
         if name in old.lists and not (state.rows and fresh.rows):  # no element of which a share could be told
             continue
+        either, wider = _of_elements(name, old, new) if name in old.lists else (of_rows, 1.0)
         found = category_churn(name, state, fresh, state.vocabulary)
         columns.append(found)
         _nulls(found_by, found, either)
@@ -170,11 +175,11 @@ def drift(
             rise = max(found.unseen_rate - expected, 0.0)
             found_by.add(name, "unseen", rise, _error(expected, either))
         if found.stability is not None:
-            found_by.add(name, "psi", found.stability.psi, found.stability.noise)
+            found_by.add(name, "psi", found.stability.psi, found.stability.noise * wider)
     for name, numbers in old.numbers.items():
         shifted = continuous_churn(name, numbers, new.numbers[name])
         columns.append(shifted)
-        _nulls(found_by, shifted, either)
+        _nulls(found_by, shifted, of_rows)
         known = (numbers.moments.count, new.numbers[name].moments.count)
         if name in labels and shifted.mean_shift is not None:
             noise = TWO_SIDED * math.sqrt(sum(1 / max(count, 1) for count in known))
@@ -188,6 +193,18 @@ def drift(
         if shifted.stability is not None:
             found_by.add(name, "psi", shifted.stability.psi, shifted.stability.noise)
     return Drift(old.rows, new.rows, tuple(found_by.measures), tuple(columns))
+
+
+def _of_elements(name: str, old: Statistics, new: Statistics) -> tuple[float, float]:
+    """1/n + 1/m of a list column, n and m being how many independent elements tell as much as its lists do where the
+    elements of each are equal; and how many times that is 1/n + 1/m of all elements."""
+    independent = elements = 0.0
+    for side in (old, new):
+        moments, count = side.numbers[length_name(name)].moments, side.lists[name].rows
+        # n lists of lengths L: the variance of a share is that of sum(L)^2 / sum(L^2) elements.
+        independent += moments.squares.units / moments.total.units / count
+        elements += 1 / count
+    return independent, independent / elements
 
 
 def class_shift(old: CategoryStatistics, new: CategoryStatistics) -> tuple[float, float]:

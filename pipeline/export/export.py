@@ -22,14 +22,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
+from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.export.export_check import ExportError, Sample, difference, sample_rows
-from gigabatch.pipeline.export.onnx_rows import list_outputs, model_list_inputs, onnx_inputs, rows_graph
+from gigabatch.pipeline.export.onnx_rows import (
+    list_outputs,
+    model_list_inputs,
+    onnx_inputs,
+    require_carriable,
+    rows_graph,
+)
 from gigabatch.pipeline.store.files import write_json
 
 log = logging.getLogger(__name__)
@@ -132,6 +140,19 @@ class Traceable(nn.Module):
 def flat_lists(lists: Sequence[JaggedColumn]) -> tuple[Tensor, ...]:
     """ids, offsets and, where it has some, weights of each list column, one after the other."""
     return tuple(part for column in lists for part in column if part is not None)
+
+
+def require_exportable(kind: str, formats: Sequence[str], preprocessor: Preprocessor | None = None) -> None:
+    """Raise `ExportError` where it is known before a training that the formats could not be written.
+
+    kind: of the model, its name on the shelf. preprocessor: that of the training, once there is one.
+    """
+    for name in formats:
+        FORMATS[name].require()
+    if formats and (obstacle := model_class(kind).trace_obstacle) is not None:
+        raise ExportError(f"the model {kind} cannot be traced by torch.export: {obstacle}.")
+    if preprocessor is not None and "onnx_rows" in formats:
+        require_carriable(preprocessor)
 
 
 def traced(model: Model, ids: Tensor, floats: Tensor, lists: Sequence[JaggedColumn] = ()) -> Any:

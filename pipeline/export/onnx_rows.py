@@ -97,7 +97,7 @@ def rows_graph(preprocessor: Preprocessor, model: Any) -> Any:
     """
     from onnx import TensorProto, compose, helper
 
-    _require_carriable(preprocessor)
+    require_carriable(preprocessor)
     schema = preprocessor.schema
     inner = compose.add_prefix(model, PREFIXES[1])
     taken = {item.name for item in inner.graph.input}
@@ -166,7 +166,7 @@ class _Parts:
         return f"{PREFIXES[0]}{name}"
 
 
-def _require_carriable(preprocessor: Preprocessor) -> None:
+def require_carriable(preprocessor: Preprocessor) -> None:
     """Raise `ExportError`, which names the column, unless ONNX can do what the preprocessor does."""
     schema, dtypes = preprocessor.schema, preprocessor.schema.dtypes()
     for name in schema.names("categorical", "continuous"):

@@ -34,7 +34,7 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
-from gigabatch.pipeline.export.export import export_bundle
+from gigabatch.pipeline.export.export import export_bundle, require_exportable
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.manifest import keep_newest, write_manifest
@@ -257,6 +257,7 @@ def _night(night: Night) -> Outcome:
         require_notice(config.nightly.notify)
         require_links(home)  # before any work
         require_whole_current(home)
+        require_exportable(config.model.kind, config.nightly.export)
         pipeline = Pipeline(config)
         night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
         night.told["environment"] = environment(pipeline.device)
@@ -280,6 +281,7 @@ def _night(night: Night) -> Outcome:
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
+        require_exportable(config.model.kind, config.nightly.export, encoded.preprocessor)  # before the training
         night.material.encoded = encoded
         if how == WARM and encoded.cold_note:
             night.told["start"] = {"how": COLD, "why": encoded.cold_note}

@@ -169,6 +169,7 @@ class TableSettings:
         object.__setattr__(self, "targets", with_labels(self.targets))
         target_settings(self.targets)
         self._check_row_number()
+        self._check_lengths()
         self._check_schema()
         self._check_steps()
 
@@ -179,6 +180,14 @@ class TableSettings:
             raise DataError(
                 f"table: {ROW!r} is a column that the recipe makes, the row's place in the files, and no column of "
                 "theirs is read under this name. Rename yours; as a key the place is there without keys."
+            )
+
+    def _check_lengths(self) -> None:
+        """Raise `DataError` where checks of files would take a list column's lengths for a column of the files."""
+        lengths = {length_name(column.name) for column in self.list_columns}
+        if taken := [name for name in self.declared if name in lengths]:
+            raise DataError(
+                f"table: {taken[0]!r} is what checks of files call the lengths of a list column. Rename that column."
             )
 
     def _check_schema(self) -> None:

@@ -137,6 +137,25 @@ def test_drift_of_elements_and_of_empty_lists_is_measured_as_of_categories(learn
     assert unseen.verdict == "warn"
 
 
+def test_few_rows_of_lists_whose_elements_are_equal_are_no_drift_and_other_ones_are(learned):
+    folder, ending, recipe, _, _ = learned
+    (kind,) = recipe.raw_files()
+
+    def of(name: str, seed: int, rows: int, values: str):
+        draw = random.Random(seed)
+        frame = rows_of(seed, number=rows)
+        frame["tags"] = [[draw.choice(values)] * draw.randrange(1, 20) for _ in range(rows)]
+        frame["w"] = [[1.0] * len(row) for row in frame["tags"]]
+        return measure_file(kind, "pandas", write(frame, folder / f"{name}.{ending}")).statistics
+
+    letters = "abcdefghijklmnopqrst"
+    old = of("old", 10, 2000, letters)
+    found = [drift(old, of(f"new-{seed}", seed, 200, letters)).verdicts()["tags"] for seed in range(20, 30)]
+    assert found.count("ok") >= 8  # one warning in twenty is chance's, for each of two measures
+    assert "drift" not in found
+    assert drift(old, of("moved", 40, 300, letters[:5])).verdicts()["tags"] == "drift"
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

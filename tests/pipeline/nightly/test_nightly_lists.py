@@ -16,7 +16,7 @@ from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.training.train_step import TrainStep
 
-PROMOTED = 0
+PROMOTED, FAILED = 0, 40
 
 
 def write_night(folder: Path, night: int, rows: int) -> None:
@@ -146,3 +146,19 @@ def test_a_cold_night_keeps_the_ids_of_lists(tmp_path):
         before, now = (found[name].values.tolist() for found in (first, grown))
         assert now[: len(before)] == before
         assert len(now) > len(before)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "before"),
+    [
+        ({"preprocess": {"columns": {"tags": {"oov_buckets": 4}}}}, "'tags' has 4 ids for unseen values", "train"),
+        ({"model": {"kind": "ease"}}, "the model ease cannot be traced", "features"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused_before_the_night_trains(tmp_path, changed, text, before):
+    config = make_home(tmp_path)
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    assert run_nightly(config, ["nightly.export=[onnx_rows]"]) == FAILED
+    (night,) = nights(tmp_path)
+    assert text in night["decision"]
+    assert before not in night["steps"]

@@ -111,6 +111,10 @@ BAD = {
         {"lists": {"tags": {"weights": "w"}}, "split_key": "w"},
         "split_key 'w' is a column of lists",
     ),
+    "a column of the name that lengths have": (
+        {"lists": {"tags": {}}, "continuous": ("tags (length)",)},
+        "what checks of files call the lengths of a list column",
+    ),
     "inputs": ({"lists": {"tags": {}}, "inputs": {"tags": "string"}}, "inputs 'tags' is a column of lists"),
 }
 
