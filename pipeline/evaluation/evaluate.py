@@ -176,7 +176,8 @@ def multilabel_metrics(
     """Metrics of the labels of each multilabel target together, a row each.
 
     Macro is the mean of the labels' own, micro that of all pairs of row and label as one list. Labels of one class have
-    no AUC, and those without a 1 no average precision: macro leaves these out, `undefined` says how many there are.
+    no AUC, and an average precision of none or 1 whatever is predicted: macro leaves them out, `undefined` says how
+    many there are.
 
     Parameters
     ----------
@@ -207,7 +208,8 @@ def multilabel_metrics(
             None if weight is None else weight.repeat(len(own)),
         )
         areas, precisions = ([float(metric(*part)) for part in own] for metric in (roc_auc, average_precision))
-        known, rising = ([value for value in values if not math.isnan(value)] for values in (areas, precisions))
+        kept = [place for place, area in enumerate(areas) if not math.isnan(area)]
+        known, rising = ([values[place] for place in kept] for values in (areas, precisions))
         micro = {"micro auc": float(roc_auc(*together)), "micro ap": float(average_precision(*together))}
         values: dict[str, Any] = {
             "macro auc": float(np.mean(known)) if known else None,
