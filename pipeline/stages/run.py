@@ -9,7 +9,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -295,7 +295,8 @@ def evaluate_bundle(
             settings.baselines,
             data.tables["train"],
             data.evaluation_tables,
-            found,
+            # Baselines learn from the rows as they are, so the model is compared at their share of label 1.
+            {name: replace(item, predictions=item.at_these_rates) for name, item in found.items()},
             seed=data.config.seed,
             split=split,
             bins=bins,
