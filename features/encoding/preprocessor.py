@@ -561,10 +561,18 @@ class Preprocessor:
         self._warn_of_merged_edges()
 
     def _warn_of_merged_edges(self) -> None:
-        """Where an outlier stretches a scale, edges may fall on one float32 value, and their bins are no more."""
+        """Where an outlier stretches a scale, or a robust one is of values far from the edges, these may fall on one
+        float32 value, and their bins are no more."""
         for name, edges in self.edges.items():
             left = len(self._scaled_edges(name))
-            if left * 2 < len(edges):
+            if left * 2 < len(edges) and self.scales[name].clip:
+                log.warning(
+                    "column %r: by its robust scale %d of its %d edges of bins are left, as the others are equal in "
+                    "float32: its values lie far from the edges of the first fit, or hardly differ. Fit anew with "
+                    "preprocess.from=null, or leave the column out.",
+                    name, left, len(edges),
+                )  # fmt: skip
+            elif left * 2 < len(edges):
                 log.warning(
                     "column %r: scaled by mean %.6g and deviation %.6g, %d of its %d edges of bins are left, as the "
                     "others are equal in float32. Set preprocess.columns.%s.scale=robust, which outliers do not "

@@ -33,6 +33,7 @@ MOST_ROWS = 200_000  # that are learnt from, and of each split that are measured
 MOST_CATEGORIES = 255  # of a column of boosted trees
 MOST_ELEMENTS = 32  # of a list whose shares are columns of boosted trees
 FEW_STEPS = 1000  # few enough to be why a model is poor
+STRETCHED = 20.0  # deviations that a column reaches where a robust scale is worth a try
 CELLS = 5_000_000  # columns x outputs of the rows that are learnt from, which the seconds grow with: some ten on a core
 FEWEST_ROWS = 10_000  # that are learnt from all the same, where there are as many
 NAMES = {
@@ -174,7 +175,23 @@ def baselines(
     }
 
 
-def advice(curve: Sequence[Mapping[str, Any]], steps: int | None) -> str:
+def stretched_columns(rows: PackedTable) -> list[str]:
+    """Floats that reach more than `STRETCHED` deviations from 0 in these rows: a few far values have set their scale.
+
+    >>> from gigabatch.features.schema import TensorSchema
+    >>> schema = TensorSchema((), ("age", "income"), ())
+    >>> columns = [torch.tensor([-1.0, 1.0]), torch.tensor([0.0, 40.0])]
+    >>> stretched_columns(PackedTable.from_columns(schema, [], columns, []))
+    ['income']
+    """
+    floats = rows.unpack(rows.words).floats
+    if not floats.numel():
+        return []
+    far = (floats.abs().amax(0) > STRETCHED).tolist()
+    return [name for name, is_far in zip(rows.schema.floats, far, strict=True) if is_far]
+
+
+def advice(curve: Sequence[Mapping[str, Any]], steps: int | None, stretched: Sequence[str] = ()) -> str:
     """What to try where the model is worse than a baseline.
 
     Parameters
@@ -184,6 +201,8 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None) -> str:
         looked at.
     steps
         That were trained, by all members; None of a model that takes none.
+    stretched
+        Columns as of `stretched_columns`.
 
     Examples
     --------
@@ -205,6 +224,12 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None) -> str:
         found.append(
             f"the valid loss was lowest in epoch {best} of {last}: lower train.lr_max, or raise train.weight_decay or "
             "the model's dropout"
+        )
+    if stretched:
+        more = f" and {len(stretched) - 3} more" if len(stretched) > 3 else ""
+        found.append(
+            f"{', '.join(map(repr, stretched[:3]))}{more} reach more than {STRETCHED:g} deviations in the train split: "
+            "set preprocess.scale=robust, of all columns or of these"
         )
     found.append("gigabatch tune looks for a batch size and rate, gigabatch compare for a model that fits better")
     text = "; ".join(found)

@@ -69,6 +69,9 @@ class Evaluation:
         Of each multilabel target a row of `multilabel_metrics`.
     rates
         With `train.prior`, CALIBRATION's metrics at two shares of label 1, as rows of a table; else empty.
+    at_these_rates
+        `predictions` without what `train.prior` raises the logit by, as of the share of label 1 in these rows: what
+        can be compared with predictions that were learnt from such rows.
     """
 
     metrics: dict[str, dict[str, float | None]]
@@ -77,6 +80,7 @@ class Evaluation:
     uncalibrated: dict[str, dict[str, float | None]] = field(default_factory=dict)
     rates: tuple[dict[str, Any], ...] = ()
     multilabel: tuple[dict[str, Any], ...] = ()
+    at_these_rates: tuple[Tensor, ...] = ()
 
 
 def evaluate(
@@ -155,10 +159,14 @@ def evaluate(
             if "ece" in values
         }
     rates: list[dict[str, Any]] = []
+    at_these_rates = predictions
     if prior_shift:
         ((place, output),) = binary_places(schema.targets)
-        logits = model.in_target_units(outputs)[:, output]
-        rates = rates_of_label_1(logits, batch.targets[place].to(device), prior_shift, bins, weight)
+        units = model.in_target_units(outputs)
+        rates = rates_of_label_1(units[:, output], batch.targets[place].to(device), prior_shift, bins, weight)
+        raised = torch.zeros(units.shape[1], dtype=units.dtype, device=units.device)
+        raised[output] = prior_shift
+        at_these_rates = target_loss(schema).predict(units - raised)
     num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
     of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
@@ -167,7 +175,7 @@ def evaluate(
         has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
         headline[name] = float(np.mean(found)) if has_mean else None
     groups = multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], weight)
-    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates), tuple(groups))
+    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates), tuple(groups), at_these_rates)
 
 
 def multilabel_metrics(
@@ -176,7 +184,8 @@ def multilabel_metrics(
     """Metrics of the labels of each multilabel target together, a row each.
 
     Macro is the mean of the labels' own, micro that of all pairs of row and label as one list. Labels of one class have
-    no AUC, and those without a 1 no average precision: macro leaves these out, `undefined` says how many there are.
+    no AUC, and an average precision of none or 1 whatever is predicted: macro leaves them out, `undefined` says how
+    many there are.
 
     Parameters
     ----------
@@ -207,7 +216,8 @@ def multilabel_metrics(
             None if weight is None else weight.repeat(len(own)),
         )
         areas, precisions = ([float(metric(*part)) for part in own] for metric in (roc_auc, average_precision))
-        known, rising = ([value for value in values if not math.isnan(value)] for values in (areas, precisions))
+        kept = [place for place, area in enumerate(areas) if not math.isnan(area)]
+        known, rising = ([values[place] for place in kept] for values in (areas, precisions))
         micro = {"micro auc": float(roc_auc(*together)), "micro ap": float(average_precision(*together))}
         values: dict[str, Any] = {
             "macro auc": float(np.mean(known)) if known else None,

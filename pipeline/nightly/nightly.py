@@ -359,7 +359,12 @@ def require_times(features: Features) -> None:
     config = features.pipeline.config
     if features.schema.only("time") is None:
         raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
-    choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
+    metric = choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
+    if metric == "logloss" and config.train.prior is not None and features.schema.targets[0].task == "binary":
+        raise ConfigError(
+            "nightly.metric: with train.prior probabilities are those for serving, which the log loss on rows of "
+            "another share of label 1 calls wrong. Set nightly.metric=auc, or train.prior=null."
+        )
     refuse_future(features)
 
 

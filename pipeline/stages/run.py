@@ -9,7 +9,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -24,7 +24,13 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import format_value, headings, html_table, render_table
-from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baseline_title, baselines
+from gigabatch.pipeline.evaluation.baselines import (
+    advice,
+    baseline_rows,
+    baseline_title,
+    baselines,
+    stretched_columns,
+)
 from gigabatch.pipeline.evaluation.checks import data_warnings
 from gigabatch.pipeline.evaluation.evaluate import (
     CALIBRATION,
@@ -295,7 +301,8 @@ def evaluate_bundle(
             settings.baselines,
             data.tables["train"],
             data.evaluation_tables,
-            found,
+            # Baselines learn from the rows as they are, so the model is compared at their share of label 1.
+            {name: replace(item, predictions=item.at_these_rates) for name, item in found.items()},
             seed=data.config.seed,
             split=split,
             bins=bins,
@@ -309,7 +316,9 @@ def evaluate_bundle(
     ranking = None if data.rank is None else data.rank(model)
     warnings += ((ranking or {}).get("baselines") or {}).get("worse", [])
     if warnings:
-        warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None)}"
+        scales = bundle.preprocessor.scales  # numbers that are left as they are have no deviations
+        stretched = [name for name in stretched_columns(data.tables["train"]) if name in scales]
+        warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None, stretched)}"
     drawn = data.item_column is not None
     warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, only_positives=drawn)
     return {

@@ -80,6 +80,17 @@ def test_edges_that_a_refreshed_scale_makes_one_are_told_of(caplog):
     assert "preprocess.columns.price.scale=robust" in caplog.text
 
 
+@pytest.mark.parametrize("price", [np.full(3_000, 7.0), 1e9 + 1e3 * np.arange(3_000.0)])
+def test_edges_that_a_refreshed_robust_scale_makes_one_are_not_told_to_take_one(price, caplog):
+    frame = table().assign(price=np.arange(3_000, dtype=np.float32) / 1_000)
+    preprocessor = Preprocessor(SCHEMA, PreprocessorSettings(bins=8, scale="robust")).fit([frame])
+    preprocessor.grow([frame.assign(price=price.astype(np.float32))], refresh_scales=True)
+    assert preprocessor.float_edges[0] == ()
+    assert "column 'price': by its robust scale 0 of its 9 edges of bins are left" in caplog.text
+    assert "preprocess.from=null" in caplog.text
+    assert "scale=robust" not in caplog.text
+
+
 def test_they_are_saved_and_a_folder_without_them_has_none(tmp_path):
     frame = table()
     preprocessor = Preprocessor(SCHEMA, PreprocessorSettings(bins=8, columns={"age": {"bins": 4}})).fit([frame])

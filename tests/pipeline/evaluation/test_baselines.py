@@ -275,3 +275,12 @@ def test_advice_follows_the_learning_curve(losses, steps, words):
     text = advice([{"epoch": 0.5}, *curve], steps)
     assert all(word in text for word in words), text
     assert ("steps" in text) == (steps < 1000)
+
+
+def test_columns_of_far_values_are_advised_a_robust_scale():
+    curve = [{"epoch": 1.0, "valid_loss": 0.6}, {"epoch": 2.0, "valid_loss": 0.5}]
+    assert "robust" not in advice(curve, 10_000)
+    text = advice(curve, 10_000, ["a", "b", "c", "d"])
+    assert (
+        "'a', 'b', 'c' and 1 more reach more than 20 deviations in the train split: set preprocess.scale=robust" in text
+    )

@@ -346,6 +346,8 @@ def test_a_label_of_one_class_is_left_out_of_the_means_and_counted():
     assert found["micro auc"] == pytest.approx(sk.roc_auc_score([0, 1, 0, 0], [0.1, 0.9, 0.1, 0.9]))
     (found,) = multilabel_metrics(targets, [chances, chances], [torch.zeros(2), torch.zeros(2)])
     assert (found["macro auc"], found["micro auc"], found["micro ap"], found["undefined"]) == (None, None, None, 2)
+    (found,) = multilabel_metrics(targets, [1 - chances, chances], [labels, torch.ones(2)])
+    assert (found["macro auc"], found["macro ap"], found["undefined"]) == (0.0, 0.5, 1)
     assert multilabel_metrics([Target("a", "binary")], [chances], [labels]) == []
 
 

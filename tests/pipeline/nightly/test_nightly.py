@@ -265,6 +265,13 @@ def test_a_metric_that_does_not_apply_is_refused_before_any_training(tiny):
     assert pointer(tiny, "current") is None
 
 
+def test_a_log_loss_of_probabilities_for_serving_does_not_decide(tiny):
+    """Else a model with a prior loses to the mean of rows whose share of label 1 it is not for, every night."""
+    assert run_nightly(tiny.config, ["nightly.metric=logloss", "train.prior={negatives_kept: 0.1}"]) == FAILED
+    assert "nightly.metric: with train.prior probabilities are those for serving" in nights(tiny)[-1]["decision"]
+    assert tiny.artifacts("train") == []
+
+
 def test_a_bad_candidate_is_kept_out_and_current_stays(finished):
     run_nightly(finished.config)
     before = pointer(finished, "current")

@@ -373,17 +373,24 @@ def test_rows_without_most_negatives_tell_the_log_loss_where_all_are():
 
 
 def test_a_run_with_a_prior_tells_both_rates(tiny):
-    run = tiny.train("train.prior={negatives_kept: 0.1}", "train.epochs=2", "train.ensemble=2")
+    own = ("train.epochs=2", "train.ensemble=2", "evaluate.baselines=[constant, linear]")
+    run = tiny.train("train.prior={negatives_kept: 0.1}", *own)
     rows = {(row["split"], row["at"]): row for row in run.summary["rates"]}
     assert sorted(rows) == [(split, at) for split in ("test", "valid") for at in ("serving", "these rows")]
     here, serving = rows["test", "these rows"], rows["test", "serving"]
     share = here["share of label 1"]
     assert serving["share of label 1"] == pytest.approx(share / (share + (1 - share) / 0.1))
-    plain = tiny.train("train.epochs=2", "train.ensemble=2").summary
+    plain = tiny.train(*own).summary
     assert plain["rates"] == []
     assert here["logloss"] == pytest.approx(plain["logloss"], rel=1e-5)
     assert here["ece"] == pytest.approx(plain["ece"], abs=1e-5)
     assert "train.prior" in (run.path / "report.html").read_text()
+    # Baselines learn from these rows as they are, and so the model is compared at their share of label 1.
+    assert run.summary["logloss"] > 1.2 * plain["logloss"]
+    for found, expected in zip(run.summary["baselines"]["found"], plain["baselines"]["found"], strict=True):
+        losses = [next(d for d in item["differences"] if d["metric"] == "logloss") for item in (found, expected)]
+        assert losses[0]["model"] == pytest.approx(losses[1]["model"], rel=1e-5)
+    assert run.summary["baselines"]["worse"] == plain["baselines"]["worse"]
 
 
 def test_a_prior_comes_after_a_calibration(tmp_path):
