@@ -56,7 +56,9 @@ def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
     if told and (nested := [entry for entry in told.get("columns", ()) if "<" in str(entry.get("numpy_type"))]):
         for entry in nested:
             entry["numpy_type"] = "object"
-        table = table.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(told).encode()})
+        table = table.replace_schema_metadata(
+            {**table.schema.metadata, b"pandas": json.dumps(told, allow_nan=False).encode()}
+        )
     return table.to_pandas(**options)
 
 

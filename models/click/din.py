@@ -6,7 +6,7 @@
 
 Zhou, Zhu, Song, Fan, Zhu, Ma, Yan, Jin, Li and Gai, Deep Interest Network for Click-Through Rate Prediction, KDD 2018
 (arXiv 1706.06978). A list is attended where it has the vocabulary of an id column, whose value in the row is q: a
-history of items beside the item's key. All other lists are pooled to their mean. The unit is a small network of one
+history of items beside the item's key. All other lists are pooled. The unit is a small network of one
 output, which is not normalised over the list (`attention_norm: none`), so that the intensity of an interest stays: a
 history full of such items gives a longer u than one with a single one. Its first layer takes the four parts at once;
 what depends on q alone is computed once a row, not once an element.
@@ -32,7 +32,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.fields import OutputLinear, check_settings, float_norm, mlp, one_of, tables_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
-from gigabatch.models.layers.pooled import Jagged, list_places
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings, list_places
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 
@@ -41,7 +41,7 @@ NORMS = ("none", "softmax")
 
 
 @dataclass(frozen=True)
-class DINSettings:
+class DINSettings(PoolingSettings):
     """Settings of the Deep Interest Network.
 
     Parameters
@@ -64,6 +64,8 @@ class DINSettings:
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
     numeric_width : int, default 16
         Of each float column's vector.
+    pooling : {'mean', 'sum', 'max'}, default 'mean'
+        How the rows of the other lists' elements become one vector.
 
     Raises
     ------
@@ -188,7 +190,7 @@ class DIN(Model):
         columns = {place: inputs.shared_column(place) for place in range(len(inputs.lists))}
         self.attended = {place: column for place, column in columns.items() if column is not None}
         self.pooled = [place for place, column in columns.items() if column is None]
-        self.tables = tables_of(inputs, dim)
+        self.tables = tables_of(inputs, dim, pooling=settings.pooling)
         self.units = nn.ModuleList(ActivationUnit(dim, settings) for _ in self.attended)
         self.float_norm = float_norm(inputs)
         self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)

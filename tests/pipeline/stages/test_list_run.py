@@ -283,7 +283,6 @@ def test_an_experiment_trains_with_the_lists(encoded):
     ("changes", "said"),
     [
         ({"train": {"compile": "on"}}, "features.lists: 'tags', 'seen': .*Set train.compile=off"),
-        ({"model": {"kind": "mf"}}, "it has no use for list columns"),
     ],
 )
 def test_what_takes_no_lists_is_refused_before_training(encoded, changes, said):
