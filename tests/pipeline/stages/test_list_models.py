@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 def test_all_models_without_entities_take_lists():
-    assert set(KINDS) == {name for name in MODELS if not model_class(name).entities}
+    assert {*KINDS, "din"} == {name for name in MODELS if not model_class(name).entities}  # din has its own tests
 
 
 @pytest.mark.parametrize("kind", KINDS)
