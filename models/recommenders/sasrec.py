@@ -36,10 +36,11 @@ from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number
 from gigabatch.models.layers.pooled import Jagged, list_places
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Rows
 from gigabatch.models.recommenders.catalogue import catalogue_logsumexp
 from gigabatch.models.recommenders.drawn import OutputScale, drawn_training_loss
-from gigabatch.models.recommenders.in_batch import log_shares, positives_first, positives_mean, window_softmax
+from gigabatch.models.recommenders.in_batch import positives_first, positives_mean, window_softmax
+from gigabatch.models.recommenders.item_shares import ItemShares
 from gigabatch.models.whole_batch import whole_batch
 
 LOSSES = ("full", "softmax", "drawn", "bpr", "bce")
@@ -145,7 +146,7 @@ class Block(nn.Module):
         return projected.unflatten(2, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
 
-class SASRec(Model):
+class SASRec(ItemShares):
     """SASRec: a vector of the user from the last items, the item's own row, and their inner product.
 
     Parameters
@@ -183,7 +184,7 @@ class SASRec(Model):
     single_output = True
     takes_lists = True
     needs_lists = True
-    remembered = ("item_log_q",)
+    shelf_name = "sasrec"
 
     def __init__(self, inputs: ModelInputs, settings: SASRecSettings) -> None:
         super().__init__(inputs, settings)
@@ -206,9 +207,7 @@ class SASRec(Model):
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.num_blocks))
         self.last_norm = nn.LayerNorm(dim) if settings.norm_first else nn.Identity()
         self.output = OutputScale()
-        self._has_log_q = False
-        if self._corrects:  # not a number until `remember` has counted, or saved weights are loaded
-            self.register_buffer("item_log_q", torch.full((num_items,), float("nan")))
+        self.keep_shares(num_items)
 
     @classmethod
     def list_obstacle(cls, inputs: ModelInputs) -> str | None:
@@ -327,37 +326,6 @@ class SASRec(Model):
                 losses = catalogue_logsumexp(users, catalogue.float()) - _products(users, items)[:, 0]
             learnt = loss(self.output(_products(users, items).detach()), (target,), weight)
             return positives_mean(losses, positive, weight) + learnt
-
-    @property
-    def compares_rows(self) -> bool:
-        """But for `bce`."""
-        return bool(self.settings.loss != "bce")
-
-    @property
-    def _corrects(self) -> bool:
-        return bool(self.settings.loss == "softmax" and self.settings.log_q)
-
-    def _log_q(self, keys: Tensor) -> Tensor:
-        """log q of each row's item [B] float32; zeros where it is not to be taken off."""
-        if not self._corrects:
-            return torch.zeros(keys.shape, device=keys.device)
-        table = cast(Tensor, self.item_log_q)
-        if not self._has_log_q:  # looked at once: it waits for the device
-            require(
-                not bool(table.isnan().any()),
-                "sasrec: softmax with log_q needs the items' counts. Call remember with the train rows before "
-                "training, or set model.log_q=false.",
-            )
-            self._has_log_q = True
-        return table.index_select(0, keys)
-
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
-        """Count the items of the positives among the train rows [N, C], where `softmax` takes log q off."""
-        if self._corrects:
-            table = cast(Tensor, self.item_log_q)
-            items = ids[targets[0] == 1, self.item_key].cpu()
-            require(len(items) > 0, "sasrec: the train rows hold no positive, a row with target 1, to learn from.")
-            table.copy_(log_shares(items, len(table)))
 
 
 class Elements(NamedTuple):

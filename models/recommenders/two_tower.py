@@ -37,16 +37,16 @@ from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows, lists_of
+from gigabatch.models.model import Rows, lists_of
 from gigabatch.models.recommenders.in_batch import (
     beside,
-    log_shares,
     pair_bpr,
     pair_softmax,
     positives_first,
     positives_mean,
     window_softmax,
 )
+from gigabatch.models.recommenders.item_shares import ItemShares
 
 TOPS = ("dot", "mlp")
 LOSSES = ("bce", "softmax", "bpr")
@@ -212,7 +212,7 @@ class Tower(nn.Module):
         return cast(Tensor, self.network(self.embed(ids, floats, lists)))
 
 
-class TwoTower(Model):
+class TwoTower(ItemShares):
     """Two towers: a tower for user and context, a tower for the item, and their score.
 
     Parameters
@@ -240,7 +240,7 @@ class TwoTower(Model):
     entities = ("user", "item")
     single_output = True
     takes_lists = True
-    remembered = ("item_log_q",)
+    shelf_name = "two_tower"
 
     def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
         super().__init__(inputs, settings)
@@ -259,9 +259,7 @@ class TwoTower(Model):
         self.top = self._build_top()
         self.log_scale = nn.Parameter(torch.zeros(1))
         self.bias = nn.Parameter(torch.zeros(1))
-        self._has_log_q = False
-        if self._corrects:  # not a number until `remember` has counted, or saved weights are loaded
-            self.register_buffer("item_log_q", torch.full((inputs.num_ids[self.item_key],), float("nan")))
+        self.keep_shares(inputs.num_ids[self.item_key])
 
     def _build_top(self) -> nn.Sequential | None:
         settings = self.settings
@@ -344,11 +342,6 @@ class TwoTower(Model):
         losses, own = self._ranking_losses(users, items, keys, positive)
         return positives_mean(losses, positive, weight) + loss(self._output(own.detach()), (target,), weight)
 
-    @property
-    def compares_rows(self) -> bool:
-        """But for `bce`."""
-        return bool(self.settings.loss != "bce")
-
     def _ranking_losses(self, users: Tensor, items: Tensor, keys: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
         """Loss [B] of each row as if it were a positive, and the score [B, 1] of its own pair."""
         settings = self.settings
@@ -367,30 +360,3 @@ class TwoTower(Model):
             return pair_bpr(scores, pair_keys), scores[:, :1]
         log_q, positives = (beside(rows, settings.negatives) for rows in (self._log_q(keys), positive))
         return pair_softmax(scores, pair_keys, log_q, positives), scores[:, :1]
-
-    @property
-    def _corrects(self) -> bool:
-        return bool(self.settings.loss == "softmax" and self.settings.log_q)
-
-    def _log_q(self, keys: Tensor) -> Tensor:
-        """log q of each row's item [B] float32; zeros where it is not to be taken off."""
-        if not self._corrects:
-            return torch.zeros(keys.shape, device=keys.device)
-        table = cast(Tensor, self.item_log_q)
-        if not self._has_log_q:  # looked at once: it waits for the device
-            require(
-                not bool(table.isnan().any()),
-                "two_tower: softmax with log_q needs the items' counts. Call remember with the train rows before "
-                "training, or set model.log_q=false.",
-            )
-            self._has_log_q = True
-        return table.index_select(0, keys)
-
-    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:
-        """Count the items of the positives among the train rows [N, C]; one that does not occur counts once, as it may
-        yet come."""
-        if self._corrects:
-            table = cast(Tensor, self.item_log_q)
-            items = ids[targets[0] == 1, self.item_key].cpu()
-            require(len(items) > 0, "two_tower: the train rows hold no positive, a row with target 1, to learn from.")
-            table.copy_(log_shares(items, len(table)))
