@@ -559,6 +559,7 @@ class Step:
         from gigabatch.models.losses import TargetLoss
         from gigabatch.models.optimizers.precision import Precision
         from gigabatch.models.optimizers.registry import set_lr_and_momentum
+        from gigabatch.models.optimizers.row_optimizer import RAISED_AT
         from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors
 
         batch = recipe.batch_size
@@ -566,6 +567,8 @@ class Step:
             model, optimizer = build(SimpleNamespace(schema=table.schema), recipe, "meta")
         step = TrainStep(model, TargetLoss((("binary", 1),)), optimizer, Precision(dtype, "as a GPU"))
         hold_in_tensors(optimizer, torch.device("meta"))
+        for mover in step._movers():
+            mover.steps_taken = max(RAISED_AT)  # steps that raise sums of squares are eleven of a training
         words = torch.zeros(batch, table.schema.num_words, dtype=torch.int32, device="meta")
         with counted_as_on_a_gpu(dtype) as first:  # makes the optimizers' state
             step._work(unpack(table.schema, words))

@@ -1,7 +1,8 @@
 """How good is the default model beside boosted trees at their best and two tuned networks? The same rows and metrics.
 
     python -m benchmarks.quality [--tables adult,flights] [--contenders ours,lightgbm,catboost,realmlp,tabm]
-                                 [--seeds 5] [--trials 30] [--threads 1] [--seconds_per_fit 600] [--net_rows 60000]
+                                 [--seeds 5] [--trials 30] [--seconds_of_search 3600] [--seconds_per_fit 600]
+                                 [--threads 1] [--net_rows 60000]
                                  [--large 1] [--engine cudf] [--cache FOLDER] [--quick] [--save]
 
 Tables (`quality_tables.py`): flights, adult, a synthetic trivago log, and generated ones of 2,000 to 2,000,000 rows
@@ -17,11 +18,14 @@ Ranks are by the mean over seeds of a task's first metric (AUC, log loss, RMSE),
 `large_batch_loss` is the AUC of the best small batch of LAMB on flights less that of a large one; each batch size takes
 the better of two learning rates by valid log loss.
 
-Costs: a tree's fit ends after `--seconds_per_fit` at its best round; a network's has no result then, and none is begun
+Costs: a search ends with the first trial after `--seconds_of_search` of fitting, and its row says how many trials there
+were; a tree's fit ends after `--seconds_per_fit` at its best round; a network's has no result then, and none is begun
 on more than `--net_rows` train rows. Every fit is a line of `results.jsonl` in `--cache`, by rows, contender, settings,
 seed and versions, so that a run that was cut off goes on. The version of ours is the commit: changes that are not
-committed need another folder. Intervals are 95 %, by Student's t over the seeds. Peers take `--threads`, ours torch's
-own. `--quick` takes small generated tables and short fits.
+committed need another folder. With `--save` the fits of peers also go to benchmarks/results/quality-peers.jsonl, from
+where later runs take them; their seconds are those of the machine and day that the line names. Intervals are 95 %, by
+Student's t over the seeds. Peers take `--threads`, ours torch's own. `--quick` takes small generated tables and short
+fits.
 """
 
 from __future__ import annotations
@@ -50,8 +54,8 @@ OURS, SHIPPED = "ours", "ours_conf"
 CONTENDERS = (OURS, *TREES, *NETS)
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantile at n - 1 degrees of freedom
 QUICK_TABLES = "small,regression,multiclass"
-# What a claim needs at least: trials of a search, seeds, seconds of a fit, train rows that networks are fitted on.
-TRIALS, SEEDS, SECONDS, NET_ROWS = 30, 5, 600.0, 60_000
+# What a claim needs at least: trials of a search or its seconds, seeds, seconds of a fit, train rows of networks.
+TRIALS, SEARCH_SECONDS, SEEDS, SECONDS, NET_ROWS = 30, 3600.0, 5, 600.0, 60_000
 CLAIMED = ("flights", "adult")  # tables of a `less_best` claim
 SMALL_BATCHES, LARGE_BATCH = (256, 512, 1024), 8192
 BASE_LR, BASE_BATCH, LR_FACTORS = 0.02, 512, (1.0, 2.0)  # rates of `large_batch_loss`, scaled by the root of the batch
@@ -65,7 +69,7 @@ def row_of(table: str, contender: str, fits: list[Row], first: str) -> Row:
     row: Row = {"table": table, "contender": contender}
     if any("cut_off" in fit for fit in fits):
         return {**row, "cut_off": f"over {max(fit.get('cut_off', 0) for fit in fits):g} s"}
-    skipped = {"key", "valid_loss", "rounds", "limit", "out_of_time"}
+    skipped = {"key", "valid_loss", "rounds", "limit", "out_of_time", "machine", "date"}
     for name in [first, *(name for name in fits[0] if name not in {first, *skipped})]:
         row[name] = round(float(np.mean([fit[name] for fit in fits])), 5)
     if any(fit.get("out_of_time") for fit in fits):
@@ -85,19 +89,27 @@ def ranked(rows: list[Row], first: str) -> None:
         row["rank"] = float(rank)
 
 
+def seconds_of(fit: Row) -> float:
+    """Of fitting, or after which it was cut off."""
+    return float(fit.get("train_seconds", fit.get("cut_off", 0.0)))
+
+
 def peer_rows(
     fits: Fits, peers: Peers, folder: Path, table: str, contender: str, seeds: range, flags: Any
 ) -> list[Row]:
     """A peer's rows: at its defaults, and for trees the best trial by valid loss."""
     first = FIRST[json.loads((folder / "layout.json").read_text())["task"]]
     train_rows = pq.read_metadata(folder / "train.parquet").num_rows
-    names = {"defaults": 0}
+    names, searched = {"defaults": 0}, {}
     if contender in NETS and train_rows > flags.net_rows:
         why = f"{train_rows:,} train rows, --net_rows {flags.net_rows:,}"
         return [{"table": table, "contender": f"{contender} defaults", "cut_off": why}]
     if contender in TREES and flags.trials:
-        tried = [fits.peer(peers, folder, contender, trial, 1) for trial in range(flags.trials + 1)]
+        tried: list[Row] = []
+        while len(tried) <= flags.trials and sum(map(seconds_of, tried)) < flags.seconds_of_search:
+            tried.append(fits.peer(peers, folder, contender, len(tried), 1))
         names["tuned"] = int(np.argmin([fit.get("valid_loss", np.inf) for fit in tried]))
+        searched = {"tuned": {"trials": len(tried) - 1}}
     rows = []
     for name, trial in names.items():
         found = []
@@ -105,7 +117,8 @@ def peer_rows(
             found.append(fits.peer(peers, folder, contender, trial, seed))
             if "cut_off" in found[-1]:  # the next seeds would be, too
                 break
-        rows.append({**row_of(table, f"{contender} {name}", found, first), "trial": trial})
+        row = row_of(table, f"{contender} {name}", found, first)
+        rows.append({**row, "trial": trial, **searched.get(name, {})})
     return rows
 
 
@@ -188,14 +201,16 @@ def claims_of(
 
 def whole(flags: Any) -> bool:
     """Whether no flag gives peers less, or an average fewer seeds, than a claim needs."""
-    least = {"trials": TRIALS, "seeds": SEEDS, "seconds_per_fit": SECONDS, "net_rows": NET_ROWS}
+    least = {"trials": TRIALS, "seconds_of_search": SEARCH_SECONDS, "seeds": SEEDS, "seconds_per_fit": SECONDS,
+             "net_rows": NET_ROWS}  # fmt: skip
     return not flags.quick and all(getattr(flags, name) >= bound for name, bound in least.items())
 
 
 def main() -> None:
     flags = arguments(
         __doc__ or "", tables="", contenders=",".join(CONTENDERS), seeds=SEEDS, trials=TRIALS, threads=1, large=0,
-        seconds_per_fit=SECONDS, net_rows=NET_ROWS, batches=1, engine="pandas", cache="/tmp/gigabatch-quality",
+        seconds_of_search=SEARCH_SECONDS, seconds_per_fit=SECONDS,
+        net_rows=NET_ROWS, batches=1, engine="pandas", cache="/tmp/gigabatch-quality",
     )  # fmt: skip
     if not 1 <= flags.seeds <= 5:
         raise SystemExit("benchmarks.quality: --seeds is from 1 to 5.")
@@ -235,6 +250,8 @@ def main() -> None:
         f"{','.join(names)}: {len(seeds)} seed(s), {flags.trials} trials of search on valid, {flags.threads} thread(s)"
     )
     claims = claims_of(rows, batches if flags.seeds >= SEEDS else [], complete=complete, searched=whole(flags))
+    if flags.save:
+        fits.commit_peers()
     finish(
         "quality", workload, seconds, {}, claims, save=flags.save, device=device_of(flags),
         details={"rows": rows, "batches": batches},

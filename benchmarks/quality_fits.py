@@ -9,13 +9,14 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.common import commit, needed
+from benchmarks.common import commit, machine, needed
 from benchmarks.quality_peers import NETS, bounds, drawn
 from benchmarks.quality_tables import ROOT, Table, plain_config
 
@@ -27,6 +28,7 @@ with needed():
     from gigabatch.models.metrics.ranking import grouped_mrr
     from gigabatch.pipeline.stages.stages import Pipeline
 
+KEPT = ROOT / "benchmarks/results/quality-peers.jsonl"  # fits of peers, which no change of ours makes anew
 PYTHON = ROOT / ".venv-quality/bin/python"
 UNJUDGED = ("evaluate.importance=false", "evaluate.baselines=[]")  # of our runs: what takes time and is not read here
 HIGHER = {"auc": True, "log_loss": False, "rmse": False}  # the first metric of each task: whether more is better
@@ -203,8 +205,16 @@ class Peers:
         return answer
 
 
+def lines_of(file: Path) -> list[Row]:
+    """The fits of a file; none where it is not there."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
 class Fits:
-    """Finished fits, by their key, in a file that grows by a line each.
+    """Finished fits, by their key, in a file that grows by a line each, beside those of peers in `KEPT`.
+
+    A peer's fit follows from rows, settings, seed and versions, and not from our code: hours of them are made once, and
+    each line says on which machine and day.
 
     Parameters
     ----------
@@ -221,8 +231,7 @@ class Fits:
         self.device, self.quick, self.file = device, quick, cache / "results.jsonl"
         self.commit = commit()  # of the code that was imported; later commits are not what runs here
         cache.mkdir(parents=True, exist_ok=True)
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
-        self.done = {row["key"]: row for row in map(json.loads, lines)}
+        self.done = {row["key"]: row for row in [*lines_of(KEPT), *lines_of(self.file)]}
 
     def keep(self, key: str, row: Row) -> Row:
         self.done[key] = {"key": key, **row}
@@ -231,6 +240,12 @@ class Fits:
         shown = ", ".join(f"{name} {row[name]:.5g}" for name in (*HIGHER, "train_seconds") if name in row)
         print(f"{key.partition(' {')[0]}: {shown or row}", file=sys.stderr, flush=True)
         return self.done[key]
+
+    def commit_peers(self) -> None:
+        """Add the fits of peers that are in the cache to `KEPT`; those of quick runs stay out."""
+        own = {row["key"]: row for row in [*lines_of(KEPT), *lines_of(self.file)] if "machine" in row}
+        if not self.quick:
+            KEPT.write_text("".join(json.dumps(own[key], allow_nan=False) + "\n" for key in sorted(own)))
 
     def peer(self, peers: Peers, folder: Path, contender: str, trial: int, seed: int) -> Row:
         """A fit of a peer, from the file where it is there; `cut_off` says that it has none, after how many seconds.
@@ -249,9 +264,10 @@ class Fits:
                    "seconds": self.seconds, "quick": self.quick, "scores": str(scores)}  # fmt: skip
             # Trees end by themselves, and then predict.
             answer = peers.ask(job, self.seconds if contender in NETS else 3 * self.seconds + 60)
+            where = {"limit": self.seconds, "machine": machine(), "date": datetime.now(UTC).date().isoformat()}
             if answer is None:
-                return self.keep(key, {"out_of_time": True, "cut_off": self.seconds, "limit": self.seconds})
-            return self.keep(key, {**answer, "limit": self.seconds, **self.judged(folder, np.load(scores))})
+                return self.keep(key, {"out_of_time": True, "cut_off": self.seconds, **where})
+            return self.keep(key, {**answer, **where, **self.judged(folder, np.load(scores))})
 
     def our(self, name: str, path: Path, folder: Path, seed: int, *overrides: str) -> Row:
         """A run of ours, from the file where it is there."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gigabatch.features.encoding.preprocessor import Preprocessor
+    from gigabatch.features.operators import register_operator
+    from gigabatch.features.recipes import register_recipe
     from gigabatch.features.schema import Schema
     from gigabatch.features.workflow.workflow import Workflow
     from gigabatch.loaders.batches.dataset import BatchDataset
@@ -45,11 +47,15 @@ if TYPE_CHECKING:
     from gigabatch.models.recommenders.popularity import Popularity
     from gigabatch.models.recommenders.sasrec import SASRec
     from gigabatch.models.recommenders.two_tower import TwoTower
+    from gigabatch.models.shelf import register_model
     from gigabatch.models.tabular.ft_transformer import FTTransformer
     from gigabatch.models.tabular.realmlp import RealMLP
     from gigabatch.models.tabular.tabm import TabM
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
+    from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
+    from gigabatch.pipeline.python.fit import fit
+    from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
 
@@ -58,6 +64,11 @@ __version__ = "0.2.0"
 _FOLDERS = ("features", "loaders", "models", "pipeline")
 _PLACES = {
     "Pipeline": "pipeline.stages.stages",
+    "fit": "pipeline.python.fit",
+    "GigabatchClassifier": "pipeline.python.estimators",
+    "GigabatchRegressor": "pipeline.python.estimators",
+    "PreprocessorTransformer": "pipeline.python.transformers",
+    "WorkflowTransformer": "pipeline.python.transformers",
     "Callback": "pipeline.training.callbacks",
     "Bundle": "pipeline.bundle",
     "load_bundle": "pipeline.bundle",
@@ -97,6 +108,9 @@ _PLACES = {
     "Popularity": "models.recommenders.popularity",
     "ItemKNN": "models.recommenders.item_knn",
     "EASE": "models.recommenders.ease",
+    "register_operator": "features.operators",
+    "register_recipe": "features.recipes",
+    "register_model": "models.shelf",
 }
 
 __all__ = [
@@ -119,6 +133,8 @@ __all__ = [
     "FTTransformer",
     "FactorizationMachine",
     "FinalMLP",
+    "GigabatchClassifier",
+    "GigabatchRegressor",
     "ItemKNN",
     "Lamb",
     "LogisticRegression",
@@ -130,6 +146,7 @@ __all__ = [
     "Pipeline",
     "Popularity",
     "Preprocessor",
+    "PreprocessorTransformer",
     "ProgressiveLayeredExtraction",
     "RealMLP",
     "SASRec",
@@ -139,8 +156,13 @@ __all__ = [
     "TwoTower",
     "WideDeep",
     "Workflow",
+    "WorkflowTransformer",
     "__version__",
+    "fit",
     "load_bundle",
+    "register_model",
+    "register_operator",
+    "register_recipe",
 ]
 
 

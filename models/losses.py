@@ -4,6 +4,7 @@ Shapes: B rows, O outputs (`num_outputs`), K classes of a multiclass target.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -238,14 +239,15 @@ class TargetLoss(nn.Module):
 
     @property
     def description(self) -> str:
-        """What is summed, such as `log loss + mse in deviations`."""
+        """What is summed, such as `20 x log loss + mse in deviations`."""
         found = []
         for (task, _), value, label in zip(self.tasks, self.regression, self.classes, strict=True):
             if task == "regression":
                 found.append(f"{value} over the mean" if value.log_link else f"{value} in deviations")
             else:
                 found.append(f"{label} of classes" if task == "multiclass" else str(label))
-        return " + ".join(found)
+        counts = Counter(found)  # in the order of the targets
+        return " + ".join(text if count == 1 else f"{count} x {text}" for text, count in counts.items())
 
     @property
     def num_outputs(self) -> int:

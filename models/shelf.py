@@ -1,13 +1,17 @@
-"""The shelf: every model by name, each in a file of its own. Nothing is imported before it is asked for."""
+"""The shelf: every model by name, each in a file of its own. Nothing is imported before it is asked for.
+
+Models of users are registered (`register_model`, docs/own_code.md).
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gigabatch.models.errors import ModelError, require_known
+from gigabatch.own_code import Kind, Registry
 
 if TYPE_CHECKING:
     from gigabatch.models.inputs import ModelInputs
@@ -52,9 +56,57 @@ BEFORE = {name: {"numeric": "plain"} for name in ("fm", "deepfm", "wide_deep", "
 
 def model_class(name: str) -> type[Model]:
     """The model of that name; `ModelError` lists those there are."""
-    require_known("model", [name], MODELS)
+    if name not in MODELS:
+        kind: type[Model] | None = OWN.find(name)
+        if kind is None:
+            require_known("model", [name], [*MODELS, *OWN.names()])
+        assert kind is not None
+        return kind
     module, _, attribute = MODELS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def register_model(name: str) -> Callable[[Kind], Kind]:
+    """Make a model of your own known to `model.kind` of a configuration; docs/own_code.md.
+
+    Parameters
+    ----------
+    name
+        What a configuration calls it: lower-case letters, digits and `_`.
+
+    Returns
+    -------
+    decorator
+        For a subclass of `Model` with a frozen dataclass `Settings`, which it returns. The source of the class's file
+        is part of the key of its trainings, and a bundle keeps it.
+
+    Raises
+    ------
+    ModelError
+        The name is taken, or the class is no model.
+
+    Examples
+    --------
+    >>> from gigabatch import register_model
+    >>> register_model("mine")(dict)
+    Traceback (most recent call last):
+    ...
+    gigabatch.models.errors.ModelError: register_model 'mine': dict is no model. Derive it from gigabatch.Model.
+    """
+    return OWN.decorator(name)
+
+
+def _obstacle(kind: type) -> str | None:
+    from gigabatch.models.model import Model
+
+    if not issubclass(kind, Model):
+        return "is no model. Derive it from gigabatch.Model."
+    if not is_dataclass(getattr(kind, "Settings", None)):
+        return "has no `Settings`. Give it a frozen dataclass of what `model` of a configuration may set."
+    return None
+
+
+OWN = Registry("model", ModelError, lambda: MODELS, _obstacle)
 
 
 @dataclass(frozen=True)
@@ -124,7 +176,11 @@ def spec_of(model: Model) -> ModelSpec:
     if isinstance(model, Ensemble):
         return replace(spec_of(model.models[0]), members=len(model.models))
     path = f"{type(model).__module__}:{type(model).__name__}"
-    names = [name for name, known in MODELS.items() if known == path]
+    own = OWN.name_of(type(model))
+    names = [own] if own is not None else [name for name, known in MODELS.items() if known == path]
     if not names:
-        raise ModelError(f"{path} is not on the shelf (models/shelf.py), so it cannot be saved by name.")
+        raise ModelError(
+            f"{path} is neither on the shelf (models/shelf.py) nor registered, so it cannot be saved by name. "
+            "Decorate it with gigabatch.register_model."
+        )
     return ModelSpec(names[0], model.inputs, model.settings)

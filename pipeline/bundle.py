@@ -22,6 +22,7 @@ from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.operators import operator_name
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.jagged import JaggedColumn
@@ -30,6 +31,7 @@ from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.shelf import ModelSpec, spec_of
+from gigabatch.own_code import OwnCodeError, require_told, told
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.machine import tell_of_compilation
 from gigabatch.pipeline.store.keys import file_checksum
@@ -186,8 +188,16 @@ class Bundle:
             "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow,
             "files": {name: file_checksum(path) for name, path in _files(folder, has_workflow).items()},
         }  # fmt: skip
+        if own := self._own_code():
+            content["own_code"] = own
         content["checksum"] = _own_checksum(content)
         (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
+
+    def _own_code(self) -> list[dict[str, Any]]:
+        """What `load_bundle` imports of a user's code: the model, and operators of the workflow."""
+        used = [("model", spec_of(self.model).name)]
+        used += [("operator", operator_name(type(step))) for step in (self.workflow.steps if self.workflow else ())]
+        return [entry for what, name in dict.fromkeys(used) if (entry := told(what, name)) is not None]
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
@@ -205,8 +215,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     Raises
     ------
     BundleError
-        Where the folder is of another version, or a file is not the one that was saved, by its checksum; the message
-        names it.
+        Where the folder is of another version, or a file is not the one that was saved, by its checksum; or where a
+        model or operator is of a user's file (docs/own_code.md) that is gone or has changed. The message names it.
 
     Examples
     --------
@@ -231,11 +241,14 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
         _check(folder, content, has_workflow)
+        require_told(content.get("own_code", ()))
         with AsAllocated():
             model = ModelSpec.from_dict(content["model"]).build()
         model.load_state_dict(load_file(folder / WEIGHTS, device="cpu"))
     except BundleError:
         raise
+    except OwnCodeError as error:
+        raise BundleError(f"bundle {folder}: {error}") from error
     except (*UNREADABLE, SafetensorError) as error:
         raise BundleError(f"bundle {folder}: missing or damaged ({error}). {AGAIN}") from error
     name = load_engine(engine).NAME

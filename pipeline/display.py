@@ -194,6 +194,12 @@ def _write(file: TextIO | None, text: str) -> None:
     file.flush()
 
 
+def note(text: str) -> None:
+    """Show a line on standard error, where progress is shown; nothing where the level of `detail` is quiet."""
+    if _detail != "quiet":
+        _write(sys.stderr, _printable(text) + "\n")
+
+
 def progress(
     work: Iterable[Any] | int | None,
     label: str,

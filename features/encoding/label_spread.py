@@ -12,7 +12,7 @@ from gigabatch.features.reading.sources import cast
 from gigabatch.features.refit.statistics import FitStatistics
 
 LARGEST_LOSS = 1e-3  # of the standard deviation of labels, by rounding
-SMALLEST_SPREAD = 1e-12  # of the mean of floats: less is the rounding of float64
+SMALLEST_SPREAD = 2.0**-50  # of the mean of floats: less is the rounding of float64, whose numbers are 2**-52 apart
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 

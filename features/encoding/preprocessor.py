@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.encoding.growth import require_same_inputs
-from gigabatch.features.encoding.label_spread import FitLabels
+from gigabatch.features.encoding.label_spread import LARGEST_LOSS, FitLabels
 from gigabatch.features.encoding.lists import (
     Counts,
     FitCounts,
@@ -25,13 +25,14 @@ from gigabatch.features.encoding.lists import (
 )
 from gigabatch.features.encoding.settings import CategorySettings, NumberSettings, PreprocessorSettings
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
+from gigabatch.features.encoding.tree_edges import FitTreeEdges
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.exact.column_statistics import RobustScale, Scale
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
-from gigabatch.features.refit.churn import Churn, Thresholds, churn
+from gigabatch.features.refit.churn import Churn, Thresholds, churn, deviation
 from gigabatch.features.refit.statistics import (
     CategoryStatistics,
     FillAndScale,
@@ -135,8 +136,9 @@ class Preprocessor:
     def fit(self, parts: Sequence[Any], scheduler: Any = "threads") -> Preprocessor:
         """Learn vocabularies, fills and scales from the train split.
 
-        It takes one pass over all columns, and another over the continuous ones for their medians. The state does not
-        depend on how the rows are cut into partitions.
+        It takes one pass over all columns, and another over the continuous ones for their medians; with
+        `edges="tree"` one more, and the partitions must hold targets and weights. The state does not depend on how the
+        rows are cut into partitions.
 
         Parameters
         ----------
@@ -172,7 +174,7 @@ class Preprocessor:
             ("id", name): FitCounts(name) if name in owners.values() else FitCategory(self.settings.category(name))
             for name in categorical
         }
-        operators |= {("float", name): self._filling(name) for name in continuous}
+        operators |= {("float", name): self._fitting(name) for name in continuous}
         operators |= {("list", column.name): FitListCounts(column) for column in self.schema.lists}
         states = self._states(operators, parts, scheduler, "fit on")
         lists = {name: states["list", name] for name in owners}
@@ -450,7 +452,7 @@ class Preprocessor:
             self.fit(frames)
             return [self.pack(frame) for frame in frames]
         frames = self._read_whole(parts)
-        categories, floats = self._fit_columns(frames, self._fit_column, self._filling)
+        categories, floats = self._fit_columns(frames, self._fit_column, self._fitting)
         self._keep({name: state for name, (state, _) in categories.items()}, floats)
         return self._packed_parts(frames, categories)
 
@@ -476,7 +478,7 @@ class Preprocessor:
         def fitted(task: tuple[str, str]) -> Any:
             kind, name = task
             if kind == "float":
-                return floats[task].fit([frame[[name]] for frame in frames])
+                return floats[task].fit([frame[list(floats[task].inputs)] for frame in frames])
             parts = [engine.coded(frame[name]) for frame in frames]
             merged, operator = parts[0].counted, self.settings.category(name)
             for part in parts[1:]:
@@ -517,6 +519,13 @@ class Preprocessor:
         number = self.settings.number_settings(name)
         return FillAndScale(name, "none" if never else chosen, number.scale, number.bins, number.distinct)
 
+    def _fitting(self, name: str) -> FittedOperator:
+        """What a continuous column is fitted by: `_filling`, with edges as the settings place them."""
+        filling = self._filling(name)
+        if not filling.bins or self.settings.number_settings(name).edges == "quantile":
+            return filling
+        return FitTreeEdges(filling, self.schema.targets, self.schema.only("weight"), self._targets_and_weight)
+
     def _keep(
         self,
         categories: dict[str, FittedCategory],
@@ -535,6 +544,7 @@ class Preprocessor:
         )
         self.version = Version(rows=(self.statistics.rows,))
         self._warn_of_merged_edges()
+        self._warn_of_lost_differences()
 
     def _grown(
         self,
@@ -578,6 +588,25 @@ class Preprocessor:
                     "others are equal in float32. Set preprocess.columns.%s.scale=robust, which outliers do not "
                     "stretch, or clip the column.",
                     name, self.scales[name].mean, self.scales[name].std, left, len(edges), name,
+                )  # fmt: skip
+
+    def _warn_of_lost_differences(self) -> None:
+        """Where numbers are so far from 0 that float32 leaves little of what they differ by, or nothing at all."""
+        assert self.statistics is not None
+        for name, state in self.statistics.numbers.items():
+            spread = deviation(state)
+            if spread is None:
+                continue
+            low, high = state.histogram.edges()
+            largest = np.float32(max(abs(low[0]), abs(high[-1])))
+            step = float(np.spacing(largest))
+            if step > 1 and step / 2 > LARGEST_LOSS * spread:
+                log.warning(
+                    "column %r: its numbers reach %.6g, where float32, in which models take them, keeps one whole "
+                    "number in %.0f, and what is left of them differs by %.3g (standard deviation). Subtract a "
+                    "constant near %.10g before the features stage, or name the column under categorical; leave it "
+                    "out if it is an id or a constant.",
+                    name, largest, step, spread, state.moments.scale().mean,
                 )  # fmt: skip
 
     @property
@@ -766,17 +795,21 @@ class Preprocessor:
 
     def _labels(self, frame: Any) -> dict[str, Any]:
         """Arrays of targets, weight and group, float32 or int32."""
-        engine = engine_of(frame)
+        found, group = self._targets_and_weight(frame), self.schema.only("group")
+        if group:
+            _require_known(frame[group], f"group {group!r}")
+            found[group] = engine_of(frame).codes(frame[group]).astype("int32")
+        return found
+
+    def _targets_and_weight(self, frame: Any) -> dict[str, Any]:
+        """Arrays of those, float32 or int32."""
         found = {target.name: _label_values(frame[target.name], target) for target in self.schema.targets}
-        weight, group = self.schema.only("weight"), self.schema.only("group")
+        weight = self.schema.only("weight")
         if weight:
             values = _known_floats(frame[weight], f"weight {weight!r}")
             fine = (values >= 0) & (values <= LARGEST_WEIGHT)
             _require_all(fine, values, f"weight {weight!r}", "from 0 to 2^64; only the ratios of weights count")
             found[weight] = values
-        if group:
-            _require_known(frame[group], f"group {group!r}")
-            found[group] = engine.codes(frame[group]).astype("int32")
         return found
 
     def read(self, part: Any, targets: bool = True) -> Any:

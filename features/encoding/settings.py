@@ -20,6 +20,7 @@ BINS = 48  # as many as `rtdl_num_embeddings` takes
 DISTINCT = 256  # LightGBM tells up to 255 values apart
 MOST_BINS = 1024
 ScaleKind = bool | Literal["robust"]
+EdgeKind = Literal["quantile", "tree"]
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,25 @@ class NumberSettings:
     Parameters
     ----------
     bins
-        Quantile bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`; None: as of all columns.
+        Bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`; None: as of all columns.
     distinct
         Where the train split has at most so many values, each is an edge instead; None: as of all columns, but 0 where
         `bins` is given, as who sets the bins of a column means them.
-    scale
+    scale, edges
         As of `PreprocessorSettings`; None: as of all columns.
     """
 
     bins: int | None = None
     distinct: int | None = None
     scale: ScaleKind | None = None
+    edges: EdgeKind | None = None
 
     def __post_init__(self) -> None:
         require_bins(*(0 if given is None else given for given in (self.bins, self.distinct)))
         if self.scale is not None:
             require_scale(self.scale)
+        if self.edges is not None:
+            require_edges(self.edges)
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,19 @@ class NumberEncoding:
     bins: int
     distinct: int
     scale: ScaleKind
+    edges: EdgeKind
 
 
 def require_scale(scale: object) -> None:
     """Raise `DataError` for what is no kind of scale."""
     if not (isinstance(scale, bool) or scale == "robust"):
         raise DataError(f"preprocess.scale: expected true, false or robust, found {scale!r}.")
+
+
+def require_edges(edges: object) -> None:
+    """Raise `DataError` for what is no way to place edges."""
+    if edges not in ("quantile", "tree"):
+        raise DataError(f"preprocess.edges: expected quantile or tree, found {edges!r}.")
 
 
 def require_bins(bins: object, distinct: object = 0) -> None:
@@ -106,7 +117,7 @@ class PreprocessorSettings:
         Of every categorical column that `columns` does not name; see `CategorySettings`.
     columns
         Settings of single columns, by name: `CategorySettings` of categorical ones, `NumberSettings` (bins, distinct,
-        scale) of continuous ones.
+        scale, edges) of continuous ones.
     indicator
         Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` those of a type
         that can hold nulls (float32, float64), `all` or `none`. With `auto` the column of one that holds no null in the
@@ -116,18 +127,21 @@ class PreprocessorSettings:
         median is taken off and the range between the quartiles divided by, whatever lies beyond them, and a scaled
         value x becomes x / sqrt(1 + (x / 3)^2), which no outlier leaves (`RobustScale`). Nulls do not count for it.
     bins
-        Quantile bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
+        Bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
         (`model.numeric`); 0 for none. A packed row is the same with and without.
     distinct
         A column with at most so many values in the train split, and a hundred rows a value on average, has an edge at
-        each of them instead of quantile bins, as trees tell values apart however rare they are; 0: only where `bins`
+        each of them instead of bins, as trees tell values apart however rare they are; 0: only where `bins`
         + 1 edges hold all values.
+    edges
+        Where the others lie: `quantile`, so that bins hold equally many rows, or `tree`, at the splits of a decision
+        tree that sees the column alone and tells the targets (at most `bins` leaves of 64 rows and more).
 
     Raises
     ------
     DataError
-        If a count is no whole number from 1, `indicator` is unknown, `columns` is no mapping, or a key in it, or `bins`
-        or `distinct` is neither 0 nor from 2 to 1,024.
+        If a count is no whole number from 1, `indicator` or `edges` is unknown, `columns` is no mapping, or a key in
+        it, or `bins` or `distinct` is neither 0 nor from 2 to 1,024.
 
     Examples
     --------
@@ -145,6 +159,7 @@ class PreprocessorSettings:
     scale: ScaleKind = True
     bins: int = BINS
     distinct: int = DISTINCT
+    edges: EdgeKind = "quantile"
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping):
@@ -156,6 +171,7 @@ class PreprocessorSettings:
         require_scale(self.scale)
         CategorySettings(self.min_count, self.max_size, self.oov_buckets)
         require_bins(self.bins, self.distinct)
+        require_edges(self.edges)
 
     def category_settings(self, name: str) -> CategorySettings:
         """Of the categorical column of that name."""
@@ -176,7 +192,8 @@ class PreprocessorSettings:
         if distinct is None:
             distinct = self.distinct if own.bins is None else 0
         scale = self.scale if own.scale is None else own.scale
-        return NumberEncoding(self.bins if own.bins is None else own.bins, distinct, scale)
+        edges = self.edges if own.edges is None else own.edges
+        return NumberEncoding(self.bins if own.bins is None else own.bins, distinct, scale, edges)
 
 
 def _column_settings(column: str, given: object) -> CategorySettings | NumberSettings:
@@ -189,12 +206,12 @@ def _column_settings(column: str, given: object) -> CategorySettings | NumberSet
     if not isinstance(given, Mapping):
         raise DataError(
             f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins, "
-            "distinct and scale."
+            "distinct, scale and edges."
         )
     unknown = [str(key) for key in given if key not in known]
     if unknown:
         raise DataError(
             f"preprocess.columns.{column}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)} of a "
-            "categorical column; bins, distinct and scale of a continuous one."
+            "categorical column; bins, distinct, scale and edges of a continuous one."
         )
     return CategorySettings(**given)

@@ -62,6 +62,17 @@ def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
     return table.to_pandas(**options)
 
 
+def exact_frame_of(table: pa.Table) -> pd.DataFrame:
+    """`frame_of` whose integers and flags beside nulls are of pandas' masked types, and large lists Arrow-backed."""
+    frame = frame_of(table)
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_large_list(field.type) and field.name in frame.columns:
+            frame[field.name] = pd.arrays.ArrowExtensionArray(column)
+        if column.null_count and field.type in MASKED and field.name in frame.columns:
+            frame[field.name] = column.to_pandas(types_mapper=MASKED.get).array
+    return frame
+
+
 def dictionary_columns(file: pq.ParquetFile) -> list[str]:
     """Text columns whose values take few bytes in the file, by its footer."""
     schema, metadata = file.schema_arrow, file.metadata

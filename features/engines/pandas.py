@@ -20,13 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines.arrow_columns import (
-    MASKED,
     Coded,
     Lookup,
     codable,
     distinct,
+    exact_frame_of,
     float_pieces,
-    frame_of,
     frequency_order,
     int64_values,
     is_valid,
@@ -60,13 +59,7 @@ def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
     """
     with fsspec.open(path, "rb") if "://" in str(path) else nullcontext(path) as source:
         table = pq.read_table(source, columns=None if columns is None else list(columns))
-    frame = frame_of(table)
-    for field, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_large_list(field.type) and field.name in frame.columns:
-            frame[field.name] = pd.arrays.ArrowExtensionArray(column)
-        if column.null_count and field.type in MASKED and field.name in frame.columns:
-            frame[field.name] = column.to_pandas(types_mapper=MASKED.get).array
-    return frame
+    return exact_frame_of(table)
 
 
 def parquet_columns(path: Any) -> list[str]:

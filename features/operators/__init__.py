@@ -1,4 +1,5 @@
 """The operators by name. To add one: write its file in a sub-folder of this one, and its test; nothing else names it.
+Operators of users are registered (`register_operator`, docs/own_code.md).
 
 A step's name is the operator's file (`fill_missing` is `FillMissing` in `missing/fill_missing.py`); further operators
 of a file go by their class in snake_case (`last_before` is `LastBefore`). From Python every operator is an attribute of
@@ -12,10 +13,12 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.own_code import Kind, Registry
 
 if TYPE_CHECKING:
     from gigabatch.features.operators.base import Configured
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 @cache
 def operator_names() -> tuple[str, ...]:
-    """Every operator's name, sorted."""
+    """Every name of the package's own operators, sorted."""
     return tuple(sorted(name for module in _modules() for name in _operators_of(module)))
 
 
@@ -34,12 +37,68 @@ def operator_class(name: str) -> type[Configured]:
     for module in (name,) if name in modules and name in _operators_of(name) else modules:
         if name in _operators_of(module):
             return _operators_of(module)[name]
-    hint = did_you_mean(name, operator_names())
-    raise DataError(f"unknown operator {name!r}.{hint} Known: {', '.join(operator_names())}.")
+    if (kind := OWN.find(name)) is not None:
+        found: type[Configured] = kind
+        return found
+    known = sorted([*operator_names(), *OWN.names()])
+    raise DataError(f"unknown operator {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+
+
+def register_operator(name: str) -> Callable[[Kind], Kind]:
+    """Make an operator of your own known to workflows and `steps`; docs/own_code.md.
+
+    Parameters
+    ----------
+    name
+        What a step calls it: lower-case letters, digits and `_`.
+
+    Returns
+    -------
+    decorator
+        For a concrete subclass of `Operator` or `FittedOperator`, which it returns. The source of the class's file is
+        part of the key of features that use it.
+
+    Raises
+    ------
+    DataError
+        The name is taken, or the class is no operator.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Workflow, register_operator
+    >>> from gigabatch.features.operators.base import ColumnOperator
+    >>> @register_operator("doubled")
+    ... class Doubled(ColumnOperator):
+    ...     reads, writes = ("column",), ("output",)
+    ...     def __init__(self, column: str, output: str) -> None:
+    ...         self.column, self.output = column, output
+    ...     def compute(self, frame):
+    ...         return {self.output: frame[self.column] * 2}
+    >>> steps = [{"doubled": {"column": "price", "output": "twice"}}]
+    >>> Workflow.from_steps(steps).transform(pd.DataFrame({"price": [1.5]}))
+       price  twice
+    0    1.5    3.0
+    """
+    return OWN.decorator(name)
+
+
+def _obstacle(kind: type) -> str | None:
+    from gigabatch.features.operators.base import Configured
+
+    if not issubclass(kind, Configured):
+        return "is no operator. Derive it from Operator or FittedOperator of gigabatch.features.operators.base."
+    missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+    return f"lacks {missing}, which an operator of its kind needs." if missing else None
+
+
+OWN = Registry("operator", DataError, lambda: operator_names(), _obstacle)
 
 
 def operator_name(kind: type[Configured]) -> str:
     """The name that `operator_class` knows the class by."""
+    if (own := OWN.name_of(kind)) is not None:
+        return own
     module = kind.__module__.rpartition(".")[2]
     spelled = _snake(kind.__name__)
     return module if module.replace("_", "") == spelled.replace("_", "") else spelled

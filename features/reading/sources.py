@@ -232,7 +232,9 @@ def file_columns(engine: str, path: str, separator: str = ",") -> list[str]:
                 return list(pq.read_schema(source).names)
         if path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
-            header = module.read_csv(path, header=None, nrows=1, dtype="str", **csv_fields(separator))
+            header = module.read_csv(
+                path, header=None, nrows=1, dtype="str", keep_default_na=False, **csv_fields(separator)
+            )
             return [str(name) for name in module.to_pandas(header).iloc[0].tolist()]
     except DataError:
         raise
@@ -360,6 +362,7 @@ def _read_one(
     try:
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
+            frame = _with_float_decimals(frame, path, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
@@ -397,6 +400,19 @@ def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str
         if any(kind(field.type) for kind in kinds) and field.type.value_type in (pa.int64(), pa.uint64()):
             lists = column.cast(pa.large_list(field.type.value_type))
             frame[field.name] = of_arrow(lists, frame.index, field.name)
+    return frame
+
+
+def _with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
+    """The frame of a Parquet file, whose decimals are float64 where floats are declared: the nearest ones."""
+    names = [name for name in frame.columns if dtypes.get(name) in ("float32", "float64")]
+    if not any(str(frame[name].dtype).startswith(("object", "decimal")) for name in names):
+        return frame
+    with fsspec.open(path, "rb") if "://" in path else nullcontext(path) as source:
+        schema = pq.read_schema(source)
+    for name in names:
+        if pa.types.is_decimal(schema.field(name).type):
+            frame[name] = frame[name].astype("float64")
     return frame
 
 

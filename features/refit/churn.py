@@ -251,9 +251,15 @@ def churn(
 
 
 def category_churn(
-    name: str, old: CategoryStatistics, new: CategoryStatistics, vocabulary: Vocabulary, min_count: int = 1
+    name: str,
+    old: CategoryStatistics,
+    new: CategoryStatistics,
+    vocabulary: Vocabulary,
+    min_count: int = 1,
+    alike: tuple[float, float] = (1.0, 1.0),
 ) -> CategoryChurn:
-    """The report of one categorical column; min_count: how often a value must be counted to enter the vocabulary."""
+    """The report of one categorical column; min_count: how often a value must be counted to enter the vocabulary.
+    alike: of how many rows of `old` and of `new` each tells as much as one does that is independent of the others."""
     arrived, gone = new.unseen(old.vocabulary), old.unseen(new.vocabulary)
     since = gone.groupby("last_version").agg({"count": "count"}).reset_index().sort_values("last_version")
     absent = [seen.positions(vocabulary.values) < 0 for seen in (old.vocabulary, new.vocabulary)]
@@ -268,7 +274,7 @@ def category_churn(
         _values(gone, old.rows),
         dict(zip(_host(since["last_version"]).tolist(), _host(since["count"]).tolist(), strict=True)),
         int((absent[0] & absent[1]).sum()),
-        _category_stability(old, new),
+        _category_stability(old, new, alike),
     )
 
 
@@ -318,7 +324,7 @@ def deviation(state: ColumnStatistics) -> float | None:
     return math.sqrt(units / (count**2 << 2148))
 
 
-def stability(old: Sequence[int], new: Sequence[int]) -> Stability:
+def stability(old: Sequence[float], new: Sequence[float]) -> Stability:
     """The index over cells of rows; cells that are empty on both sides do not count."""
     kept = [(before, after) for before, after in zip(old, new, strict=True) if before or after]
     totals = [sum(column) for column in zip(*kept, strict=True)]
@@ -343,7 +349,9 @@ def decile_counts(old: ColumnStatistics, new: ColumnStatistics) -> tuple[list[in
     return before, after
 
 
-def _category_stability(old: CategoryStatistics, new: CategoryStatistics) -> Stability | None:
+def _category_stability(
+    old: CategoryStatistics, new: CategoryStatistics, alike: tuple[float, float]
+) -> Stability | None:
     known = [state.rows - state.nulls for state in (old, new)]
     if min(known) == 0:
         return None
@@ -352,7 +360,8 @@ def _category_stability(old: CategoryStatistics, new: CategoryStatistics) -> Sta
     positions = vocabulary.positions(top["value"])
     found = _host(new.counts["count"])
     cells = [_host(top["count"]).tolist(), [int(found[place]) if place >= 0 else 0 for place in positions.tolist()]]
-    return stability(*([*cell, rows - sum(cell)] for cell, rows in zip(cells, known, strict=True)))
+    whole = ([*cell, rows - sum(cell)] for cell, rows in zip(cells, known, strict=True))
+    return stability(*([count / rows for count in cell] for cell, rows in zip(whole, alike, strict=True)))
 
 
 def _range(state: ColumnStatistics) -> tuple[float, float] | None:

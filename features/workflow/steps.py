@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 from gigabatch.features.errors import DataError, did_you_mean
-from gigabatch.features.operators import operator_class, operator_name
+from gigabatch.features.operators import OWN, operator_class, operator_name
 from gigabatch.features.operators.base import Configured
 from gigabatch.features.reading.sources import expand
 from gigabatch.features.reading.tables import Reading
@@ -130,7 +130,7 @@ def registered_code(steps: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     found = {}
     for number, step in enumerate(steps, 1):
         for name, arguments in step.items():
-            if code := operator_class(name).code_of(arguments or {}):
+            if code := operator_class(name).code_of(arguments or {}) + OWN.code(name):
                 found[f"step {number}"] = code
     return found
 

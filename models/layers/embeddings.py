@@ -129,6 +129,14 @@ class FetchedRows(Protocol):
         ...
 
 
+class RowRanks(Protocol):
+    """Ranks that hold the rows of a table together (`models/parallel/ranks.py`)."""
+
+    def all_reduce(self, tensor: Tensor, name: str) -> Tensor:
+        """The sum over ranks, in place."""
+        ...
+
+
 class EmbeddingTables(nn.Module):
     """One embedding table for each id column; a lookup gives the columns' rows side by side, then pooled lists'.
 
@@ -196,7 +204,7 @@ class EmbeddingTables(nn.Module):
             )
         self.lists, self.pooling, self.num_columns = tuple(lists), pooling, len(num_ids)
         self.list_tables = tables_of_lists(len(num_ids), lists)
-        places = range(len(lists)) if list_places is None else list_places
+        places = self.list_places = tuple(range(len(lists)) if list_places is None else list_places)
         self.table_lists = {
             table: place
             for table, place, item in zip(self.list_tables, places, lists, strict=True)
@@ -214,6 +222,7 @@ class EmbeddingTables(nn.Module):
         self.exchanges_gradients = False  # whether those of other ranks come with the backward pass itself
         self.is_sharded = False  # whether `tables` are the rows of this rank alone
         self.fetched: FetchedRows | None = None  # while rows of other ranks are here
+        self.row_ranks: RowRanks | None = None  # on which the rows lie, where these are a part of them
         self.row_optimizer: int | None = None  # the number of the `RowOptimizer` that moves the rows
         self.buffers_of_step = BufferPool()
         self.gradients = gradients
@@ -244,6 +253,10 @@ class EmbeddingTables(nn.Module):
     def weights(self) -> list[Parameter]:
         """The tables, in the order of the columns; indexing a ParameterList takes twenty times as long."""
         return list(self.tables.parameters())
+
+    def row_spans(self, place: int) -> list[int]:
+        """Where the rows of each table begin that lie, one after another, in the one at `place`; and their number."""
+        return [0, len(self.tables[place])]
 
     def located(self, ids: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """What a lookup of ids [B, C] reads: rows int32 [B, C], in memory of their own, and the tables [., D_c] whose

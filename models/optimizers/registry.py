@@ -14,6 +14,8 @@ from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
 from gigabatch.models.optimizers.param_groups import linear_tables, split_parameters
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, require_own_tables
 
+INITIAL_VISITS = 50.0  # 30 and 100 are level on the tables of benchmarks/quality.py (docs/training.md)
+
 
 def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer | Optimizers:
     """Build the optimizer `name` over the model's trainable parameters.
@@ -68,6 +70,7 @@ def build_lamb(
     betas: tuple[float | Tensor, float] = (0.9, 0.999),
     eps: float = 1e-6,
     adagrad_eps: float = 1e-8,
+    initial_visits: float = INITIAL_VISITS,
     max_grad_norm: float | None = 1.0,
     trust_clip: float | None = 10.0,
     trust_floor: float = TRUST_FLOOR,
@@ -83,7 +86,8 @@ def build_lamb(
     batch move; False: a table is one layer of LAMB. rowwise_method: `adagrad`, or `lamb`, under which each row is a
     layer. Linear terms, which are no layers and start at zero, take Adam without decay whatever the rest takes.
     table_weight_decay: of the rows of a batch, since others do not move; None for none under `adagrad` (the pair was
-    measured so) and for `weight_decay` under `lamb`.
+    measured so) and for `weight_decay` under `lamb`. initial_visits: of row-wise Adagrad, how many visits a row counts
+    as at the start, so that rare ids are not learnt by heart (`first_sums.py`); 0 for none.
     """
     require_known("rowwise_method of lamb", [rowwise_method], ("adagrad", "lamb"))
     require(
@@ -106,7 +110,7 @@ def build_lamb(
         return _with_dense_tables(dense, tables)
     common: dict[str, Any] = {"lr_scale": _scale(table_lr, lr), "second_moment": rowwise_second_moment}
     adam: dict[str, Any] = common | {"eps": eps, "step": rowwise_step}
-    rule: dict[str, Any] = common | {"eps": adagrad_eps, "weight_decay": 0.0}
+    rule: dict[str, Any] = common | {"eps": adagrad_eps, "weight_decay": 0.0, "initial_visits": initial_visits}
     if rowwise_method == "lamb":
         rule = adam | {"weight_decay": weight_decay, "trust_clip": trust_clip, "trust_floor": trust_floor}
     if table_weight_decay is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import torch
@@ -18,9 +19,12 @@ from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, Stat
 from gigabatch.models.kernels.row_update.sums import summed_rows
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
 from gigabatch.models.optimizers.eager import EagerOptimizer
+from gigabatch.models.optimizers.first_sums import squares_of_visits
+from gigabatch.models.optimizers.row_gradients import gradients_together
 
 Group = dict[str, Any]
 NUMBERS = count()
+RAISED_AT = frozenset(1 << power for power in range(11))  # steps at which sums are raised: 1, 2, 4, ... 1,024
 RULE_SETTINGS = tuple(field.name for field in fields(RowRule) if field.name not in ("lr", "beta1", "beta2"))
 
 
@@ -34,6 +38,8 @@ class RowOptimizer(EagerOptimizer):
 
     settings: fields of `RowRule`.
     lr_scale: the tables' learning rate over the group's `lr`, which a schedule sets for all groups alike.
+    initial_visits: of Adagrad: sums of squares of rows are no less than those of so many visits (`first_sums.py`);
+        0 for sums that begin at zero.
     version: of the kernel, see `gigabatch.models.kernels.kernel`.
     """
 
@@ -44,6 +50,7 @@ class RowOptimizer(EagerOptimizer):
         betas: tuple[float | Tensor, float] = (0.9, 0.999),
         *,
         lr_scale: float = 1.0,
+        initial_visits: float = 0.0,
         version: str | None = None,
         **settings: Any,
     ) -> None:
@@ -54,8 +61,10 @@ class RowOptimizer(EagerOptimizer):
         rule = RowRule(lr=lr, beta1=betas[0], beta2=betas[1], **settings)
         check_rule(rule)
         require(lr_scale > 0, f"lr_scale must be positive, not {lr_scale}.")
+        require(initial_visits >= 0, f"initial_visits must not be negative, not {initial_visits}.")
         tables = [table for module in self.modules for table in module.tables]
         group = {"params": tables, "lr": lr, "betas": betas, "lr_scale": lr_scale, "rowwise": True}
+        group |= {"initial_visits": initial_visits if rule.method == "adagrad" else 0.0, "steps_taken": 0}
         group |= {name: getattr(rule, name) for name in RULE_SETTINGS}
         super().__init__([group], {})
         self.number = next(NUMBERS)  # a number, which a copy of the modules and of the optimizer keeps
@@ -65,14 +74,16 @@ class RowOptimizer(EagerOptimizer):
             module.counts_gradients = rule.clip_ratio is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"modules": self.modules, "version": self.version, "number": self.number, "found_inf": None}
-        own["gradient_factor"] = None
+        own: dict[str, Any] = {"modules": self.modules, "version": self.version, "number": self.number}
+        own |= {"found_inf": None, "gradient_factor": None}
         return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:  # a state that was saved before a setting was there
             group.setdefault("trust_floor", TRUST_FLOOR)
+            group.setdefault("initial_visits", 0.0)
+            group.setdefault("steps_taken", 0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -84,14 +95,47 @@ class RowOptimizer(EagerOptimizer):
         rule = self._rule()
         skipped, self.found_inf = self.found_inf, None  # a mark holds for one step
         factor, self.gradient_factor = self.gradient_factor, None
+        raises = self.raises_next()
+        if skipped is None or skipped.device.type != "cpu" or not bool(skipped):
+            self.steps_taken += 1
         for module in self.modules:
             require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
+            if raises:
+                self._raise_sums(module, rule, skipped, factor)
             if module.row_sums is not None:
                 self._move_sums(module, rule, skipped, factor)
             elif module.row_gradients:
                 self._move(module, rule, skipped, factor)
             module.forget_gradients()
         return loss
+
+    def raises_next(self) -> bool:
+        """Whether the next step raises sums of squares to those of some visits, by numbers that the host reads."""
+        return bool(self.param_groups[0]["initial_visits"]) and self.steps_taken + 1 in RAISED_AT
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps so far. Whoever has a device do them by itself, as by replays of a CUDA graph, counts them."""
+        return int(self.param_groups[0]["steps_taken"])
+
+    @steps_taken.setter
+    def steps_taken(self, number: int) -> None:
+        self.param_groups[0]["steps_taken"] = number
+
+    def _raise_sums(
+        self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None
+    ) -> None:
+        """Raise the sums of squares that are below those of `initial_visits` visits."""
+        if skipped is not None and bool(skipped):
+            return
+        visits = self.param_groups[0]["initial_visits"]
+        units = squares_of_visits(module, self.version, factor)
+        for place, (table, own) in enumerate(zip(module.weights, units, strict=True)):
+            if not table.requires_grad:
+                continue
+            for (start, stop), unit in zip(pairwise(module.row_spans(place)), own, strict=True):
+                if unit > 0 and math.isfinite(unit):
+                    self._state_of(table, rule)["exp_avg_sq"][start:stop].clamp_(min=visits * unit)
 
     def _move(self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None) -> None:
         if skipped is not None and skipped.device.type == "cpu":
@@ -179,60 +223,6 @@ class RowOptimizer(EagerOptimizer):
         return state
 
 
-def gradients_together(module: EmbeddingTables) -> list[tuple[list[int], RowGradient]]:
-    """What `row_gradients` hold for the tables that are trained: places of tables, and ids [n, tables] with gradients
-    [n, widths] side by side, each table in one entry, so that its rows move once.
-
-    A table of a list has its own entry, with what its id column left, if they share it.
-    """
-    weights = module.weights
-    wide = [found for found in module.row_gradients if found.table is None]
-    of_lists = sorted({found.table for found in module.row_gradients if found.table is not None})
-    columns = wide[0].ids.shape[1] if wide else 0
-    moving = [place for place in range(columns) if weights[place].requires_grad and place not in of_lists]
-    widths = [weight.shape[1] for weight in weights[:columns]]
-    found = []
-    ids = gradient = None
-    if wide:
-        ids, gradient = joined([one.ids for one in wide]), joined([one.gradient for one in wide])
-        if moving:
-            own = (ids, gradient)
-            if len(moving) < columns:
-                parts = gradient[:, : sum(widths)].split(widths, dim=1)
-                own = ids[:, moving], torch.cat([parts[place] for place in moving], dim=1)
-            found.append((moving, RowGradient(*own)))
-    for place in of_lists:
-        if not weights[place].requires_grad:
-            continue
-        own_parts = [one for one in module.row_gradients if one.table == place]
-        if ids is not None and gradient is not None and place < columns:
-            first = sum(widths[:place])
-            own_parts.append(RowGradient(ids[:, place : place + 1], gradient[:, first : first + widths[place]]))
-        found.append(([place], _of_one_table(own_parts)))
-    return found
-
-
-def _of_one_table(parts: Sequence[RowGradient]) -> RowGradient:
-    """Ids [n, 1] and gradients of one table from all its sources; elements of lists still share what they shared."""
-    if len(parts) == 1:
-        return parts[0]
-    gradients = [one.gradient for one in parts]
-    if len({one.dtype for one in gradients}) > 1:
-        gradients = [one.float() for one in gradients]
-    ids, gradient = joined([one.ids for one in parts]), joined(gradients)
-    if all(one.places is None for one in parts):
-        return RowGradient(ids, gradient)
-    first = 0
-    places, scales = [], []
-    for one in parts:
-        own = torch.arange(len(one.ids), dtype=torch.int32, device=ids.device) if one.places is None else one.places
-        places.append(own + first)
-        scales.append(torch.ones(len(one.ids), device=ids.device) if one.scales is None else one.scales)
-        first += len(one.gradient)
-    plain = all(one.scales is None for one in parts)
-    return RowGradient(ids, gradient, None, None, joined(places), None if plain else joined(scales))
-
-
 def require_own_tables(owned: bool) -> None:
     """Raise `ModelError` unless the optimizer that is to step is the last that was built over its tables."""
     require(
@@ -240,11 +230,6 @@ def require_own_tables(owned: bool) -> None:
         "this optimizer's embedding tables were handed to one that was built later, or their `gradients` were set, so "
         "it would not move them. Step the optimizer that was built last, or build this one anew.",
     )
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of all parts, one after the other; the same tensor where there is one."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class Optimizers:

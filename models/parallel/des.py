@@ -60,7 +60,7 @@ class RowsOfRank(EmbeddingTables):
             super().__init__([1], [1], gradients="rows", columns=[None])
         self.depth, self.ranks, self.exchanges_gradients = widths.pop(), ranks, True
         self.sums_come = False  # whether a row's gradients come summed, as to `PulledRows`
-        self.width = self.depth
+        self.width, self.row_ranks = self.depth, ranks
         self.tables = nn.ParameterList([nn.Parameter(self.own(tables.weights), requires_grad=moves.pop())])
 
     @property
@@ -88,6 +88,11 @@ class RowsOfRank(EmbeddingTables):
             "or take another optimizer.",
         )
         self._counts_gradients = counts
+
+    def row_spans(self, place: int) -> list[int]:
+        """As of `EmbeddingTables`: those of the columns."""
+        spans: list[int] = self.starts[self.ranks.rank].tolist()
+        return spans
 
     @torch.no_grad()
     def own(self, tables: Sequence[Tensor]) -> Tensor:

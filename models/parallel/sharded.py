@@ -29,7 +29,8 @@ from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.row_update.sums import summed_rows
 from gigabatch.models.layers.embeddings import WHOLE_TABLES, EmbeddingTables, RowSums, kept_ids, table_ids
 from gigabatch.models.model import Model
-from gigabatch.models.optimizers.row_optimizer import Optimizers, joined, parts_of
+from gigabatch.models.optimizers.row_gradients import joined
+from gigabatch.models.optimizers.row_optimizer import Optimizers, parts_of
 from gigabatch.models.parallel.placement import Placement, plan_tables, table_uses
 from gigabatch.models.parallel.ranks import Ranks
 
@@ -87,7 +88,7 @@ class ShardedTables:
         self._number()
         lookups(model, torch.zeros(0, self._num_columns, dtype=torch.int32))  # refuses what cannot be sharded
         for module in self.modules:
-            module.is_sharded = True
+            module.is_sharded, module.row_ranks = True, ranks
         for place, table in enumerate(self.tables):
             table.data = self.part(place, table.data)
 
@@ -408,7 +409,7 @@ class ShardedTables:
         for place, table in enumerate(self.tables):
             table.data = table.new_empty(self.sizes[place], self.widths[place])
         for module in self.modules:
-            module.is_sharded = False
+            module.is_sharded, module.row_ranks = False, None
         self.model.load_state_dict(whole)
 
     def _saved(

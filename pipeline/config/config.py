@@ -32,6 +32,7 @@ from gigabatch.features.setting_checks import INDICATORS
 from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.schedule import build_schedule
 from gigabatch.models.shelf import model_class
+from gigabatch.own_code import import_all, located
 from gigabatch.pipeline.config.serving import ServeSettings
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class PreprocessSettings(PreprocessorSettings):
 
     Parameters
     ----------
-    min_count, max_size, oov_buckets, columns, indicator, scale
+    min_count, max_size, oov_buckets, columns, indicator, scale, bins, distinct, edges
         As of `PreprocessorSettings`.
     from_
         In YAML `from`: the fitted preprocessor to grow (docs/refit.md), by a run: `current`, `previous`, `latest` or an
@@ -622,6 +623,11 @@ class RunConfig(Settings):
         max_length=200,
         description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
+    imports: tuple[str, ...] = Field(
+        (),
+        description="files (*.py, from the folder of the YAML) and modules of your own that are imported before the "
+        "configuration is checked, for what they register (docs/own_code.md)",
+    )
     recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
     engine: Literal["auto", "cudf", "cudf_plain", "pandas"] = Field(
         "auto",
@@ -683,7 +689,9 @@ class RunConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_recipe(cls, raw: Any) -> Any:
+    def _own_code(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "imports" in raw:
+            raw = raw | {"imports": import_all(raw["imports"])}
         if isinstance(raw, dict) and "recipe" in raw:
             require_recipe(str(raw["recipe"]))
         return raw
@@ -719,16 +727,16 @@ class RunConfig(Settings):
         return out.getvalue()
 
 
-def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
-    """Read a YAML file and check it as a whole.
+def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
+    """Read a YAML file, or take what one would hold, and check it as a whole.
 
     Parameters
     ----------
-    path
-        The file.
+    given
+        The file; or a mapping of its keys and values, which stays as it is.
     overrides
         `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
-        from dotted keys to values.
+        from dotted keys to values, which stay as they are.
 
     Raises
     ------
@@ -742,11 +750,29 @@ def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] =
     3
     >>> load_config("run.yaml", [{"train.epochs": 4, "seed": 7}]).train.epochs
     4
+    >>> load_config({"name": "clicks", "recipe": "flights", "train": {"epochs": 5}}).train.epochs
+    5
     """
-    raw = _read(Path(path))
+    if isinstance(given, Mapping):
+        raw, where = _copied(given, "config"), "config"
+    elif isinstance(given, str | Path):
+        where = f"config {given}"
+        raw = _copied(_read(Path(given)), where)  # an alias is the same dictionary, which overrides would change twice
+    else:
+        raise ConfigError(f"config: expected a YAML file or a mapping of keys and values, found {given!r}.")
     for override in overrides:
         _apply(raw, override)
-    return parse_config(raw, f"config {path}")
+    if "imports" in raw:
+        raw["imports"] = located(raw["imports"], Path() if isinstance(given, Mapping) else Path(given).parent)
+    return parse_config(raw, where)
+
+
+def _copied(value: Any, where: str) -> Any:
+    """Mappings, and those in them, as dictionaries of their own, which overrides may change; other values as is."""
+    if not isinstance(value, Mapping):
+        return value
+    _require_bounded(value, where)
+    return {key: _copied(item, where) for key, item in value.items()}
 
 
 def named_folder(path: str | Path, overrides: Sequence[str] = ()) -> Path | None:
@@ -816,13 +842,13 @@ def _require_bounded(raw: Any, where: str) -> None:
     """Raise `ConfigError` for values that nest without end, or that YAML's aliases make larger than any file."""
     level, seen = [raw], 0
     for _ in range(DEEPEST):
-        inside = [value for value in level if isinstance(value, dict | list | tuple)]
+        inside = [value for value in level if isinstance(value, Mapping | list | tuple)]
         if not inside:
             return
         seen += sum(map(len, inside))
         if seen > MOST_VALUES:
             raise ConfigError(f"{where}: more than {MOST_VALUES:,} values, with those that aliases repeat.")
-        level = [item for value in inside for item in (value.values() if isinstance(value, dict) else value)]
+        level = [item for value in inside for item in (value.values() if isinstance(value, Mapping) else value)]
     raise ConfigError(f"{where}: nested too deeply; {DEEPEST} levels are taken.")
 
 
@@ -838,7 +864,7 @@ def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
         for key, value in override.items():
             if not isinstance(key, str) or not key:
                 raise ConfigError(f"override {key!r}: expected a dotted key, for example train.epochs.")
-            _set(raw, key, value, f"{key}={value}")
+            _set(raw, key, _copied(value, f"override {key}"), f"{key}={value}")
         return
     if not isinstance(override, str):
         raise ConfigError(

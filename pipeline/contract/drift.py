@@ -22,7 +22,13 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.recipes.table.recipe import length_name
-from gigabatch.features.refit.churn import CategoryChurn, ContinuousChurn, category_churn, continuous_churn
+from gigabatch.features.refit.churn import (
+    CategoryChurn,
+    ContinuousChurn,
+    category_churn,
+    continuous_churn,
+    expected_unseen,
+)
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.terms import DriftTerms
 
@@ -163,8 +169,9 @@ def drift(
         fresh = new.categories[name] if name in new.categories else new.lists[name]
         if name in old.lists and not (state.rows and fresh.rows):  # no element of which a share could be told
             continue
-        either, wider = _of_elements(name, old, new) if name in old.lists else (of_rows, 1.0)
-        found = category_churn(name, state, fresh, state.vocabulary)
+        alike = _alike(name, old, new) if name in old.lists else (1.0, 1.0)
+        either = alike[0] / state.rows + alike[1] / fresh.rows if name in old.lists else of_rows
+        found = category_churn(name, state, fresh, state.vocabulary, alike=alike)
         columns.append(found)
         _nulls(found_by, found, either)
         if name in labels:
@@ -173,9 +180,12 @@ def drift(
         elif state.rows > state.nulls:
             expected = found.unseen_rate_expected
             rise = max(found.unseen_rate - expected, 0.0)
-            found_by.add(name, "unseen", rise, _error(expected, either))
+            # A value that one list alone has brought would be as new, had that list not come.
+            most = _longest(old.numbers[length_name(name)]) if name in old.lists else 1
+            once = expected_unseen(state, state.vocabulary, most)
+            found_by.add(name, "unseen", rise, once - expected + _error(once, either))
         if found.stability is not None:
-            found_by.add(name, "psi", found.stability.psi, found.stability.noise * wider)
+            found_by.add(name, "psi", found.stability.psi, found.stability.noise)
     for name, numbers in old.numbers.items():
         shifted = continuous_churn(name, numbers, new.numbers[name])
         columns.append(shifted)
@@ -195,16 +205,20 @@ def drift(
     return Drift(old.rows, new.rows, tuple(found_by.measures), tuple(columns))
 
 
-def _of_elements(name: str, old: Statistics, new: Statistics) -> tuple[float, float]:
-    """1/n + 1/m of a list column, n and m being how many independent elements tell as much as its lists do where the
-    elements of each are equal; and how many times that is 1/n + 1/m of all elements."""
-    independent = elements = 0.0
-    for side in (old, new):
-        moments, count = side.numbers[length_name(name)].moments, side.lists[name].rows
-        # n lists of lengths L: the variance of a share is that of sum(L)^2 / sum(L^2) elements.
-        independent += moments.squares.units / moments.total.units / count
-        elements += 1 / count
-    return independent, independent / elements
+def _alike(name: str, old: Statistics, new: Statistics) -> tuple[float, float]:
+    """How many elements of a list column, of the old rows and of the new ones, tell as much as one that is independent
+    of the others, if those of each list are equal."""
+    # n lists of lengths L: the variance of a share is that of sum(L)^2 / sum(L^2) elements.
+    moments = [side.numbers[length_name(name)].moments for side in (old, new)]
+    first, second = (item.squares.units / item.total.units for item in moments)
+    return first, second
+
+
+def _longest(lengths: ColumnStatistics) -> int:
+    """How long the lists are at most in which 95 % of the elements lie."""
+    ends = lengths.histogram.edges()[1]
+    elements = (lengths.histogram.counts * ends).cumsum()
+    return int(ends[np.searchsorted(elements, 0.95 * elements[-1])])
 
 
 def class_shift(old: CategoryStatistics, new: CategoryStatistics) -> tuple[float, float]:

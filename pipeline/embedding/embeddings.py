@@ -38,6 +38,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.list_files import map_list
 from gigabatch.models.retrieval import ApproximateIndex
+from gigabatch.models.shelf import OWN
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from gigabatch.pipeline.store.keys import file_checksum
@@ -191,9 +192,9 @@ def bundle_identity(bundle: Bundle) -> str:
         # as identities have it that are older than them
     if settings and not model.inputs.lists:  # of lists alone, and younger than such identities
         settings.pop("pooling", None)
-    schema = preprocessor.schema
+    schema, code = preprocessor.schema, OWN.code(OWN.name_of(type(model)) or "")
     plain = {
-        "model": [type(model).__name__, model.inputs.to_dict(), settings],
+        "model": [type(model).__name__, model.inputs.to_dict(), settings, *([code] if code else [])],
         "columns": [asdict(c) for c in schema.columns if c.role in ("categorical", "continuous")],
         "entities": [asdict(entity) for entity in schema.entities],
         "fills": {

@@ -26,7 +26,7 @@ from gigabatch.pipeline.nightly.comparison import Seen
 from gigabatch.pipeline.reports.charts import Calibration
 from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED, columns_of_tables, vocabulary_owners
 
-BUDGET = 20_000_000  # rows times categorical columns that are looked at, some seconds
+BUDGET = 20_000_000  # rows times columns that are looked at, some seconds
 MIN_ROWS = 100  # of a slice, of one weight
 MOST_VALUES = 20  # of a column that are slices, the most frequent ones
 MOST_COLUMNS = 10  # with unseen values that are listed
@@ -141,9 +141,9 @@ def findings(seen: Seen, home: Path) -> Findings:
     """
     bundle = seen.others["candidate"].bundle
     names, number = bundle.schema.names("categorical"), len(seen.frame)
-    step = max(1, -(-number * max(len(names), 1) // BUDGET))
-    asked = seen.frame[names].iloc[::step]
-    shown = engine_of(seen.frame).to_pandas(asked).reset_index(drop=True)
+    step = max(1, -(-number * max(len(names) + len(bundle.schema.lists), 1) // BUDGET))
+    asked = seen.frame.iloc[::step].reset_index(drop=True)
+    shown = engine_of(seen.frame).to_pandas(asked[names])
     measures = [measure_of(seen, place, step) for place in range(len(bundle.schema.targets))]
     candidates: list[Slice] = []
     for target, measure in zip(bundle.schema.targets, measures, strict=True):
@@ -160,7 +160,7 @@ def findings(seen: Seen, home: Path) -> Findings:
             if (found := calibrations(seen, place, target))
         },
         measures[0].name if measures[0] is not None else "",
-        tuple(unseen_parts(seen, measures[0], asked, shown, step)) if measures[0] is not None else (),
+        tuple(unseen_parts(seen, measures[0], asked, step)) if measures[0] is not None else (),
         tuple(table_health(bundle, home / seen.others["candidate"].run / FOLDER)),
     )
 
@@ -263,18 +263,14 @@ def calibrations(seen: Seen, place: int, target: Target) -> dict[str, Calibratio
     return found
 
 
-def unseen_parts(seen: Seen, measure: Measure, asked: Any, shown: Any, step: int) -> Iterator[Part]:
+def unseen_parts(seen: Seen, measure: Measure, asked: Any, step: int) -> Iterator[Part]:
     """Rows whose values the new model has ids for, those of each column that hold one that it has none for, keys of
-    users and items first, and those that only the current model has none for.
+    users and items first, and those that only the current model has none for. Of a list one such element is enough.
 
-    asked: the rows' categorical columns; shown: the same on the host.
+    asked: every `step`-th row of the window.
     """
     schema = seen.others["candidate"].bundle.schema
-    unseen = {
-        role: {name: _unseen(other.bundle, asked[name], shown[name]) for name in _categories(other.bundle)}
-        for role, other in seen.others.items()
-        if role != "reference"
-    }
+    unseen = {role: _unseen(other.bundle, asked) for role, other in seen.others.items() if role != "reference"}
     new = unseen["candidate"]
     if not new:
         return
@@ -284,20 +280,23 @@ def unseen_parts(seen: Seen, measure: Measure, asked: Any, shown: Any, step: int
     ordered = sorted(new, key=lambda name: (name not in keys, -int(new[name].sum())))
     for name in [name for name in ordered if new[name].any()][:MOST_COLUMNS]:
         yield _part(seen, measure, step, f"{keys.get(name, name)}: unseen by the new model", new[name])
-    before = np.logical_or.reduce(list(unseen.get("current", {}).values()) or [np.zeros(len(shown), bool)])
+    before = np.logical_or.reduce(list(unseen.get("current", {}).values()) or [np.zeros(len(asked), bool)])
     if (learned := before & ~anywhere).any():
         yield _part(seen, measure, step, "unseen by the current model alone", learned)
 
 
-def _categories(bundle: Bundle) -> list[str]:
-    return bundle.schema.names("categorical")
-
-
-def _unseen(bundle: Bundle, column: Any, shown: Any) -> np.ndarray:
-    """Which rows hold a value that a bundle has no id for, bool [N]; a null is none."""
-    vocabulary = bundle.preprocessor.vocabularies[column.name]
-    found = engine_of(column).to_host(vocabulary.layout.is_unseen(vocabulary.encode(column)))
-    return np.asarray(found, bool) & ~shown.isna().to_numpy(bool)
+def _unseen(bundle: Bundle, asked: Any) -> dict[str, np.ndarray]:
+    """By column which rows hold a value that a bundle has no id for, bool [N], or a list with such an element among
+    those that the model is given; a null is none."""
+    preprocessor, engine, found = bundle.preprocessor, engine_of(asked), {}
+    for name in bundle.schema.names("categorical"):
+        vocabulary = preprocessor.vocabularies[name]
+        unseen = engine.to_host(vocabulary.layout.is_unseen(vocabulary.encode(asked[name])))
+        found[name] = np.asarray(unseen, bool) & ~np.asarray(engine.to_host(engine.array(asked[name].isna())), bool)
+    for column, packed in zip(bundle.schema.lists, preprocessor.pack_lists(asked), strict=True):
+        elements = preprocessor.list_vocabulary(column.name).layout.is_unseen(packed.ids)
+        found[column.name] = np.diff(np.concatenate([[0], elements.cumsum()])[packed.offsets]) > 0
+    return found
 
 
 def _part(seen: Seen, measure: Measure, step: int, text: str, rows: np.ndarray) -> Part:

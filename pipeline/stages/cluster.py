@@ -20,6 +20,7 @@ import dask
 
 from gigabatch.features.engines.rapids_memory import LARGEST_SHARE, frames_at_work
 from gigabatch.features.workflow.fit import threads
+from gigabatch.own_code import OwnCodeError, import_all
 from gigabatch.pipeline.config.config import ClusterSettings
 from gigabatch.pipeline.machine import available_cores
 
@@ -110,11 +111,13 @@ def _lost_workers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_cluster(name: str, settings: ClusterSettings, folder: Path, engine: str = "pandas") -> Iterator[Cluster]:
+def open_cluster(
+    name: str, settings: ClusterSettings, folder: Path, engine: str = "pandas", imports: Sequence[str] = ()
+) -> Iterator[Cluster]:
     """The cluster of that name (see the module's docstring), closed at the end of the block.
 
     folder: where tasks will read and write; every worker must see it. engine: of the tasks' frames; on a GPU only one
-    task holds a partition at a time.
+    task holds a partition at a time. imports: of the configuration, which every worker imports too.
     """
     on_gpu = engine.startswith("cudf")
     if name == "none":
@@ -153,9 +156,30 @@ def open_cluster(name: str, settings: ClusterSettings, folder: Path, engine: str
                 f"cluster: worker(s) {', '.join(crowded)} run several tasks at once, and with engine=cudf each would "
                 "hold a partition on the same GPU. Start them with `--nthreads 1`, one for each GPU."
             )
+        if imports:
+            try:
+                client.register_plugin(_imports_plugin(tuple(imports)))
+            except OwnCodeError as error:
+                raise ClusterError(
+                    f"cluster: a worker cannot import a file of yours, which it must see: {error}"
+                ) from error
         cluster = DaskCluster(client)
         cluster.require_folder(folder)
         yield cluster
+
+
+def _imports_plugin(imports: tuple[str, ...]) -> Any:
+    """A plugin by which workers import a user's code, those too that join later; what has not changed is not run again
+    (`import_all`)."""
+    from distributed import WorkerPlugin
+
+    class Imports(WorkerPlugin):
+        name = f"gigabatch-imports-{secrets.token_hex(4)}"  # another run's workers keep what it imported
+
+        def setup(self, worker: Any) -> None:
+            import_all(imports)
+
+    return Imports()
 
 
 def _local_cluster(settings: ClusterSettings) -> Any:

@@ -11,16 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
+import pyarrow as pa
 import torch
 
+from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import format_value, headings, html_table, render_table
@@ -90,6 +95,8 @@ class Run:
     (100, 40.0)
     >>> run.bundle().predict(rows).shape
     (100, 1)
+    >>> run.predict(rows[["city", "price"]]).shape
+    (100, 1)
     """
 
     path: Path
@@ -109,6 +116,37 @@ class Run:
     def bundle(self, device: str = "cpu", engine: str = "pandas") -> Bundle:
         """The model, ready to predict."""
         return load_bundle(self.path / "model", device, engine)
+
+    def predict(self, frame: Any) -> Any:
+        """Predictions for raw rows, which need no label.
+
+        Parameters
+        ----------
+        frame
+            Of pandas, Polars or cuDF, or an Arrow table, with the columns that the recipe reads, as they were in the
+            files or in the frame that was trained on: also as `pandas.read_csv` gives them, with dates as text and
+            whole numbers beside a null as floats.
+
+        Returns
+        -------
+        data frame or pyarrow.Table
+            As `Bundle.predict` gives it: of pandas with the index of `frame`, of Arrow for all others.
+
+        Raises
+        ------
+        DataError
+            Where a column is missing or holds what its type cannot, or features need more than the row.
+        """
+        bundle = self._bundle
+        table = arrow_table(frame, "predict", bundle.raw_workflow.applied_inputs)
+        found = bundle.predict_raw(exact_frame_of(table))
+        if isinstance(frame, pd.DataFrame):
+            return found.set_axis(frame.index)
+        return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
+
+    @cached_property
+    def _bundle(self) -> Bundle:
+        return self.bundle()
 
     def show(self) -> None:
         """Print the warnings, the tables of metrics, baselines, ranking and stages, and where the run lies."""

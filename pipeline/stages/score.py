@@ -11,7 +11,9 @@ from typing import Any
 from gigabatch.features.columns.times import is_dates, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import file_columns, kept_files
 from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
@@ -126,7 +128,14 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, spl
         raise RunError("score: give either --input or --split, not both.")
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     columns = bundle.raw_workflow.applied_inputs
-    if getattr(pipeline.config.features, "history", None) is not None:  # looked up from files that were decided on
+    history = getattr(pipeline.config.features, "history", None)
+    if history is not None:
+        if HISTORY in columns:
+            given, items = pipeline.config.features, bundle.preprocessor.list_vocabulary(HISTORY).values
+            named, separator = getattr(given, "column_names", None), getattr(given, "separator", ",")
+            there = {path: named or file_columns(pipeline.engine, path, separator) for path in kept_files(raw)}
+            history.require_whole_ids(items, [path for path, names in there.items() if HISTORY in names])
+        # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
     frame = recipe.raw_rows(pipeline.engine, raw, columns)
     return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)

@@ -10,6 +10,7 @@ A stage whose artifact exists and checks out is skipped. What each one returns s
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import shutil
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from gigabatch.features.encoding.label_spread import LabelSpread
@@ -30,6 +33,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine, resolve_eng
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
 from gigabatch.features.reading.sources import cast
+from gigabatch.features.recipes import OWN as OWN_RECIPES
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.refit.churn import Churn
@@ -43,6 +47,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
@@ -118,6 +123,7 @@ T = TypeVar("T")
 TAUGHT_ALIKE = ("losses", "epochs", "batch_size", "optimizer", "optimizer_settings", "lr_max", "weight_decay",
                 "schedule", "schedule_settings")  # fmt: skip
 PERIOD = ("trained_from", "trained_until", "train_times")  # of a bundle's info
+HEAD_BLOCK = 1 << 16  # rows that are decoded at a time where a few are wanted
 WINDOW_BLOCK = 1 << 20  # rows that are copied at a time
 SHARED_FOLDER_S = 60.0  # in which a folder that machines share shows what another one has written
 SOURCES = {
@@ -196,16 +202,28 @@ class Pipeline:
 
     @classmethod
     def from_config(
-        cls, path: str | Path, *overrides: str | Mapping[str, Any], callbacks: Sequence[Callback] = ()
+        cls,
+        config: str | Path | Mapping[str, Any],
+        *overrides: str | Mapping[str, Any],
+        callbacks: Sequence[Callback] = (),
     ) -> Pipeline:
-        """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
+        """Read a configuration, with overrides.
+
+        Parameters
+        ----------
+        config
+            A YAML file, or what one would hold as a mapping, which is not changed.
+        overrides
+            In order: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`, whose values keep their types.
+        callbacks
+            As of the class.
 
         Raises
         ------
         ConfigError
-            Where the file or an override cannot be used.
+            Where the configuration or an override cannot be used.
         """
-        return cls(load_config(path, overrides), callbacks)
+        return cls(load_config(config, overrides), callbacks)
 
     def with_config(self, config: RunConfig) -> Pipeline:
         """The same stages by another configuration; what this one has built or found stays safe from `gigabatch gc` as
@@ -255,11 +273,13 @@ class Pipeline:
             }
         if settings["features"].get("history") is None:  # nor histories
             settings["features"].pop("history", None)
+        own = OWN_RECIPES.code(config.recipe)
+        code = recipe.code() | ({"recipe": own} if own else {})
         # Where the files lie does not matter, what is in them does.
         named = (
             settings
             | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
-            | ({"code": code} if (code := recipe.code()) else {})
+            | ({"code": code} if code else {})
         )
         without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
         inputs = recipe.inputs()
@@ -316,7 +336,12 @@ class Pipeline:
 
     def cluster(self, folder: Path) -> AbstractContextManager[Cluster]:
         """Where a stage's tasks run that read and write `folder`, for a `with` block."""
-        return open_cluster(self.config.cluster, self.config.cluster_settings, folder, self.engine)
+        config = self.config
+        return open_cluster(config.cluster, config.cluster_settings, folder, self.engine, config.imports)
+
+    def encode(self) -> Encoded:
+        """Run the stages up to the packed tables."""
+        return self.features().encode()
 
     def train(self) -> Run:
         """Run every stage, up to the evaluated model in `runs/<name>/<id>/`; a first one becomes `current`."""
@@ -350,6 +375,12 @@ class Features:
     (['test', 'train', 'valid'], 100)
     >>> list(features.frame("train").columns)
     ['city', 'price', 'clicked', 'row_number']
+    >>> features.head(2, columns=["city", "price"])
+       city  price
+    0  Oslo    0.0
+    1  Bonn    1.0
+    >>> features.sample(3, seed=1, split="test", columns=["price"]).shape
+    (3, 1)
     """
 
     pipeline: Pipeline
@@ -401,11 +432,95 @@ class Features:
             raise DataError(f"split {split!r} does not exist. Known: {', '.join(self.rows)}.")
         return sorted((self.artifact.path / split).glob("part-*.parquet"))
 
-    def frame(self, split: str) -> Any:
-        """A whole split as one frame of the pipeline's engine."""
+    def frame(self, split: str, columns: Sequence[str] | None = None) -> Any:
+        """A whole split as one frame of the pipeline's engine.
+
+        Parameters
+        ----------
+        split
+            `train`, `valid`, `test`, or another one of `rows`.
+        columns
+            Which are read, in this order; None: all.
+
+        Raises
+        ------
+        DataError
+            For a split or a column that does not exist; the message lists those that do.
+        """
         engine = load_engine(self.pipeline.engine)
-        parts = [engine.read_parquet(path) for path in self.parts(split)]
+        wanted = self._columns(columns)
+        parts = [engine.read_parquet(path, wanted)[wanted] for path in self.parts(split)]
         return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
+
+    def head(self, n: int = 5, split: str = "train", columns: Sequence[str] | None = None) -> Any:
+        """The first `n` rows of a split, or all where it has fewer; no file is read beyond them.
+
+        Parameters
+        ----------
+        n
+            Number of rows, 0 or more.
+        split, columns
+            As of `frame`.
+        """
+        return self._rows_at(split, np.arange(min(_num_rows(n), self._num_rows(split))), columns)
+
+    def sample(self, n: int, seed: int = 0, split: str = "train", columns: Sequence[str] | None = None) -> Any:
+        """`n` rows of a split drawn without replacement, or all where it has fewer, in the split's order.
+
+        The split is read block by block, so that no more than a block and the drawn rows are in memory.
+
+        Parameters
+        ----------
+        n
+            Number of rows, 0 or more.
+        seed
+            Of the draw: the same rows for the same seed and split.
+        split, columns
+            As of `frame`.
+        """
+        num_rows = self._num_rows(split)
+        drawn = np.random.default_rng(seed).choice(num_rows, min(_num_rows(n), num_rows), replace=False)
+        return self._rows_at(split, np.sort(drawn), columns)
+
+    def _num_rows(self, split: str) -> int:
+        self.parts(split)  # refuses a split that is not there
+        return self.rows[split]
+
+    def _columns(self, columns: Sequence[str] | None) -> list[str]:
+        """The columns that are asked for."""
+        known = list(self.schema.table_columns)
+        if columns is None:
+            return known
+        if isinstance(columns, str):
+            raise DataError(f"features: columns is a list of names, found {columns!r}. Give [{columns!r}].")
+        if missing := [name for name in columns if name not in known]:
+            raise DataError.missing_columns(missing, known, "features")
+        return list(columns)
+
+    def _rows_at(self, split: str, places: np.ndarray, columns: Sequence[str] | None) -> Any:
+        """The rows at these places of a split, int64 ascending, as `frame` would give them."""
+        wanted, found, start = self._columns(columns), [], 0
+        schema = pq.read_schema(self.parts(split)[0])
+        for path in self.parts(split):
+            with pq.ParquetFile(path) as file:
+                stop = start + file.metadata.num_rows
+                if np.searchsorted(places, start) < np.searchsorted(places, stop):
+                    for batch in file.iter_batches(HEAD_BLOCK, columns=wanted):
+                        first, last = np.searchsorted(places, [start, start + len(batch)])
+                        if last > first:
+                            found.append(batch.take(pa.array(places[first:last] - start)))
+                        start += len(batch)
+                        if last == len(places):
+                            break
+            start = stop
+            if not len(places) or start > places[-1]:
+                break
+        kind = pa.schema([schema.field(name) for name in wanted], schema.metadata)
+        rows = pa.Table.from_batches(found) if found else kind.empty_table()
+        buffer = io.BytesIO()  # so that the engine makes the types of it that it makes of the files
+        pq.write_table(rows.replace_schema_metadata(schema.metadata), buffer)
+        buffer.seek(0)
+        return load_engine(self.pipeline.engine).read_parquet(buffer, wanted)[wanted]
 
     def encode(self) -> Encoded:
         """Fit the preprocessor on the train split, or grow that of `preprocess.from`; every split as a packed table.
@@ -804,6 +919,7 @@ class Encoded:
         train = {name: value for name, value in raw["train"].items() if name not in asks}
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
+        settings |= {"code": code} if (code := OWN_MODELS.code(config.model.kind)) else {}
         inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
         return artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
 
@@ -820,7 +936,7 @@ class Encoded:
         alike |= {k: v for k, v in raw["train"]["codistill"].items() if k not in ("group", "folder")}
         team = {
             "features or encoding": self.key,
-            "model": artifact_key("model", {}, raw["model"], ""),
+            "model": artifact_key("model", {}, raw["model"], OWN_MODELS.code(pipeline.config.model.kind)),
             "settings of train": artifact_key("codistill", {}, alike, ""),
             "seed": str(config.seed),
         }
@@ -1195,6 +1311,13 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
     if tables.workflow is not None:
         tables.workflow.save(folder / "workflow")
     return {split: len(frame) for split, frame in tables.splits.items()}
+
+
+def _num_rows(n: Any) -> int:
+    """A number of rows that was asked for."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+        raise DataError(f"features: the number of rows is a whole number from 0 on, found {n!r}.")
+    return int(n)
 
 
 def split_times(features: Features, split: str) -> np.ndarray | None:

@@ -107,7 +107,10 @@ def folder_lock(path: Path) -> Iterator[None]:
         opened = open(path, "ab+", buffering=0)  # noqa: SIM115
     with opened as file:
         if holder := _take_lock(file):
-            raise ArtifactError(f"{path} is held by another run ({holder}).")
+            raise ArtifactError(
+                f"{path} is held by another run ({holder}). Wait for it, or end it, then run this again: what it has "
+                "finished is not made twice. A run that was killed holds no lock."
+            )
         file.truncate(0)
         with contextlib.suppress(OSError):  # a full disk: the lock holds without a name, and gc must be able to take it
             file.write(f"pid {os.getpid()} since {datetime.now(UTC).isoformat(timespec='seconds')}".encode())

@@ -132,7 +132,7 @@ def train_model(
     *,
     seed: int,
     device: str,
-    folder: Path,
+    folder: Path | None,
     after_step: Callable[[int], None] = lambda step: None,
     negatives: ImplicitBatches | None = None,
     start: Carried | None = None,
@@ -163,7 +163,8 @@ def train_model(
     device
         As torch names it.
     folder
-        Where checkpoints and metrics.jsonl go. If it holds a checkpoint of the same run, training goes on there.
+        Where checkpoints and metrics.jsonl go. If it holds a checkpoint of the same run, training goes on there. None
+        writes nothing.
     after_step
         Called with the number of steps done.
     negatives
@@ -272,8 +273,8 @@ def train_model(
     sums = None if step.parallel is None else step.parallel.sums
     state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables, ranks, sums)
     done, started = Progress(), time.perf_counter()
-    checkpoint = folder / "checkpoint.pt"
-    if checkpoint.exists():
+    checkpoint = None if folder is None else folder / "checkpoint.pt"
+    if checkpoint is not None and checkpoint.exists():
         done = load_checkpoint(checkpoint, state)
         log.info(
             "training goes on at step %s of %s, after %.1f s",
@@ -300,7 +301,7 @@ def train_model(
         valid_loss = table_loss(evaluated(state), valid_table, loss, device, ranks, evaluated_tables(state))
         told = {"step": 0, "epoch": 0.0, "train_loss": None, "lr": settings.lr_max}
         done.curve = [told | {"valid_loss": valid_loss, "loss": loss.description}]
-        if ranks.is_first:
+        if ranks.is_first and folder is not None:
             write_curve(folder / "metrics.jsonl", done.curve)
     with using_kernels(settings.kernels), progress(total_rows, "train") as bar, closing(step):
         bar.resume(earlier_rows)
@@ -316,7 +317,7 @@ def train_model(
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
                 bar.advance(batch_size)
-                if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                if checkpoint and done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
                     skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
@@ -325,13 +326,13 @@ def train_model(
             end_epoch(state, done, valid_table, loss, schedule, keep, ranks, codistillation)
             bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
-            if ranks.is_first:
+            if ranks.is_first and folder is not None:
                 write_curve(folder / "metrics.jsonl", done.curve)
             call(callbacks, "epoch", done.curve[told_points:], model, device=losses.device)
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             left = done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience)
-            if left:
+            if left and checkpoint:
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
@@ -392,7 +393,7 @@ def fitted_at_once(
     loss: TargetLoss,
     settings: TrainSettings,
     device: str,
-    folder: Path,
+    folder: Path | None,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:
     """`train_model` of a model that takes no steps: its scores follow from the train rows, its probabilities from the
@@ -417,7 +418,8 @@ def fitted_at_once(
         raise TrainingError(f"{type(model).__name__}: the valid loss is not finite. Look at the rows' weights.")
     point = {"step": 0, "epoch": 1.0, "train_loss": None, "lr": None}
     curve = [point | {"valid_loss": valid_loss, "loss": loss.description}]
-    write_curve(folder / "metrics.jsonl", curve)
+    if folder is not None:
+        write_curve(folder / "metrics.jsonl", curve)
     call(callbacks, "epoch", curve, model, device=torch.device(device))
     calibrate(model, valid_table, whole.calibration, shift, device)
     call(callbacks, "end", curve, model, device=torch.device(device))

@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +31,7 @@ from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import Precision, full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer, parts_of
 from gigabatch.models.optimizers.schedule import Schedule
 from gigabatch.models.parallel.codistill import CodistilledLoss, Peers
 from gigabatch.models.parallel.data_parallel import DataParallel
@@ -89,7 +90,10 @@ class TrainStep:
 
     def capture(self, schema: TensorSchema, batch_size: int, required: bool = True) -> None:
         """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
-        self._on_device = CapturedWork(self._work, schema, batch_size, self._device, required)
+        self._on_device = CapturedWork(self._work, schema, batch_size, self._device, required, self._movers())
+
+    def _movers(self) -> list[RowOptimizer]:
+        return [part for part in parts_of(self.optimizer) if isinstance(part, RowOptimizer)]
 
     def close(self) -> None:
         """Let go of the graph and of gradients, and of what makes a step hold itself, so that all of its memory is free
@@ -183,10 +187,11 @@ class TrainStep:
 class CapturedWork:
     """Work on a batch as one CUDA graph, by torch's recipe for the capture of a whole step.
 
-    The first `WARMUP_STEPS` batches are worked on as ever, but on a side stream; they are steps like all others, so
-    nothing has to be undone. Then the work is captured on that stream, which runs none of it, and replayed: batches are
-    copied into the words that the graph reads, and what it returns is overwritten by the next replay. The random state
-    of the default generator, which dropout draws from, is registered by the capture and moves on with every replay.
+    The first `WARMUP_STEPS` batches, and those in whose step one of `movers` asks the host for something, are worked
+    on as ever, but on a side stream; they are steps like all others, so nothing has to be undone. Then the work is
+    captured on that stream, which runs none of it, and replayed: batches are copied into the words that the graph
+    reads, and what it returns is overwritten by the next replay. The random state of the default generator, which
+    dropout draws from, is registered by the capture and moves on with every replay.
     A batch of another size than `batch_size` is worked on without the graph.
 
     Where the capture fails, nothing has been done by it. It is a `TrainingError` if it is `required`; else the log says
@@ -195,9 +200,9 @@ class CapturedWork:
 
     def __init__(
         self, work: Callable[[Batch], Tensor], schema: TensorSchema, batch_size: int, device: torch.device,
-        required: bool = True,
+        required: bool = True, movers: Sequence[RowOptimizer] = (),
     ) -> None:  # fmt: skip
-        self._work = work
+        self._work, self._movers = work, movers
         self._required, self._has_failed = required, False
         self._words = torch.zeros(batch_size, schema.num_words, dtype=torch.int32, device=device)
         self._batch = unpack(schema, self._words)
@@ -210,11 +215,14 @@ class CapturedWork:
         if self._has_failed or batch.num_rows != len(self._words):
             return self._work(batch)
         self._words.copy_(words_of(batch, self._words.shape[1]))
-        if self._num_warm < WARMUP_STEPS:
+        if self._num_warm < WARMUP_STEPS or any(mover.raises_next() for mover in self._movers):
             self._num_warm += 1
             return self._beside()
+        steps = [mover.steps_taken for mover in self._movers]
         if self._graph is None:
             self._graph = self._capture()
+        for mover, step in zip(self._movers, steps, strict=True):  # which a capture counts, and a replay does not
+            mover.steps_taken = step if self._graph is None else step + 1
         if self._graph is None:
             return self._work(batch)
         self._graph.replay()

@@ -12,7 +12,19 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from benchmarks.quality import NET_ROWS, SECONDS, SEEDS, TRIALS, claims_of, less_best, ranked, row_of, whole
+from benchmarks.quality import (
+    NET_ROWS,
+    SEARCH_SECONDS,
+    SECONDS,
+    SEEDS,
+    TRIALS,
+    claims_of,
+    less_best,
+    peer_rows,
+    ranked,
+    row_of,
+    whole,
+)
 from benchmarks.quality_fits import Fits, Peers, flat_lists, judged, ours, pipeline_of
 from benchmarks.quality_peers import LOSSES, bounds, drawn, matrix, valid_loss
 from benchmarks.quality_tables import TABLES, TEST_ROWS, plain_config
@@ -30,7 +42,8 @@ for line in sys.stdin:
     if job["contender"] == "realmlp":
         time.sleep(60)
     np.save(job["scores"], np.array([0.2, 0.7]))
-    print(json.dumps({{"valid_loss": 0.3, "train_seconds": 1.0, "process": os.getpid()}}), flush=True)
+    answer = {{"valid_loss": 0.3, "train_seconds": 1.0, "process": os.getpid(), "trial": job["trial"]}}
+    print(json.dumps(answer), flush=True)
 """
 
 
@@ -139,10 +152,12 @@ def test_claims_are_made_of_what_is_whole():
 
 
 @pytest.mark.parametrize(
-    "less", [{"trials": 5}, {"seeds": 1}, {"seconds_per_fit": 1}, {"net_rows": 0}, {"quick": True}]
+    "less",
+    [{"trials": 5}, {"seeds": 1}, {"seconds_per_fit": 1}, {"net_rows": 0}, {"seconds_of_search": 60}, {"quick": True}],
 )
 def test_a_run_that_gives_peers_less_is_not_whole(less):
     all_of_it = {"trials": TRIALS, "seeds": SEEDS, "seconds_per_fit": SECONDS, "net_rows": NET_ROWS, "quick": False}
+    all_of_it |= {"seconds_of_search": SEARCH_SECONDS}
     assert whole(SimpleNamespace(**all_of_it))
     assert not whole(SimpleNamespace(**{**all_of_it, **less}))
 
@@ -180,6 +195,46 @@ def test_a_fit_of_the_file_is_not_asked_for_again(tmp_path, folder, peers):
     peers.versions["lightgbm"] = {"lightgbm": "2"}
     assert fit(1)["key"] != first["key"]
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
+
+
+def test_fits_of_peers_are_taken_from_what_is_committed_on_another_machine(tmp_path, folder, peers, monkeypatch):
+    kept = tmp_path / "committed.jsonl"
+    monkeypatch.setattr("benchmarks.quality_fits.KEPT", kept)
+    fits = Fits(tmp_path / "one", 1, 600)
+    made = [fits.peer(peers, folder, "lightgbm", trial, 1) for trial in (2, 1)]
+    fits.keep("a run of ours", {"auc": 0.5})
+    fits.commit_peers()
+    assert sorted(line["trial"] for line in map(json.loads, kept.read_text().splitlines())) == [1, 2]
+    assert all("cores" in line["machine"] for line in made)
+    other = Fits(tmp_path / "two", 1, 600)
+    assert [other.peer(peers, folder, "lightgbm", trial, 1) for trial in (2, 1)] == made
+    assert not other.file.exists()
+    quick = Fits(tmp_path / "three", 1, 600, quick=True)
+    quick.peer(peers, folder, "lightgbm", 5, 1)
+    quick.commit_peers()
+    assert len(kept.read_text().splitlines()) == 2
+
+
+def test_a_search_ends_with_its_trials_or_its_seconds(monkeypatch):
+    """Of trials of 40 s each, 100 s have room for three, of which one is the defaults."""
+    monkeypatch.setattr("benchmarks.quality.pq.read_metadata", lambda _: SimpleNamespace(num_rows=10))
+    asked = []
+
+    class Made:
+        def peer(self, peers, folder, contender, trial, seed):
+            asked.append((trial, seed))
+            return {"auc": 0.5 + trial / 100, "valid_loss": 1 / (1 + trial), "train_seconds": 40.0}
+
+    class Folder:
+        def __truediv__(self, name):
+            return SimpleNamespace(read_text=lambda: json.dumps({"task": "binary"}))
+
+    for seconds, trials in ((100, 2), (4000, 4)):
+        flags = SimpleNamespace(trials=4, seconds_of_search=seconds, net_rows=5)
+        _, tuned = peer_rows(Made(), None, Folder(), "adult", "lightgbm", range(1, 3), flags)
+        assert (tuned["trials"], tuned["trial"]) == (trials, trials)
+        assert [trial for trial, _ in asked[: trials + 1]] == list(range(trials + 1))
+        asked.clear()
 
 
 def test_a_run_of_ours_is_kept_by_the_commit_that_was_imported(tmp_path, folder, monkeypatch):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import operator_class, operator_names
@@ -186,6 +187,10 @@ def test_the_preprocessors_whole_way_uses_only_what_cudf_has(tmp_path, monkeypat
     assert [len(part) for part in packed] == [30, 30]
     assert np.array_equal(np.concatenate(packed)[:, :-1], of_files[0][:, :-1])  # groups are numbered within a part
     assert len(fitted.transform(rows(2))) == 60
+    trees = [Preprocessor(SCHEMA, PreprocessorSettings(bins=4, edges="tree")) for _ in range(2)]
+    trees[0].fit([rows(1).iloc[:30], rows(1).iloc[30:]])
+    trees[1].fit_pack([("pandas", path)])
+    assert trees[0].edges == trees[1].edges != fitted.edges
     fitted.update([rows(2).iloc[:20], ("pandas", path)], refresh_scales=True)
     carried = fitted.carried_to(SCHEMA, fitted.settings)
     fitted.grow([rows(3).iloc[:20], ("pandas", path)])

@@ -210,6 +210,8 @@ def test_losses_that_cannot_be_are_refused(make, message):
 def test_the_description_says_what_is_summed():
     loss = TargetLoss(TASKS, [None, None, RegressionLoss("huber", delta=2)])
     assert loss.description == "log loss + log loss of classes + huber(delta=2) in deviations"
+    tags = TargetLoss([("binary", 1)] * 20 + [("regression", 1)])
+    assert tags.description == "20 x log loss + mse in deviations"
 
 
 # Deviances, focal loss, weights of classes

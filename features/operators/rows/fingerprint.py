@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import io
 import pickle
 import platform
+import site
 import sys
 import sysconfig
 import types
@@ -17,7 +19,15 @@ from typing import Any
 
 from gigabatch.features.errors import DataError
 
-UNTOLD = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__")  # of a class
+UNTOLD = (
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__module__",
+    "__firstlineno__",
+    "_abc_impl",
+    "__abstractmethods__",
+)  # of a class
 PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...))
 CACHED = type(functools.lru_cache(len))
 DISPATCH = ("dispatch", "register", "_clear_cache")  # of `singledispatch`, beside the functions in its `registry`
@@ -91,6 +101,8 @@ class _Parts:
             yield from self._class(value)
         elif isinstance(value, types.ModuleType):
             yield from self._module(value)
+        elif isinstance(value, dataclasses.Field):  # cannot be pickled
+            yield from self.of(_attributes(value))
         elif _own(type(value)):
             yield from self.of((type(value), _attributes(value)))
             if not all(base is object or _own(base) for base in type(value).__mro__):
@@ -223,7 +235,11 @@ def _own(item: Any) -> bool:
     return not any(Path(file).is_relative_to(folder) for folder in _INSTALLED)
 
 
-_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib", "platstdlib"))
+_INSTALLED = (
+    *(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib", "platstdlib")),
+    *site.getsitepackages(),  # of Debian's Python other ones, and in an environment those of the system
+    site.getusersitepackages(),  # pip install --user
+)
 
 
 @functools.cache

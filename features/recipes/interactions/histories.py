@@ -19,7 +19,7 @@ from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.reading.sources import file_columns
+from gigabatch.features.reading.sources import CSV_ENDINGS, file_columns
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ListColumn
@@ -84,6 +84,33 @@ class HistorySettings:
     def dtypes(self, layout: Layout) -> dict[str, str]:
         """Types of its columns in files to be scored, as `read_files` takes them."""
         return {name: f"{dtype}{self.separator}" for name, dtype in self.column(layout).dtypes().items()}
+
+    def require_whole_ids(self, items: Any, paths: Sequence[str]) -> None:
+        """Refuse text in which ids would be cut.
+
+        Parameters
+        ----------
+        items
+            Column of the item ids that a model knows.
+        paths
+            Files with histories; only those of text are looked at, by their names.
+
+        Raises
+        ------
+        DataError
+            If an id holds the separator; the message names the file, the id and the setting.
+        """
+        texts = [path for path in paths if path.endswith(CSV_ENDINGS)]
+        if not texts or items.dtype.kind in "iu":
+            return
+        cut = items[items.str.contains(self.separator, regex=False)]
+        if len(cut):
+            example = engine_of(cut).to_pandas(cut.head(1).to_frame("item"))["item"].iloc[0]
+            raise DataError(
+                f"input {texts[0]}: {self.separator!r} stands between the elements of a history, and the item id "
+                f"{example!r} holds it, so it would be cut there. Set features.history.separator to text that no id "
+                "holds and write the file with it, or write lists to a Parquet file."
+            )
 
     @property
     def _duration(self) -> tuple[float, str | None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 from gigabatch.loaders.batches.dataset import BatchDataset
-from gigabatch.models.errors import ModelError
+from gigabatch.loaders.tables.packed import Batch
+from gigabatch.models.errors import ModelError, require
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.des import substitute
@@ -226,8 +227,6 @@ def advise(experiment: Experiment, bounds: Bounds) -> Advice:
     LinkError
         Where collectives cannot be measured and `bounds.bandwidth` is not given.
     """
-    if experiment.schema.lists:
-        raise TrainingError("advise: several ranks do not share rows with list columns yet. Leave out features.lists.")
     started, size, rows = time.perf_counter(), experiment.settings.batch_size, len(experiment.train)
     if rows // LEAST_STEPS < size:
         raise TrainingError(
@@ -356,10 +355,10 @@ def _obstacles(found: dict[str, str]) -> str:
     return " ".join(f"{scheme}: {why}" for scheme, why in found.items())
 
 
-def _batches(work: Work, batch_size: int, number: int) -> list[torch.Tensor]:
-    """ids [B, C] of batches of the training."""
+def _batches(work: Work, batch_size: int, number: int) -> Iterator[Batch]:
+    """Batches of the training, each in memory that the next one may take."""
     dataset = BatchDataset(work.table, batch_size, shuffle=True, seed=work.seed, drop_last=True)
-    return [PlacedBatch.of(dataset, index).rows(work.negatives).ids.clone() for index in range(number)]
+    return (PlacedBatch.of(dataset, index).rows(work.negatives) for index in range(number))
 
 
 def _shapes(work: Work, sizes: Sequence[int]) -> tuple[list[TableUse], int, dict[int, tuple[float, ...]]]:
@@ -374,13 +373,38 @@ def _shapes(work: Work, sizes: Sequence[int]) -> tuple[list[TableUse], int, dict
 
 def _distinct(work: Work, model: Model, batch_size: int) -> tuple[float, ...]:
     counts = []
-    for ids in _batches(work, batch_size, min(LEAST_STEPS, len(work.table) // batch_size)):
+    for batch in _batches(work, batch_size, min(LEAST_STEPS, len(work.table) // batch_size)):
         try:
-            asked = lookups(model, ids)
+            asked = looked_up(model, batch)
         except ModelError:
             return ()
-        counts.append([len(column.unique()) for module in _tables(model) for column in asked[module].t()])
+        counts.append([len(ids.unique()) for ids in asked])
     return tuple(map(statistics.fmean, zip(*counts, strict=True)))
+
+
+def looked_up(model: Model, batch: Batch) -> list[torch.Tensor]:
+    """The ids that a pass over a batch looks up in each table: of its column, and of all lists that have its
+    vocabulary.
+
+    Raises
+    ------
+    ModelError
+        Where they do not follow from the batch's ids and lists alone.
+    """
+    if not batch.lists:
+        asked = lookups(model, batch.ids)
+        return [column for module in _tables(model) for column in asked[module].t()]
+    if type(model).table_ids is not Model.table_ids or model.compares_rows:  # such as sasrec's whole catalogue
+        raise ModelError("the model looks up more than the ids of its columns and lists.")
+    found = []
+    for module in _tables(model):
+        of_lists = list(zip(module.list_tables, module.list_places, strict=True))
+        for table, column in enumerate(module.columns):
+            parts = [batch.lists[place].ids for at, place in of_lists if at == table]
+            parts += [] if column is None else [batch.ids[:, column]]
+            require(bool(parts), "a table is of no single column or list.")
+            found.append(torch.cat(parts))
+    return found
 
 
 def _tables(model: nn.Module) -> list[EmbeddingTables]:
@@ -399,7 +423,7 @@ def _des(work: Work) -> dict[int, tuple[float, dict[str, str]]]:
         if any(module.gradients != "rows" or module.counts_gradients for module in _tables(model)):
             return {}
         try:
-            layout = substitute(model, OneOf(number), _batches(work, size // number, 1)[0])
+            layout = substitute(model, OneOf(number), next(_batches(work, size // number, 1)).ids)
         except ModelError:
             return {}
         found[number] = layout.num_bytes, layout.chosen

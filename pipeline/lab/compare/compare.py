@@ -24,7 +24,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
 from gigabatch.models.model import Model
-from gigabatch.models.shelf import ModelSpec, model_class
+from gigabatch.models.shelf import OWN, ModelSpec, model_class
 from gigabatch.pipeline.config.config import ALONE, ConfigError, ModelChoice, WholeTrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
@@ -211,6 +211,8 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
         "seed": config.seed,
         "device": experiment.device,
     }
+    code = {label: own for label, choice in choices.items() if (own := OWN.code(choice.kind))}
+    asked |= {"code": code} if code else {}
     sources = source_hash(["gigabatch.models", "gigabatch.pipeline"])
     return Compared(
         name=config.name,

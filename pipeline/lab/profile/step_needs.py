@@ -1,15 +1,15 @@
 """What the phases of a training step have to move and to compute at least, from the shapes alone, and what
 this machine's memory and arithmetic can do at most, measured in a second or two.
 
-Shapes: B rows of a batch, C id columns of tables [V_c, D_c], of which a batch touches U_c rows, W the sum of D_c. With
-drawn negatives P positives with K each, B = P (1 + K).
+Shapes: B rows of a batch, C id columns of tables [V_c, D_c], of which a batch touches U_c rows, W the sum of D_c, T
+elements of all lists of a batch. With drawn negatives P positives with K each, B = P (1 + K).
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -137,7 +137,8 @@ class Need:
 class Network:
     """What of a model decides how much its phases move and compute.
 
-    columns: place among a row's ids of each table's column. num_ids, widths: of the tables, in that order.
+    columns: place among a row's ids of each table's column. num_ids, widths: of the tables, in that order, after which
+    those of lists alone follow. list_tables: which table each list's elements are looked up in.
     num_floats: that enter. hidden: numbers a row that are written between inputs and outputs. weights: of all
     products. elementwise: further additions and multiplications of a row.
     """
@@ -150,6 +151,7 @@ class Network:
     num_outputs: int
     weights: int
     elementwise: int = 0
+    list_tables: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, model: Model) -> Network:
@@ -162,7 +164,7 @@ class Network:
         tables = list(model.embeddings.tables)
         *inner, last = (module for module in model.modules() if isinstance(module, nn.Linear))
         matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
-        columns, num_floats = tuple(range(len(tables))), model.inputs.num_floats
+        columns, num_floats = tuple(range(model.embeddings.num_columns)), model.inputs.num_floats
         hidden, elementwise = sum(layer.out_features for layer in inner), 0
         if isinstance(model, NCF):  # by the equations at the top of models/recommenders/ncf.py
             columns, num_floats = tuple(model.places.tolist()), model.num_floats
@@ -179,6 +181,7 @@ class Network:
             num_outputs=last.out_features,
             weights=matrices - sum(table.numel() for table in tables),
             elementwise=elementwise,
+            list_tables=model.embeddings.list_tables,
         )
 
 
@@ -258,17 +261,44 @@ def comparisons_by_user(negatives: ImplicitBatches) -> Tensor | None:
     return torch.frexp(counts.double()).exponent  # 2^(e-1) <= n < 2^e
 
 
-def unique_ids(batches: Iterable[Batch], columns: Sequence[int]) -> list[float]:
-    """Mean number of different ids of each of these columns over the batches."""
-    counts = [[len(batch.ids[:, column].unique()) for column in columns] for batch in batches]
-    return [statistics.fmean(column) for column in zip(*counts, strict=True)]
+@dataclass(frozen=True)
+class Asked:
+    """What a batch asks of the tables, means over batches. unique: different ids of each table, of its column and of
+    the lists that share it together. elements: of each list, of all rows together. weighted: which lists have
+    weights."""
+
+    unique: tuple[float, ...]
+    elements: tuple[float, ...] = ()
+    weighted: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, batches: Iterable[Batch], network: Network) -> Asked:
+        """At least one batch. Waits for the device."""
+        unique: list[list[int]] = []
+        elements: list[list[int]] = []
+        weighted: tuple[bool, ...] = ()
+        for batch in batches:
+            parts = [[batch.ids[:, column]] for column in network.columns]
+            parts += [[] for _ in network.num_ids[len(parts) :]]
+            for table, item in zip(network.list_tables, batch.lists, strict=True):
+                parts[table].append(item.ids)
+            unique.append([len(torch.cat(part).unique()) for part in parts])
+            elements.append([len(item.ids) for item in batch.lists])
+            weighted = tuple(item.weights is not None for item in batch.lists)
+        of_tables, of_lists = (tuple(map(statistics.fmean, zip(*found, strict=True))) for found in (unique, elements))
+        return cls(of_tables, of_lists, weighted)
+
+    @property
+    def element_words(self) -> float:
+        """4-byte words of the elements' ids and weights."""
+        return sum(count * (1 + has) for count, has in zip(self.elements, self.weighted, strict=True))
 
 
 def step_needs(
     network: Network,
     schema: TensorSchema,
     num_rows: int,
-    unique: Sequence[float],
+    asked: Asked,
     form: Form,
     draws: Draws | None = None,
 ) -> dict[str, Need]:
@@ -278,18 +308,24 @@ def step_needs(
     Products count a multiplication and an addition each, the forward pass one product a layer and the backward pass
     two. A dense optimizer reads weight, gradient and two moments and writes all but the gradient: 28 bytes a number.
     Every activation is written once and read once on the way up, read once and replaced by its gradient on the way
-    down.
+    down. Of lists the gather reads two bounds of 8 bytes a row, and elements with their weights, and writes these and
+    B + 1 offsets. The lookup reads them and writes one vector of float32 a row and list, whose gradient the tables'
+    update reads beside them.
     """
-    packed = 4.0 * num_rows * schema.num_words
-    needs = {GATHER: Need(stream=packed + 8.0 * num_rows, packed=packed)}
+    packed, offsets = 4.0 * num_rows * schema.num_words, 8.0 * (num_rows + 1) * len(network.list_tables)
+    elements, bounds = 4.0 * asked.element_words, 16.0 * num_rows * len(network.list_tables)
+    needs = {GATHER: Need(stream=packed + 8.0 * num_rows + elements + offsets, packed=packed + elements + bounds)}
     rows = num_rows
     if draws is not None:
         needs[DRAW] = draw_need(draws, schema, num_rows)
         rows *= 1 + draws.per_positive
-    width = sum(network.widths)
-    inputs, hidden, outputs = rows * (width + network.num_floats), rows * network.hidden, rows * network.num_outputs
-    looked_up, ids = form.lookup_bytes * rows * width, 4.0 * rows * len(network.num_ids)
-    touched = sum(4.0 * count * wide for count, wide in zip(unique, network.widths, strict=True))
+    width = sum(network.widths[: len(network.columns)])
+    pooled = sum(network.widths[table] for table in network.list_tables)
+    inputs = rows * (width + pooled + network.num_floats)
+    hidden, outputs = rows * network.hidden, rows * network.num_outputs
+    looked_up, ids = float(form.lookup_bytes * rows * width), 4.0 * rows * len(network.columns)
+    looked_up, ids = looked_up + 4.0 * rows * pooled, ids + elements + offsets
+    touched = sum(4.0 * count * wide for count, wide in zip(asked.unique, network.widths, strict=True))
     up = form.activation_bytes * (inputs + 2 * hidden) + 4.0 * outputs
     down = form.activation_bytes * (2 * inputs + 3 * hidden) + 4.0 * outputs
     flops = 2.0 * rows * network.weights + rows * network.elementwise
@@ -298,7 +334,7 @@ def step_needs(
         embedding = Need(stream=ids + looked_up + 4.0 * tables, random=2 * touched)
         dense = Need(stream=28.0 * (network.weights + tables))
     else:
-        moved = sum(count * size for count, size in zip(unique, form.touched_row_bytes, strict=True))
+        moved = sum(count * size for count, size in zip(asked.unique, form.touched_row_bytes, strict=True))
         embedding = Need(stream=ids + looked_up, random=moved)
         dense = Need(stream=28.0 * network.weights)
     return needs | {

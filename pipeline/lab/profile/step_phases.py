@@ -142,17 +142,23 @@ class PhasedStep:
 
 @contextlib.contextmanager
 def watched_lookup(laps: Laps, device: str) -> Iterator[None]:
-    """Within the block, calls of the kernel `lookup` are laps of their own."""
-    module: Any = kernel("lookup", device)
-    plain: Callable[..., None] = module.lookup
+    """Within the block, calls of the kernels `lookup` and `pooled_lookup`, that of lists, are laps of their own."""
+    with _watched(laps, device, "lookup"), _watched(laps, device, "pooled_lookup"):
+        yield
 
-    def lookup(*arguments: Any, **named: Any) -> None:
+
+@contextlib.contextmanager
+def _watched(laps: Laps, device: str, name: str) -> Iterator[None]:
+    module: Any = kernel(name, device)
+    plain: Callable[..., None] = getattr(module, name)
+
+    def watched(*arguments: Any, **named: Any) -> None:
         laps.lap(FORWARD)
         plain(*arguments, **named)
         laps.lap(LOOKUP)
 
-    module.lookup = lookup
+    setattr(module, name, watched)
     try:
         yield
     finally:
-        module.lookup = plain
+        setattr(module, name, plain)

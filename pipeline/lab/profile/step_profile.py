@@ -23,6 +23,7 @@ from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.lab.profile.step_needs import (
+    Asked,
     Draws,
     Form,
     Need,
@@ -30,7 +31,6 @@ from gigabatch.pipeline.lab.profile.step_needs import (
     Rates,
     measure_rates,
     step_needs,
-    unique_ids,
 )
 from gigabatch.pipeline.lab.profile.step_phases import PHASES, PHASES_WITH_DRAWS, Laps, PhasedStep, watched_lookup
 from gigabatch.pipeline.lab.tune.trials import time_steps
@@ -46,9 +46,9 @@ WHOLE_STEP_SECONDS = 2.0
 class Profile:
     """seconds: of each phase, medians over the steps. step_seconds: of a whole step as training takes it.
 
-    unique_ids: rows of each table that a batch touches, means over the steps. dense_tables: tables take dense
-    gradients, and the dense optimizer moves them whole. draws: of negatives, where there are any; the rows of a step
-    are `num_rows` then, batch_size counts the positives.
+    num_columns: of ids. asked: rows of each table that a batch touches, and elements of its lists. dense_tables: tables
+    take dense gradients, and the dense optimizer moves them whole. draws: of negatives, where there are any; the rows
+    of a step are `num_rows` then, batch_size counts the positives.
     """
 
     name: str
@@ -57,7 +57,8 @@ class Profile:
     seconds: dict[str, float]
     step_seconds: float
     needs: dict[str, Need]
-    unique_ids: tuple[float, ...]
+    num_columns: int
+    asked: Asked
     dense_tables: bool
     rates: Rates
     draws: Draws | None = None
@@ -111,11 +112,13 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
     Raises
     ------
     TrainingError
-        For fewer than 1 step, a train split of fewer than 8 batches, or a model whose phases are not told apart.
+        For fewer than 1 step, a train split of fewer than 8 batches, a model whose phases are not told apart, or lists
+        beside drawn negatives.
     """
-    if experiment.schema.lists:
+    if experiment.schema.lists and experiment.settings.negatives is not None:
         raise TrainingError(
-            "profile: what list columns need is not told apart yet. Leave out features.lists to profile the rest."
+            "profile: what drawing negatives moves of list columns is not told apart. Set train.negatives=null, or "
+            "leave out features.lists, to profile the rest."
         )
     settings, device, seed = experiment.settings, experiment.device, experiment.config.seed
     model = experiment.new_model(seed).train()
@@ -147,7 +150,7 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
         for index in range(WARM_STEPS, WARM_STEPS + num_steps):
             yield PlacedBatch.of(dataset, index % len(dataset)).rows(step.negatives)
 
-    unique = unique_ids(batches(), network.columns)
+    asked = Asked.of(batches(), network)
     draws = None if step.negatives is None else Draws.of(step.negatives, batches())
     schema = experiment.train.schema
     return Profile(
@@ -156,8 +159,9 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
         num_steps=num_steps,
         seconds={name: statistics.median(found[name] for found in timed) for name in phases},
         step_seconds=time_steps(experiment, settings.batch_size, WHOLE_STEP_SECONDS).seconds,
-        needs=step_needs(network, schema, settings.batch_size, unique, Form.of(step), draws),
-        unique_ids=tuple(unique),
+        needs=step_needs(network, schema, settings.batch_size, asked, Form.of(step), draws),
+        num_columns=len(network.columns),
+        asked=asked,
         dense_tables=step.dense_tables,
         rates=measure_rates(device, step.precision.dtype, schema.num_words),
         draws=draws,
@@ -189,7 +193,8 @@ def run_profile(path: str | Path, overrides: Sequence[str], num_steps: int, max_
         "step_seconds": profile.step_seconds,
         "phases": rows,
         "needs": {name: asdict(need) for name, need in profile.needs.items()},
-        "unique_ids": profile.unique_ids,
+        "unique_ids": profile.asked.unique,
+        "list_elements": profile.asked.elements,
         "dense_tables": profile.dense_tables,
         "rates": asdict(profile.rates) | {"dtype": str(profile.rates.dtype)},
         "environment": environment(experiment.device),
@@ -199,9 +204,10 @@ def run_profile(path: str | Path, overrides: Sequence[str], num_steps: int, max_
     print(f"this machine  {profile.rates}")
     if profile.draws is not None:
         print(f"negatives     {_drawn_text(profile.batch_size, profile.draws)}")
-    ids = sum(profile.unique_ids)
-    total = profile.num_rows * len(profile.unique_ids)
-    print(f"ids           {ids:,.0f} different ones of {total:,} in a batch")
+    ids, elements = sum(profile.asked.unique), sum(profile.asked.elements)
+    total = profile.num_rows * profile.num_columns + elements
+    of_lists = f", {elements:,.0f} of them elements of lists" if profile.asked.elements else ""
+    print(f"ids           {ids:,.0f} different ones of {total:,.0f} in a batch{of_lists}")
     if profile.dense_tables:
         print("tables        take dense gradients; the dense optimizer moves them whole")
     print(f"whole step    {1e3 * profile.step_seconds:,.2f} ms as training takes it")

@@ -196,13 +196,15 @@ def test_a_column_of_one_value_stays_0_with_a_robust_scale_whatever_comes():
 def test_what_a_column_leaves_out_is_as_of_all_columns():
     of = PreprocessorSettings(
         bins=9, distinct=30, scale="robust",
-        columns={"a": {"distinct": 7}, "b": {"scale": True}, "c": {"bins": 4}, "d": {"bins": 4, "distinct": 5}},
+        columns={"a": {"distinct": 7}, "b": {"scale": True}, "c": {"bins": 4}, "d": {"bins": 4, "distinct": 5},
+                 "f": {"edges": "tree"}},
     ).number_settings  # fmt: skip
-    assert astuple(of("a")) == (9, 7, "robust")
-    assert astuple(of("b")) == (9, 30, True)
-    assert astuple(of("c")) == (4, 0, "robust")  # who sets the bins of a column means them
-    assert astuple(of("d")) == (4, 5, "robust")
-    assert astuple(of("e")) == (9, 30, "robust")
+    assert astuple(of("a")) == (9, 7, "robust", "quantile")
+    assert astuple(of("b")) == (9, 30, True, "quantile")
+    assert astuple(of("c")) == (4, 0, "robust", "quantile")  # who sets the bins of a column means them
+    assert astuple(of("d")) == (4, 5, "robust", "quantile")
+    assert astuple(of("f")) == (9, 30, "robust", "tree")
+    assert astuple(of("e")) == (9, 30, "robust", "quantile")
 
 
 def test_a_state_that_is_older_than_distinct_values_as_edges_was_fitted_without(tmp_path):

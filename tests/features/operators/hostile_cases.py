@@ -156,6 +156,12 @@ def text(frame, column):
     return [None if pd.isna(value) else str(value) for value in frame[column]]
 
 
+def lowered(frame, column):
+    """CleanText of that case in plain Python."""
+    return [None if value in (None, "bonn") else value for value in (
+        None if value is None else value.lower() for value in text(frame, column))]  # fmt: skip
+
+
 def no_rows(frame, column):
     return []
 
@@ -203,6 +209,8 @@ CASES = [
          {"whole_as_text": SAME}, {"user": NOTHING, "city": NOTHING}, {"whole_as_text": REFUSED}),
     Case("categorify", {"column": "words", "separator": "|", **O}, {"words": "text"}, {"words": {"o": ()}}, {},
          {"words": {"o": ()}}),
+    Case("clean_text", {"column": "city", "case": "lower", "replace": {"bonn": None}, **O}, {"city": "cast"},
+         {"city": NULL}, {"a_number_among_text": lowered, "numbers_for_text": lowered}),
     Case("clip", {"column": "price", "low": 0.0, "high": 0.1}, {"price": "number"}, {"price": {"price": None}},
          # It keeps the type, so the type must be able to hold the bounds.
          {**KEPT, "all_masked": REFUSED, "flags_with_null": REFUSED}),
@@ -284,6 +292,8 @@ CASES = [
          {**KEYS, "clicks": "whole", "at": "time", "row": "key"},
          {"user": NOTHING, "city": NOTHING, "clicks": NULL, "at": REFUSED, "row": REFUSED},
          {("row", form): REFUSED for form in NULLS}),
+    Case("parse_number", {"column": "price", **O}, {"price": "cast"}, {"price": NULL},
+         {**KEPT, "mixed_objects": lambda frame, column: [None if pd.isna(v) else float(v) for v in frame[column]]}),
     Case("text_flags", {"column": "words", "prefix": "w_"}, {"words": "text"}, {"words": NOTHING}, {},
          {"words": {"w_a": 0, "w_b": 0, "w_c": 0}}),
     Case("waiting", {**BY, "planned_at": "at", "happened_at": "done", "output": "w"},

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import struct
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -157,8 +158,19 @@ def test_parquet_columns_of_other_kinds_are_refused_by_name(tmp_path, column, dt
         (text, _) = read(tmp_path, parquet(pa.table({"a": column})), ".parquet", {"a": dtype})["a"]
         assert text.startswith("1970-01-0")  # dates are ISO text
         return
+    if dtype == "float64" and pa.types.is_decimal(column.type):
+        return  # test_decimals_are_the_nearest_floats
     with pytest.raises(DataError, match=r"raw\.parquet: column 'a'"):
         read(tmp_path, parquet(pa.table({"a": column})), ".parquet", {"a": dtype})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_decimals_are_the_nearest_floats(tmp_path, dtype):
+    column = pa.array([Decimal("0.10"), None, Decimal("-12345.67")], pa.decimal128(10, 2))
+    found = read(tmp_path, parquet(pa.table({"a": column})), ".parquet", {"a": dtype})["a"]
+    assert str(found.dtype) == dtype
+    assert found.tolist()[::2] == [np.dtype(dtype).type(value) for value in (0.1, -12345.67)]
+    assert found.isna().tolist() == [False, True, False]
 
 
 def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path):

@@ -32,6 +32,7 @@ from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.optimizers.row_optimizer import RAISED_AT
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.bundle import BLOCK_ROWS
@@ -82,6 +83,8 @@ def train(
             words = torch.empty(batch_size, schema.num_words, dtype=torch.int32)
             work = TrainStep(model, TargetLoss([("binary", 1)]), moved, Precision(dtype, "a test"))
         hold_in_tensors(moved, META)
+        for mover in work._movers():
+            mover.steps_taken = max(RAISED_AT)  # steps that raise sums of squares go without a graph
         gather(num_rows, schema.num_words, batch_size)
         batch = unpack(schema, words)
         if copies > 1:  # positives and the negatives drawn for them, in memory of their own

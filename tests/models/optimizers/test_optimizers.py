@@ -204,7 +204,9 @@ def test_the_tables_rate_is_in_effect_whoever_sets_the_rate(lr):
     """M7. The first step of Adagrad is lr sign(g) of one gradient: a quarter of it under a quarter of the rate."""
     tables = EmbeddingTables([3], [4])
     start = tables.weights[0].detach().clone()
-    optimizer = build_optimizer(nn.ModuleList([tables, nn.Linear(1, 1)]), "lamb", lr=lr, table_lr=0.05)
+    optimizer = build_optimizer(
+        nn.ModuleList([tables, nn.Linear(1, 1)]), "lamb", lr=lr, table_lr=0.05, initial_visits=0
+    )
     for rate in (None, 0.4):  # as built, and as any schedule of torch's sets it
         if rate is not None:
             for group in optimizer.param_groups:

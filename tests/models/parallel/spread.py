@@ -57,9 +57,9 @@ def backward(model, batch, num_rows):
     return out.detach()
 
 
-def optimizer_of(model):
+def optimizer_of(model, **settings):
     """LAMB: rows by Adagrad, linear terms by Adam."""
-    return build_optimizer(model, "lamb", lr=0.05)
+    return build_optimizer(model, "lamb", lr=0.05, **settings)
 
 
 def sum_gradients(ranks, model):

@@ -126,12 +126,36 @@ def test_ranks_without_rows_take_part(tmp_path):
         assert all(right and off < 1e-5 for right, off in found), found
 
 
+def first_sums_of(ranks, layouts):
+    """Of each column the sums of squares of whole tables after a step, of which the least are untouched rows'."""
+    model = built("fm")
+    batch = batches(1, NUM_ROWS)[0]
+    if layouts:
+        layout = substitute(model, ranks, batch[0], layouts)
+        batch = part(batch, ranks.rank, ranks.num_ranks)
+    optimizer = optimizer_of(model)
+    backward(model, batch, NUM_ROWS)
+    optimizer.step()
+    if not layouts:
+        return [optimizer.state[table]["exp_avg_sq"].tolist() for table in model.fields.tables.weights]
+    rows = layout.homes["fields.tables"]
+    return [table.tolist() for table in rows.whole(optimizer.state[rows.tables[0]]["exp_avg_sq"])]
+
+
+def test_each_column_begins_with_its_own_sum_of_squares_as_on_one_rank(tmp_path):
+    expected = first_sums_of(Ranks(), None)
+    for found in together(first_sums_of, 2, tmp_path, {"linear": "des", "fields": "rows"}):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=0)
+    assert len({min(column)[0] for column in expected}) == len(SIZES)
+
+
 def saved(ranks):
     """States and moments of whole tables after two steps."""
     model = built("fm")
     steps = batches(2, NUM_ROWS)
     layout = substitute(model, ranks, steps[0][0], {"linear": "des", "fields": "rows"})
-    optimizer = optimizer_of(model)
+    optimizer = optimizer_of(model, initial_visits=0)
     for batch in steps:
         optimizer.zero_grad()
         backward(model, part(batch, ranks.rank, ranks.num_ranks), NUM_ROWS)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RUN, OUTPUT = "--config key=value", "--verbose -v --quiet -q"
 LINES = {  # every command with its options and arguments: users' scripts and schedules are written with them
     "gigabatch": f"--version {OUTPUT} --install-completion --show-completion",
+    "init": f"DATA --target --out --task --rows --force {OUTPUT}",
     "features": f"{RUN} {OUTPUT}",
     "train": f"{RUN} {OUTPUT}",
     "evaluate": f"{RUN} --run --split --out {OUTPUT}",
@@ -123,10 +124,10 @@ def test_the_module_is_the_command_and_tells_its_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "No such command 'trian'. Did you mean 'train'? Commands: features, train, "),
-        (["zzz"], "No such command 'zzz'. Commands: features, train, "),
-        ([], "Missing command. Commands: features, train, "),
-        (["seed=3"], "Missing command. Commands: features, train, "),
+        (["trian"], "No such command 'trian'. Did you mean 'train'? Commands: init, features, train, "),
+        (["zzz"], "No such command 'zzz'. Commands: init, features, train, "),
+        ([], "Missing command. Commands: init, features, train, "),
+        (["seed=3"], "Missing command. Commands: init, features, train, "),
         (["train", "--confg", "x.yaml"], "No such option: --confg (Possible options: --config)"),
         (["update"], "Missing option '--data'"),
         (["plan", "-v", "-q"], "give one of --verbose and --quiet, not both."),

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from types import MappingProxyType
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ SMALLEST = "name: a\nrecipe: flights\n"
 
 @pytest.fixture
 def load(tmp_path):
-    def load(text: str, *overrides: str) -> RunConfig:
+    def load(text: str, *overrides: str | Mapping[str, Any]) -> RunConfig:
         path = tmp_path / "run.yaml"
         path.write_text(text)
         return load_config(path, overrides)
@@ -181,6 +183,30 @@ def test_a_text_that_yaml_would_read_as_a_date_stays_text_in_an_override(load):
 
 def test_an_override_may_open_a_section_that_the_file_leaves_empty(load):
     assert load(SMALLEST + "train:\n", "train.epochs=3").train.epochs == 3
+
+
+@pytest.mark.parametrize("kind", [dict, MappingProxyType])
+def test_overrides_given_as_mappings_stay_as_they_are(load, kind):
+    inner = {"epochs": 1, "gradients": kind({"compress": "dct"})}
+    override = kind({"train": kind(inner), "model.layers": [8]})
+    config = load(SMALLEST, override, "train.epochs=2", "train.gradients.drop=0.5", {"train.lr_max": 0.5})
+    assert (config.train.epochs, config.train.lr_max) == (2, 0.5)
+    assert (config.train.gradients.compress, config.train.gradients.drop) == ("dct", 0.5)
+    assert inner == {"epochs": 1, "gradients": {"compress": "dct"}}
+    assert override == {"train": inner, "model.layers": [8]}
+
+
+def test_an_override_that_holds_itself_is_refused(load):
+    inner = {}
+    inner["train"] = MappingProxyType(inner)
+    with pytest.raises(ConfigError, match="override train: nested too deeply; 50 levels"):
+        load(SMALLEST, {"train": inner})
+
+
+def test_an_override_of_one_alias_leaves_the_other(load):
+    text = SMALLEST + "preprocess:\n  columns:\n    a: &same {min_count: 2}\n    b: *same\n"
+    columns = load(text, "preprocess.columns.a.min_count=5").preprocess.columns
+    assert (columns["a"].min_count, columns["b"].min_count) == (5, 2)
 
 
 @pytest.mark.parametrize("override", ["seed", "=3", "name.x=3", "seed=[1", "train.epochs=lots"])

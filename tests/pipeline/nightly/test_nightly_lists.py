@@ -10,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gigabatch.features.schema import Target
 from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.nightly.findings import table_health
+from gigabatch.pipeline.nightly.comparison import Other, Seen, Window
+from gigabatch.pipeline.nightly.findings import findings, table_health
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.training.train_step import TrainStep
@@ -146,6 +148,31 @@ def test_a_cold_night_keeps_the_ids_of_lists(tmp_path):
         before, now = (found[name].values.tolist() for found in (first, grown))
         assert now[: len(before)] == before
         assert len(now) > len(before)
+
+
+def test_rows_whose_lists_hold_what_no_training_has_seen_are_counted(tmp_path):
+    config = make_home(tmp_path)
+    assert run_nightly(config) == PROMOTED
+    run = current(tmp_path)
+    bundle = run.bundle()
+    write_night(tmp_path / "rows", 1, 500)
+    frame = pd.read_parquet(tmp_path / "rows" / "night-1.parquet")
+    frame.loc[:20, "item"] = 77
+    known = {name: set(bundle.preprocessor.vocabularies[name].values.tolist()) for name in ("item", "tags")}
+    wanted = {
+        "item": [value not in known["item"] for value in frame["item"]],
+        "tags": [any(tag not in known["tags"] for tag in row) for row in frame["tags"]],
+        "seen": [any(item not in known["item"] for item in row) for row in frame["seen"]],
+    }
+    assert all(0 < sum(rows) < 500 for rows in wanted.values())
+    labels = torch.tensor(frame["clicked"].to_numpy()).float()
+    window = Window(Target("clicked", "binary"), labels, torch.tensor(0.5))
+    scores = torch.tensor(bundle.predict(frame)["clicked"].to_numpy())
+    others = {"candidate": Other(run.path.name, bundle, {})}
+    found = findings(Seen(frame, others, {"candidate": [(scores, window)]}), tmp_path / "runs" / "lists")
+    counts = {f"{name}: unseen by the new model": sum(rows) for name, rows in wanted.items()}
+    counts["every value known to the new model"] = sum(not any(row) for row in zip(*wanted.values(), strict=True))
+    assert {part.rows: part.count for part in found.unseen} == counts
 
 
 @pytest.mark.parametrize(

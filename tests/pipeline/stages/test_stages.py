@@ -1,5 +1,6 @@
 """Stages as artifacts: skipped when nothing changed, made again when something did, whole after any crash."""
 
+import copy
 import json
 import logging
 import os
@@ -9,12 +10,15 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from gigabatch.features.encoding.online import OnlineTransformer
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables
@@ -23,7 +27,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
-from gigabatch.pipeline.stages.stages import write_features
+from gigabatch.pipeline.stages.stages import Pipeline, write_features
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
@@ -79,9 +83,9 @@ def in_fork(work):
 
 
 # Of the configuration, what no artifact depends on: where things lie, and how they are made; `nightly` and `serve` are
-# of what comes after a run.
+# of what comes after a run. What `imports` name has a key of its own (test_own_code.py).
 IN_NO_KEY = {"num_threads", "cluster", "cluster_settings", "artifacts", "runs", "rows_per_part", "handover", "nightly",
-             "serve", "track"}  # fmt: skip
+             "serve", "track", "imports"}  # fmt: skip
 # Of a start the content is in the key (test_start.py, test_warm_start.py); without one nothing that asks for it.
 OF_A_START = {
     "encode": {"from", "refresh_scales"}, "train": {"start_from", "changed", "new_rows", "sums_kept", "window"}
@@ -245,11 +249,62 @@ def test_overrides_may_be_mappings(tiny):
         tiny.pipeline("seed=2", {"seed.a": 1})
 
 
+def test_a_configuration_may_be_a_mapping_that_stays_as_it_is(tiny):
+    given = json.loads(tiny.config.read_text())
+    before = copy.deepcopy(given)
+    assert Pipeline.from_config(given, {"train.epochs": 7}).config == tiny.pipeline("train.epochs=7").config
+    assert given == before
+    with pytest.raises(ConfigError, match=r"^config: unknown key 'sede'. Did you mean 'seed'"):
+        Pipeline.from_config(given | {"sede": 1})
+    with pytest.raises(ConfigError, match=r"expected a YAML file or a mapping of keys and values, found 7"):
+        Pipeline.from_config(7)
+
+
+def test_the_configuration_that_a_summary_tells_makes_the_same_run(finished):
+    run = Pipeline.from_config(finished.latest().summary["config"]).train()
+    assert run.skipped == STAGES
+
+
+def test_some_rows_and_columns_of_the_features_are_those_of_the_whole_frame(tiny):
+    features = tiny.pipeline("rows_per_part=700").features()
+    assert len(features.parts("train")) > 2
+    whole = features.frame("train")
+    names = list(whole.columns[[2, 0]])
+    pd.testing.assert_frame_equal(features.frame("train", names), whole[names])
+    pd.testing.assert_frame_equal(features.head(3), whole.head(3))
+    pd.testing.assert_frame_equal(features.head(1000, columns=names), whole[names].head(1000))  # of two parts
+    assert features.head(0).columns.tolist() == whole.columns.tolist()
+    pd.testing.assert_frame_equal(features.head(10**9, "test"), features.frame("test"))
+    drawn = features.sample(50, seed=3)
+    pd.testing.assert_frame_equal(drawn, features.sample(50, seed=3))
+    assert not drawn.equals(features.sample(50, seed=4))
+    places = np.sort(np.random.default_rng(3).choice(len(whole), 50, replace=False))
+    pd.testing.assert_frame_equal(drawn, whole.iloc[places].reset_index(drop=True))
+    for call, said in (
+        (lambda: features.head(-1), "a whole number from 0 on, found -1"),
+        (lambda: features.sample(2.5), r"a whole number from 0 on, found 2\.5"),
+        (lambda: features.frame("train", "x"), r"columns is a list of names, found 'x'\. Give \['x'\]"),
+        (lambda: features.head(1, columns=["nothing"]), "nothing"),
+        (lambda: features.head(1, "exam"), "split 'exam' does not exist. Known: train, valid, test"),
+    ):
+        with pytest.raises(DataError, match=said):
+            call()
+
+
+def test_the_head_of_a_split_reads_no_file_beyond_it(tiny, monkeypatch):
+    features = tiny.pipeline("rows_per_part=700").features()
+    opened = []
+    monkeypatch.setattr(pq, "ParquetFile", lambda path, real=pq.ParquetFile: opened.append(path) or real(path))
+    features.head(5)
+    assert opened == features.parts("train")[:1]
+
+
 @pytest.mark.parametrize(
     ("override", "skipped"),
     [
         ("train.epochs=1", ("features", "encode")),
         ("preprocess.min_count=5", ("features",)),
+        ("preprocess.edges=tree", ("features",)),
         ("evaluate.calibration_bins=5", ("features", "encode", "train")),
         ("features.split.valid=0.15 features.split.test=0.05", ()),
         ("num_threads=1", STAGES),
@@ -514,6 +569,20 @@ def test_a_category_without_any_value_is_one_id(tiny):
     schema = tiny.pipeline().features().encode().preprocessor.tensor_schema
     assert [column.num_ids for column in schema.ids if column.name == "city"] == [3]
     assert tiny.train().summary["auc"] > 0.6
+
+
+def test_edges_of_a_tree_go_from_the_labels_to_the_bundle(tiny):
+    chosen = ("preprocess.edges=tree", "preprocess.distinct=0", "preprocess.bins=4")
+    run, data = tiny.train(*chosen, "train.epochs=2"), tiny.pipeline(*chosen).features()
+    bundle, frame = run.bundle(), data.frame("train")
+    edges = bundle.preprocessor.edges
+    assert edges == Preprocessor(data.schema, bundle.preprocessor.settings).fit([frame[::-1]]).edges
+    assert edges != tiny.pipeline(*chosen[1:]).features().encode().preprocessor.edges
+    assert bundle.model.inputs.float_edges == bundle.preprocessor.float_edges
+    assert len(bundle.predict(data.frame("test"))) == len(data.frame("test"))
+    assert run.summary["auc"] > 0.55
+    with pytest.raises(ConfigError, match=r"edges of '.*' is quantile, not tree"):
+        tiny.train(*chosen[1:], "preprocess.from=latest")
 
 
 def test_a_robust_scale_goes_from_the_file_to_the_scores(tiny):

@@ -694,7 +694,8 @@ def test_a_second_holder_of_a_lock_is_told_who_holds_it(tmp_path):
     with folder_lock(path):
         with pytest.raises(ArtifactError, match=rf"pid {os.getpid()} since 20\d\d-\d\d-\d\dT"), folder_lock(path):
             pass
-        with pytest.raises(ArtifactError, match="held by another run"), folder_lock(path):  # the refusal broke nothing
+        remedy = r"held by another run \(.*\)\. Wait for it, or end it, then run this again: "
+        with pytest.raises(ArtifactError, match=remedy), folder_lock(path):  # the refusal broke nothing
             pass
     with folder_lock(path):
         pass

@@ -568,7 +568,7 @@ def test_float16_learns_as_float32_does(tmp_path, optimizer, kind):
     wanted, low = (half_run(tmp_path / p, p, **settings).curve for p in ("float32", "float16"))
     assert wanted != low
     assert wanted[-1]["valid_loss"] < 0.8 * wanted[0]["train_loss"]
-    assert low[-1]["valid_loss"] == pytest.approx(wanted[-1]["valid_loss"], rel=0.03)
+    assert low[-1]["valid_loss"] == pytest.approx(wanted[-1]["valid_loss"], rel=0.05)
 
 
 def test_a_scale_that_is_still_being_found_ends_no_training(tmp_path, monkeypatch, caplog):

@@ -433,6 +433,29 @@ def test_batches_are_worked_on_once_each_before_and_after_the_capture(monkeypatc
     assert fake.order == beside * WARMUP_STEPS + ["work", "work"]  # the capture, and the small one
 
 
+def test_steps_that_ask_the_host_go_without_the_graph_before_and_after_its_capture(monkeypatch):
+    """As a row optimizer does that raises its sums in the steps 1, 2, 4 and 8; replays are counted for it."""
+
+    class Mover:
+        steps_taken = 0
+
+        def raises_next(self):
+            return self.steps_taken + 1 in (1, 2, 4, 8)
+
+    mover, fake = Mover(), FakeCuda(monkeypatch)
+    batch, schema = make_batch(16, 0)
+
+    def work(batch):  # a step counts itself, also in the capture
+        mover.steps_taken += 1
+        return fake.work(batch)
+
+    captured = CapturedWork(work, schema, 16, torch.device("cpu"), movers=[mover])
+    for step in range(1, 11):
+        captured(batch)
+        assert mover.steps_taken == step
+    assert (fake.captures, fake.order.count("side waits"), fake.replays) == (1, 5, 5)  # 1, 2, 3, 4 and 8
+
+
 def test_a_capture_that_fails_names_the_setting(monkeypatch):
     fake = FakeCuda(monkeypatch)
     fake.fail = True
@@ -492,6 +515,8 @@ def test_after_a_failed_capture_the_steps_go_on_without_a_graph(monkeypatch, cap
         average = WeightAverage(model, 0.9)
         built = build_optimizer(model, optimizer, lr=0.1, **settings)
         step = TrainStep(model, LOSS, built, Precision(precision, "test"), average=average)
+        if step.loss_scale is not None:  # so that a step before the capture is none that is skipped, and states exist
+            step.loss_scale.scale.fill_(2.0**14)
         torch.manual_seed(3)
         losses = []
         with monkeypatch.context() as patched:
@@ -499,7 +524,9 @@ def test_after_a_failed_capture_the_steps_go_on_without_a_graph(monkeypatch, cap
             for seed in range(8):
                 batch, schema = make_batch(32, seed)
                 if tries and seed == 0:
-                    step._on_device = CapturedWork(step._work, schema, 32, torch.device("cpu"), required=False)
+                    step._on_device = CapturedWork(
+                        step._work, schema, 32, torch.device("cpu"), required=False, movers=step._movers()
+                    )
                 losses.append(step(batch, 0.02, 0.9).item())
             if fake is not None:
                 assert fake.captures == 1

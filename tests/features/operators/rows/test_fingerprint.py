@@ -3,6 +3,8 @@
 import collections
 import functools
 import importlib
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -162,3 +164,35 @@ def test_functions_that_call_each_other_have_a_hash():
 def test_a_value_whose_content_cannot_be_told_is_refused(tmp_path):
     with (tmp_path / "open").open("w") as file, pytest.raises(DataError, match=r"here: the function uses .* cannot be"):
         function_hash(with_array(file), "here")
+
+
+@pytest.mark.parametrize("kind", ["user", "system"])
+@pytest.mark.parametrize("installed", [True, False])
+def test_packages_of_the_user_and_of_the_system_count_by_version_and_not_by_source(tmp_path, kind, installed):
+    find = {
+        "user": "import site; folder = site.getusersitepackages()",
+        "system": f"import site; site.PREFIXES.append({str(tmp_path)!r}); folder = site.getsitepackages()[-1]",
+    }
+    code = f"""
+{find[kind]}
+import sys
+from pathlib import Path
+folder = Path(folder if {installed} else {str(tmp_path / "mine")!r})
+folder.mkdir(parents=True)
+(folder / "borrowed.py").write_text(sys.argv[1])
+sys.path.insert(0, str(folder))
+from gigabatch.features.operators.rows.fingerprint import function_hash
+from borrowed import add
+print(folder, function_hash(add, "here"))
+"""
+    hashes = []
+    for source in ("def add(x):\n    return x + 1\n", "def add(x):\n    return x + 2\n"):
+        environment = os.environ | {"PYTHONUSERBASE": str(tmp_path / "user"), "PYTHONDONTWRITEBYTECODE": "1"}
+        out = subprocess.run(
+            [sys.executable, "-c", code, source], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        folder, found = out.split()
+        assert folder.startswith(str(tmp_path))
+        shutil.rmtree(folder)
+        hashes.append(found)
+    assert (hashes[0] == hashes[1]) == installed

@@ -19,6 +19,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.profile.step_needs import (
+    Asked,
     Draws,
     Form,
     Need,
@@ -59,7 +60,7 @@ def test_needs_of_rows_that_move_alone():
     """Counted by hand. 64 rows; 9 inputs, 13 hidden, 1 output; 9 x 8 + 8 x 5 + 5 x 1 = 117 weights."""
     # A row of LAMB: weight and first moment, 3 floats each, and a second moment; read and written.
     form = Form(2, 2, (2 * (12 + 12 + 4), 2 * (8 + 8 + 4)))
-    needs = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], form)
+    needs = step_needs(TWO_TABLES, SCHEMA, 64, Asked((40.0, 9.0)), form)
     assert list(needs) == list(PHASES)
     assert needs[GATHER] == Need(stream=64 * 4 * WORDS + 64 * 8, packed=64 * 4 * WORDS)
     assert needs[LOOKUP] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 12 + 9 * 8)

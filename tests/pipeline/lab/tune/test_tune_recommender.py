@@ -231,7 +231,7 @@ def test_the_profile_has_a_line_for_drawing_and_counts_what_a_batch_touches(home
         for column, counts in touched.items():
             counts.append(len({int(value) for value in batch.ids[:, column]}))
         rounds += [math.ceil(math.log2(len(lists[who]) + 1)) for who in batch.ids[::COPIES, user].tolist()]
-    assert found.unique_ids == pytest.approx([np.mean(touched[user]), np.mean(touched[item])])
+    assert found.asked.unique == pytest.approx([np.mean(touched[user]), np.mean(touched[item])])
     assert found.draws.comparisons == pytest.approx(np.mean(rounds))
     assert found.draws.items == pytest.approx(np.mean(touched[item]))
     assert (found.draws.per_positive, found.draws.knows, found.draws.weighted) == (COPIES - 1, True, False)

@@ -1,0 +1,91 @@
+"""CleanText: text without blanks at its ends, in one case, and with other words for some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gigabatch.features.columns.times import is_dates
+from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.reading.sources import cast
+
+CASES = ("lower", "upper")
+
+
+class CleanText(ColumnOperator):
+    """Make one category of texts that differ in blanks, case or spelling alone.
+
+    First blanks are taken off both ends, then the case is changed, then whole texts are replaced; what is empty at the
+    end is null. Null stays null. Numbers and booleans are taken as their text, as `Cast` to string does. Row-wise.
+
+    Parameters
+    ----------
+    column
+        Text.
+    output
+        Name of the new column of text; `column` itself by default.
+    strip
+        Whether blanks (also tabs and line breaks) are taken off both ends.
+    case
+        `lower` or `upper`; None leaves letters as they are.
+    replace
+        Other texts, or None for null, by whole texts as they are after `strip` and `case`. All are replaced at once,
+        so that two can change places.
+
+    Raises
+    ------
+    DataError
+        An unknown `case`, nothing to do, a `replace` that is no mapping from text to text or null, or a column that is
+        no text.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import CleanText
+    >>> frame = pd.DataFrame({"country": ["US", "us ", "u.s.", "unknown", " "]})
+    >>> CleanText("country", case="lower", replace={"u.s.": "us", "unknown": None})(frame)["country"].tolist()
+    ['us', 'us', 'us', nan, nan]
+    """
+
+    reads, writes = ("column",), ("output",)
+
+    def __init__(
+        self,
+        column: str,
+        output: str | None = None,
+        strip: bool = True,
+        case: str | None = None,
+        replace: Mapping[str, str | None] | None = None,
+    ) -> None:
+        if case is not None and case not in CASES:
+            raise DataError(f"CleanText of {column!r}: unknown case {case!r}. Known: {', '.join(CASES)}.")
+        if replace is not None and not _is_of_texts(replace):
+            raise DataError(
+                f"CleanText of {column!r}: replace gives a text or null by text, such as {{n/a: null, ny: new york}}; "
+                f"found {replace!r}. Put numbers and yes or no in quotes."
+            )
+        if not strip and case is None and not replace:
+            raise DataError(f"CleanText of {column!r}: nothing to do. Set strip, case or replace.")
+        self.column, self.output = column, column if output is None else output
+        self.strip, self.case, self.replace = strip, case, None if replace is None else dict(replace)
+
+    def compute(self, frame: Frame) -> dict[str, Column]:
+        if is_dates(frame[self.column]):
+            raise DataError(f"CleanText: column {self.column!r} holds dates or times, no text. Leave it out.")
+        text = cast(frame[[self.column]], {self.column: "string"}, "CleanText")[self.column]
+        if self.strip:
+            text = text.str.strip()
+        if self.case is not None:
+            text = text.str.lower() if self.case == "lower" else text.str.upper()
+        found = text
+        for old, new in (self.replace or {}).items():
+            others = ~text.isin([old])
+            found = found.where(others) if new is None else found.where(others, new)
+        return {self.output: found.where(~found.isin([""]))}
+
+
+def _is_of_texts(replace: object) -> bool:
+    return isinstance(replace, Mapping) and all(
+        isinstance(old, str) and (new is None or isinstance(new, str)) for old, new in replace.items()
+    )

@@ -1,0 +1,104 @@
+"""Data frames of any library as Arrow tables of plain types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from gigabatch.features.errors import DataError
+
+
+def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The frame as an Arrow table, without its index; memory is shared where types allow it.
+
+    Parameters
+    ----------
+    frame
+        Of pandas or cuDF, an Arrow table or record batch, or whatever hands over Arrow's memory by
+        `__arrow_c_stream__`, such as a frame of Polars.
+    where
+        Who asks, for messages.
+    columns
+        Those that are wanted, in this order; None: all.
+
+    Returns
+    -------
+    pyarrow.Table
+        Dictionaries (pandas' and Polars' categories) as their values, text as `large_string`, decimals as float64.
+
+    Raises
+    ------
+    DataError
+        For another object, a column that is missing, there twice or named by no text, or one that holds values of
+        several types.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"city": pd.Categorical(["Oslo", "Bonn"]), "price": [1, 2]})
+    >>> arrow_table(frame, "rows").schema.types
+    [DataType(large_string), DataType(int64)]
+    """
+    if isinstance(frame, pd.DataFrame):
+        names = list(frame.columns)
+    elif isinstance(frame, pa.RecordBatch):
+        frame = pa.Table.from_batches([frame])
+        names = frame.column_names
+    elif hasattr(frame, "to_arrow") and type(frame).__module__.partition(".")[0] == "cudf":
+        frame = frame.to_arrow(preserve_index=False)
+        names = frame.column_names
+    elif isinstance(frame, pa.Table) or hasattr(frame, "__arrow_c_stream__"):
+        frame = frame if isinstance(frame, pa.Table) else pa.table(frame)
+        names = frame.column_names
+    else:
+        hint = " Collect it first." if hasattr(frame, "collect") else ""
+        raise DataError(
+            f"{where}: expected a data frame of pandas, Polars or cuDF, or an Arrow table; found "
+            f"{type(frame).__name__}.{hint}"
+        )
+    if strange := [name for name in names if not isinstance(name, str)]:
+        raise DataError(f"{where}: names of columns are text, found {strange[0]!r}. Rename it: frame.columns = [...].")
+    wanted = names if columns is None else list(columns)
+    if missing := [name for name in wanted if name not in names]:
+        raise DataError.missing_columns(missing, names, where)
+    if twice := sorted({name for name in wanted if names.count(name) > 1}):
+        raise DataError(f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename them.")
+    if isinstance(frame, pd.DataFrame):
+        found = [_of_pandas(frame[name], name, where) for name in wanted]
+    else:
+        found = [frame.column(name) for name in wanted]
+    return pa.table([_plain(column) for column in found], names=wanted)
+
+
+def _of_pandas(column: pd.Series, name: str, where: str) -> pa.ChunkedArray:
+    try:
+        found = pa.array(column, from_pandas=True)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"{where}: column {name!r} holds values of no one type ({error}). Convert it, or leave it out."
+        ) from error
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_dictionary(kind):  # by hand: Arrow has no cast of the dictionaries that Polars makes
+        value_type = pa.large_string() if is_text(kind.value_type) else kind.value_type
+        chunks = [chunk.dictionary.cast(value_type).take(chunk.indices) for chunk in column.chunks]
+        column = pa.chunked_array(chunks, value_type)
+        kind = column.type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_text(kind.value_type):
+        return column.cast(pa.large_list(pa.large_string()))
+    if is_text(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_decimal(kind):
+        return column.cast(pa.float64())
+    return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

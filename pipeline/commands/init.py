@@ -1,0 +1,38 @@
+"""The command that begins with a table of one's own: init."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TASKS = ("binary", "multiclass", "regression")
+
+
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV or Parquet: a file, folder, glob or URL.")],
+    target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="The column to predict.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="What to write.", show_default="conf/NAME.yaml")
+    ] = None,
+    *,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="|".join(TASKS), show_default="by the labels", help="Of the target."),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", min=100, help="About how many rows to look at.")] = 300_000,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> int:
+    """Look at a table and write a commented configuration that trains on it as it is (docs/init.md)."""
+    if task is not None and task not in TASKS:
+        raise typer.BadParameter(f"--task is one of {', '.join(TASKS)}, found {task!r}.")
+    from gigabatch.pipeline.init.write import write_config
+
+    path, made = write_config(data, target, out, task=task, most_rows=rows, force=force)
+    for remark in made.remarks:
+        print(remark)
+    for name, why in made.left_out.items():
+        print(f"left out {name!r}: {why}")
+    print(f"{path}: try gigabatch train --config {path}")
+    return 0

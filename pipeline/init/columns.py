@@ -1,0 +1,282 @@
+"""What each column of a sample holds, and how the recipe `table` is to read it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from gigabatch.features.columns.numbers import FLOAT_TEXT
+from gigabatch.features.columns.times import ISO_8601, microseconds
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
+from gigabatch.pipeline.arrow_tables import is_text
+
+# Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
+# times.
+NULL_WORDS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "?", "#N/A", "\\N", "<NA>", "NaT")
+WEAK_NULL_WORDS = (
+    "-", "--", ".", "na", "None", "none", "NONE", "nil", "unknown", "Unknown", "UNKNOWN", "missing", "Missing",
+    "not available", "inf", "-inf", "Inf", "-Inf",
+)  # fmt: skip
+PLAIN_NUMBER = FLOAT_TEXT.replace("|[iI][nN][fF]([iI][nN][iI][tT][yY])?|[nN][aA][nN]", "")
+UNITS = ("USD", "EUR", "GBP", "CHF", "JPY", "SEK", "NOK", "DKK", "PLN", "CNY", "INR", "kr", "km", "kg", "¤", "₹", "₽")
+WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
+EPOCH_UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
+TIME_NAME = re.compile(r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when)([^a-z]|$)")
+CODE_NAME = re.compile(
+    r"(^|[^a-zA-Z])(id|uuid|guid|key|code|zip|zipcode|plz|postcode|sku|nr|user|customer|item|product)$|[a-z](Id|ID)$"
+)
+
+
+@dataclass
+class Seen:
+    """Hold what a column holds.
+
+    Parameters
+    ----------
+    name
+        Of the column.
+    kind
+        `number`, `date`, `category`, `list`, or `other` for what the recipe cannot read.
+    values
+        Of the sample: float64 numbers, or microseconds of dates, NaN where null; of categories text with None.
+    dtype
+        Type for `inputs` where the recipe reads it as another than its role's.
+    steps
+        Steps that make the column what it is.
+    note
+        What is said of it beside numbers of values and nulls.
+    null_words
+        Words of the column that stand for null.
+    unit
+        Of times that are whole numbers: `s`, `ms`, `us` or `ns`.
+    whole
+        Whether numbers are whole.
+    elements
+        Of lists: `string`, `int64` or `float32`.
+    categories
+        Type of categories: `string`, or `int64` for whole numbers of a Parquet file.
+    """
+
+    name: str
+    kind: str
+    values: Any
+    dtype: str = ""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    note: str = ""
+    null_words: tuple[str, ...] = ()
+    unit: str = "us"
+    whole: bool = False
+    elements: str = "string"
+    categories: str = "string"
+
+    @property
+    def null(self) -> np.ndarray:
+        """Whether each value is null."""
+        return pd.isna(self.values)
+
+    @property
+    def num_values(self) -> int:
+        """Number of distinct values, null apart."""
+        return len(pd.unique(pd.Series(self.values).dropna()))
+
+
+def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen:
+    """What a column holds.
+
+    Parameters
+    ----------
+    name
+        Of the column.
+    column
+        The sample: text as it is written in a CSV file, or of Arrow's type.
+    arrow
+        The type in a Parquet file; None for CSV files.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.columns import column_seen
+    >>> seen = column_seen("price", pd.Series(["$1,200.50", "?", "$3"]), None)
+    >>> seen.kind, seen.values.tolist(), list(seen.steps[0])
+    ('number', [1200.5, nan, 3.0], ['parse_number'])
+    """
+    if arrow is None:
+        return _of_text(name, column, csv=True)
+    if pa.types.is_dictionary(arrow):
+        arrow = arrow.value_type
+        column = column.astype(pd.ArrowDtype(arrow))
+    if pa.types.is_boolean(arrow):
+        return Seen(name, "category", _texts(column.map({True: "True", False: "False"})))
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
+        whole = pa.types.is_integer(arrow)
+        seen = _of_numbers(name, column.astype("float64").to_numpy(na_value=np.nan), whole)
+        if seen.kind == "category":
+            seen.categories = "int64"
+            if whole:  # float64 skips whole numbers from 2^53 on
+                seen.values = _texts(column.astype("str").where(column.notna(), None))
+        return seen
+    if is_text(arrow):
+        return _of_text(name, column, csv=False)
+    if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
+        return Seen(name, "date", _dates(column), "datetime")
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        inner = arrow.value_type
+        elements = "int64" if pa.types.is_integer(inner) else "float32" if pa.types.is_floating(inner) else "string"
+        if elements == "int64" or is_text(inner):
+            return Seen(name, "list", np.full(len(column), 1.0), elements=elements)
+    if pa.types.is_null(arrow):
+        return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value")
+    return Seen(name, "other", np.full(len(column), 1.0), note=f"the recipe does not read columns of type {arrow}")
+
+
+def _texts(column: pd.Series) -> np.ndarray:
+    found = np.array(column, dtype=object)
+    found[pd.isna(found)] = None
+    return found
+
+
+def _dates(column: pd.Series) -> np.ndarray:
+    """float64 microseconds since 1970, NaN where null."""
+    null = column.isna().to_numpy()
+    found = np.full(len(column), np.nan)
+    if not null.all():
+        found[~null] = microseconds(column[~null]).to_numpy().astype("float64")
+    return found
+
+
+def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
+    seen = Seen(name, "number", values, whole=whole)
+    known = values[~np.isnan(values)]
+    if np.isinf(known).any():
+        ends = known[np.isfinite(known)]
+        low, high = (float(ends.min()), float(ends.max())) if len(ends) else (0.0, 0.0)
+        seen.steps = [{"clip": {"column": name, "low": low, "high": high}}]
+        seen.note = "infinities are held at the lowest and highest number"
+        return seen
+    is_whole = whole or bool((known == np.floor(known)).all())
+    unit = _epoch_unit(known) if is_whole and TIME_NAME.search(_lower(name)) else None
+    if unit is not None:
+        scale = EPOCH_UNITS["us"] / EPOCH_UNITS[unit]
+        return Seen(name, "date", values * scale, "int64", note=f"{unit} since 1970", unit=unit)
+    seen.whole = is_whole
+    if seen.whole and CODE_NAME.search(name) and len(known) and (whole or np.abs(known).max() < 2**53):
+        texts = np.array([None if np.isnan(value) else str(int(value)) for value in values], dtype=object)
+        return Seen(name, "category", texts, note="numbers taken for names, by the column's name", whole=True)
+    return seen
+
+
+def _lower(name: str) -> str:
+    """The name in lower case, its words apart: createdAt is created_at."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _epoch_unit(known: np.ndarray) -> str | None:
+    """In what unit the numbers are times of about 2001 to 2065, if in one."""
+    for unit, scale in EPOCH_UNITS.items():
+        if len(known) and known.min() >= scale and known.max() < 3 * scale:
+            return unit
+    return None
+
+
+def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
+    raw = column.astype("str") if csv else column.astype("object")
+    raw = pd.Series(raw.to_numpy(dtype=object), dtype=object)
+    null = raw.isna() | raw.isin(NULL_WORDS if csv else ("",))
+    words = tuple(word for word in NULL_WORDS if csv and bool((raw == word).any()))
+    known = raw[~null].astype("str")
+    if not len(known):
+        return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
+    weak = known.isin(WEAK_NULL_WORDS)
+    found = _of_values(name, known[~weak], csv, tuple(sorted(set(known[weak])))) if not weak.all() else None
+    if found is None:
+        return _of_categories(name, raw.where(~null, None), csv, words)
+    values = np.full(len(raw), np.nan)
+    values[known[~weak].index] = found.values
+    if found.kind == "number" and not found.dtype:
+        found = _of_numbers(name, values, bool((found.values == np.floor(found.values)).all()))
+        if found.kind == "category":  # a code: its text is what is written
+            return _of_categories(name, raw.where(~null, None), csv, words, found.note)
+    found.values = values
+    found.null_words = words + (tuple(sorted(set(known[weak]))) if csv else ())
+    return found
+
+
+def _of_values(name: str, known: pd.Series, csv: bool, weak: tuple[str, ...]) -> Seen | None:
+    """The column if all known fields are numbers or times; None if they are names."""
+    if bool(known.str.match(PLAIN_NUMBER).all()):
+        if bool(known.str.match(r"^[ \t]*0[0-9]+[ \t]*$").any()):
+            return None  # 007 is a name
+        numbers = known.astype("float64").to_numpy()
+        if csv:
+            return Seen(name, "number", numbers)
+        step = {"parse_number": {"column": name, **({"null_values": list(weak)} if weak else {})}}
+        return Seen(name, "number", numbers, "string", [step], note="numbers written as text")
+    stripped = known.str.strip()
+    if bool(stripped.str.match(ISO_8601).all()) and bool((stripped == known).all()) and (csv or not weak):
+        try:
+            return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime")
+        except DataError:
+            return None
+    return _parsed(name, known, () if csv else weak)
+
+
+def _parsed(name: str, known: pd.Series, weak: tuple[str, ...]) -> Seen | None:
+    """The column if `ParseNumber` reads all of its fields in one of the usual ways."""
+    distinct = pd.Series(known.unique(), dtype="str")
+    letters = set("".join(distinct.head(1000).str.replace(r"[0-9.,'()+\-\s]", "", regex=True)))
+    units = [unit for unit in UNITS if set(unit) <= letters and bool(distinct.str.contains(unit, regex=False).any())]
+    if not letters <= {letter for text in (*SIGNS, *units) for letter in text} | {"e", "E"}:
+        return None
+    if bool(distinct.str.match(r"^[^0-9]*0[0-9]").any()):
+        return None  # 030 1234 is no quantity
+    if not bool(distinct.str.match(r"^[^0-9]*([0-9]|[.,][0-9])").all()):
+        return None
+    for decimal, thousands in WAYS:
+        options: dict[str, Any] = {}
+        remove = [sign for sign in SIGNS if sign != thousands]
+        if units or len(remove) < len(SIGNS):
+            options["remove"] = [*units, *remove]
+        if decimal != ".":
+            options["decimal"] = decimal
+        if thousands != ",":
+            options["thousands"] = thousands
+        if weak:
+            options["null_values"] = list(weak)
+        try:
+            parsed = ParseNumber(name, **options)(distinct.to_frame(name))[name]
+        except DataError:
+            continue
+        if parsed.isna().any() or np.isinf(parsed).any():
+            continue
+        by_text = dict(zip(distinct, parsed, strict=True))
+        example = known.iloc[0]
+        note = f"{example!r} is {by_text[example]:.12g}"
+        numbers = known.map(by_text).to_numpy(dtype="float64")
+        return Seen(name, "number", numbers, "string", [{"parse_number": {"column": name, **options}}], note=note)
+    return None
+
+
+def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...], note: str = "") -> Seen:
+    """A column of names; spellings that differ in blanks or case alone are one category."""
+    seen = Seen(name, "category", _texts(raw), note=note, null_words=words)
+    distinct = raw.dropna().drop_duplicates().astype("str")
+    stripped = distinct.str.strip()
+    folded = stripped.str.lower()
+    options: dict[str, Any] = {}
+    if folded.nunique() < stripped.nunique():
+        options = {"case": "lower"}
+    elif bool((stripped != distinct).any()):
+        options = {"strip": True}
+    if options:
+        cleaned = (folded if "case" in options else stripped).replace("", None)
+        seen.values = _texts(raw.map(dict(zip(distinct, cleaned, strict=True))))
+        seen.dtype = "string"
+        seen.steps = [{"clean_text": {"column": name, **({} if options == {"strip": True} else options)}}]
+        seen.note = f"{len(distinct):,} spellings of {seen.num_values:,} values"
+    return seen

@@ -1,0 +1,448 @@
+"""A configuration of the recipe `table` for a table that nobody has described: roles, split, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.pipeline.init.columns import CODE_NAME, EPOCH_UNITS, TIME_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.pipeline.init.leaks import leak
+from gigabatch.pipeline.init.look import Table, look
+from gigabatch.pipeline.init.target import Labels, labels_of
+
+DEFAULT_NULLS = ("", "NA")
+DAY = 86_400 * EPOCH_UNITS["us"] / EPOCH_UNITS["s"]  # microseconds
+FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
+FEWEST_TIMES = 20
+NOT_WHEN = re.compile(r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid")
+WHOSE = re.compile(r"user|customer|client|patient|visitor|member|account|session|household|person|subject")
+RANDOM = "of the random split"
+MOST_TRIED_ROWS, SEEDS = 50_000, 20
+CHECKED = ("split", "class(es)", "multiclass needs two")  # what another seed may mend
+
+
+@dataclass
+class Draft:
+    """Hold a configuration with what is to be said of it.
+
+    Parameters
+    ----------
+    features
+        Settings of the recipe.
+    notes
+        By a role's or column's name: the comment beside it.
+    left_out
+        Why, by column.
+    leaks
+        Columns among `left_out` that tell the label.
+    ids
+        Columns among `left_out` with another value in each row.
+    remarks
+        Sentences for the head of the file.
+    """
+
+    features: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    leaks: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def categories(self) -> dict[str, str]:
+        """Type of each category."""
+        found = self.features.get("categorical", ())
+        return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, "string")
+
+    @property
+    def has_features(self) -> bool:
+        """Whether a column is one."""
+        return any(self.features.get(role) for role in ("categorical", "continuous", "lists"))
+
+    def told(self) -> str:
+        """One line that says what each column is taken for."""
+        roles = ("time", "categorical", "continuous", "lists")
+        named = {role: self.features[role] for role in roles if self.features.get(role)}
+        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items()]
+        if self.left_out:
+            texts.append("left out " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
+        return "; ".join(texts)
+
+
+def draft_config(pattern: str, target: str, task: str | None, most_rows: int) -> Draft:
+    """Look at a table and say how the recipe `table` is to read it.
+
+    Parameters
+    ----------
+    pattern
+        Path, folder, glob or URL.
+    target
+        Name of the column to predict.
+    task
+        `binary`, `multiclass`, `regression`, or None to see for itself.
+    most_rows
+        About how many rows are looked at.
+
+    Raises
+    ------
+    DataError
+        What `look` and `labels_of` refuse, no such target, no feature left, or too few rows to split.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.pipeline.init.draft import draft_config
+    >>> rows = [f"{place},{place % 7},{'yes' if place % 3 else 'no'}" for place in range(300)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "shop.csv")
+    ...     _ = path.write_text("\\n".join(["order_id,visits,sold", *rows]))
+    ...     made = draft_config(str(path), "sold", None, 1000)
+    >>> made.features["keys"], made.features["continuous"], made.features["targets"]
+    (['order_id'], ['visits'], {'sold': {'task': 'binary', 'positive': 'yes'}})
+    """
+    table = look(pattern, most_rows)
+    if target in table.left_out and "train_path" in table.paths:  # the test files of a competition hold no label
+        made = draft_config(table.paths["train_path"], target, task, most_rows)
+        made.remarks.append(f"The target is {table.left_out[target]}, so the train file alone is split.")
+        return made
+    if target not in table.sample:
+        raise _no_target(target, table)
+    labels = labels_of(target, table.sample[target], table.arrow.get(target), task)
+    made = draft_columns(table, {target: labels}, timed="path" in table.paths)
+    if not made.has_features:
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in made.left_out.items()) or "It is alone."
+        raise DataError(f"input {pattern!r}: no feature is left beside the target {target!r}. {reasons}")
+    separator = {"separator": table.separator} if table.separator != "," else {}
+    made.features = {**table.paths, **separator, **made.features}
+    if made.ids:
+        made.features["keys"] = made.ids[:1]
+        made.left_out[made.ids[0]] += "; carried to predictions as a key"
+    if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
+        try_splits(made)
+    return made
+
+
+def draft_columns(table: Table, labels: Mapping[str, Labels], *, timed: bool, more: bool = False) -> Draft:
+    """What the columns of a table are: the settings of the recipe but for its files.
+
+    Parameters
+    ----------
+    table
+        As `look` or `look_at` makes it, with the columns of the labels or without.
+    labels
+        By name of the label; none where no possible leak is looked for.
+    timed
+        Whether rows may be split by a column of times.
+    more
+        Whether there are other features than these columns, so that possible leaks need not be kept for want of any.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from gigabatch.pipeline.init.draft import draft_columns
+    >>> from gigabatch.pipeline.init.look import look_at
+    >>> rows = pa.table({"city": ["Oslo", "Bonn"], "price": [1.0, 2.0], "shop_id": [7, 8], "land": ["no", "no"]})
+    >>> made = draft_columns(look_at(rows, 1000), {}, timed=False)
+    >>> made.categories, made.features["continuous"], made.left_out
+    ({'city': 'string', 'shop_id': 'int64'}, ['price'], {'land': 'one value alone, no'})
+    """
+    made = Draft(left_out=dict(table.left_out))
+    columns = {
+        name: column_seen(name, table.sample[name], table.arrow.get(name))
+        for name in table.sample
+        if name not in labels
+    }
+    _head(made, table, labels)
+    kept = _kept(made, columns, labels, more)
+    _nulls(made, table, kept, labels)
+    _roles(made, table, kept, timed)
+    made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
+    return made
+
+
+def _no_target(target: str, table: Table) -> DataError:
+    if target in table.left_out:
+        return DataError(f"target {target!r}: cannot be used, {table.left_out[target]}.")
+    names = [str(name) for name in table.sample]
+    near = next((name for name in names if name.strip().lower() == target.strip().lower()), None)
+    hint = f" Did you mean {near!r}?" if near is not None else did_you_mean(target, names)
+    shown = ", ".join(map(repr, names[:30])) + (", ..." if len(names) > 30 else "")
+    return DataError(f"target {target!r}: no such column.{hint} Columns: {shown}.")
+
+
+def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
+    """How many rows were looked at, and the targets."""
+    made.features = {"null_values": None, "targets": {name: found.settings for name, found in labels.items()}}
+    nulls = max((found.nulls for found in labels.values()), default=0)
+    made.features["drop_null_targets"] = True if nulls else None
+    made.notes |= {name: found.note for name, found in labels.items()}
+    if nulls:
+        made.notes["drop_null_targets"] = f"{nulls:,} of the rows have no label"
+    seen = f"{len(table.sample):,}"
+    of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
+    made.remarks.append(f"Rows looked at: {seen} ({of}).")
+    for found in labels.values():
+        if found.settings["task"] != "multiclass":
+            continue
+        rare = pd.Series(found.values).dropna().value_counts()
+        if int(rare.iloc[-1]) < 30:
+            made.remarks.append(
+                f"{int((rare < 30).sum())} class(es) have fewer than 30 rows. A class of valid or test that train has "
+                "not stops the run: leave such rows out, or put the classes together."
+            )
+
+
+def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool) -> dict[str, Seen]:
+    """The columns that may be features or times; the others are left out and said."""
+    kept, leaks = {}, {}
+    for name, seen in columns.items():
+        if seen.kind == "other":
+            made.left_out[name] = seen.note
+        elif seen.kind == "list":
+            kept[name] = seen
+        elif seen.num_values == 0 or (seen.num_values == 1 and not seen.null.any()):
+            value = "" if seen.num_values == 0 else f", {_shown(pd.Series(seen.values).dropna().iloc[0])}"
+            made.left_out[name] = f"one value alone{value}"
+        elif reason := _id_reason(seen):
+            made.left_out[name] = reason
+            if not seen.null.any() and "each row" in reason:
+                made.ids.append(name)
+        elif any(_is_copy(seen, label) for label in labels.values()):
+            made.left_out[name] = "a copy of the target"
+        elif reason := next(filter(None, (_leak(seen, label) for label in labels.values())), ""):
+            leaks[name] = f"a possible leak: {reason}"
+        else:
+            kept[name] = seen
+    features = [name for name in kept if kept[name].kind in ("number", "category")]
+    if leaks and not features and not more and len(leaks) < 50:
+        made.remarks.append(f"Nothing else is left, so possible leaks are features: {', '.join(leaks)}.")
+        made.notes |= leaks
+        return {name: seen for name, seen in columns.items() if name in kept or name in leaks}
+    made.left_out |= leaks
+    made.leaks = list(leaks)
+    return kept
+
+
+def _is_copy(seen: Seen, label: Labels) -> bool:
+    known = ~np.isnan(label.values)
+    return bool((seen.values[known] == label.texts[known]).all())
+
+
+def _leak(seen: Seen, label: Labels) -> str:
+    known = ~np.isnan(label.values)
+    return leak(seen.values[known], label.values[known], label.settings["task"])
+
+
+def _id_reason(seen: Seen) -> str:
+    """Why a column says which row it is, and nothing of it; empty where it may say more."""
+    known = seen.values[~seen.null]
+    if len(known) < FEWEST_ROWS_OF_IDS or seen.kind == "date":
+        return ""
+    if seen.kind == "number":
+        span = float(known.max() - known.min()) + 1
+        if seen.whole and seen.num_values == len(known) and span < 2 * len(known):
+            return "another number in each row"
+        return ""
+    if seen.num_values == len(known):
+        return "another value in each row"
+    if seen.num_values > OWN_VALUE * len(known):
+        return f"{seen.num_values:,} values in {len(known):,} rows, ids or free text"
+    return ""
+
+
+def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels]) -> None:
+    """Words that stand for null; those that are labels too are left to the columns that have them."""
+    if table.arrow:
+        return
+    said = {str(text) for label in labels.values() for text in label.texts if text is not None}
+    words = dict.fromkeys(DEFAULT_NULLS)
+    for name, seen in list(kept.items()):
+        clash = [word for word in seen.null_words if word in said and word in WEAK_NULL_WORDS]
+        words |= dict.fromkeys(word for word in seen.null_words if word not in clash)
+        if clash and seen.kind == "number":
+            options = dict(seen.steps[0]["parse_number"]) if seen.steps else {"column": name}
+            seen.dtype, seen.steps = "string", [{"parse_number": {**options, "null_values": clash}}]
+        elif clash:
+            del kept[name]
+            made.left_out[name] = f"{clash[0]!r} stands for null here and is a label; write another word"
+    for target, label in labels.items():
+        found = np.array(table.sample[target], dtype=object)
+        words |= {str(word): None for word in pd.unique(found[np.isnan(label.values)])}
+    if set(words) != set(DEFAULT_NULLS):
+        made.features["null_values"] = list(words)
+
+
+def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool) -> None:
+    """Roles of the columns, the split, and the steps."""
+    steps: list[dict[str, Any]] = []
+    inputs: dict[str, str] = {}
+    categorical: dict[str, str] = {}
+    continuous: list[str] = []
+    lists: dict[str, Any] = {}
+    names = list(table.sample.columns)
+    time = _time(kept) if timed else None
+    for name, seen in kept.items():
+        known = len(seen.values) - int(seen.null.sum())
+        if seen.kind == "list":
+            lists[name] = {"elements": seen.elements}
+            continue
+        if seen.kind == "date":
+            more = _date_features(seen, time, names)
+            categorical |= more[0]
+            continuous += more[1]
+            steps += more[2]
+            made.notes |= dict.fromkeys((*more[0], *more[1]), f"made of {_shown(name)}")
+            if time is None or name != time.name:
+                inputs[name] = seen.dtype
+            continue
+        if seen.kind == "category":
+            categorical[name] = seen.categories
+        else:
+            continuous.append(name)
+        if seen.dtype:
+            inputs[name] = seen.dtype
+        steps += seen.steps
+        about = [f"{seen.num_values:,} values"] if seen.kind == "category" else [
+            f"{np.nanmin(seen.values):.6g} to {np.nanmax(seen.values):.6g}"]  # fmt: skip
+        if known < len(seen.values):
+            about.append(f"{1 - known / len(seen.values):.1%} null")
+        made.notes[name] = ", ".join([*about, *([seen.note] if seen.note else []),
+                                      *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
+    if time is not None:
+        made.features["time"] = time.name
+        span = f"{_day(time.values.min())} to {_day(time.values.max())}"
+        made.notes["time"] = f"{span}: the last tenth of the rows is test, the tenth before it valid"
+    else:
+        made.features["seed"] = 0
+        made.notes["seed"] = RANDOM
+        whose = [
+            name for name, seen in kept.items()
+            if seen.kind == "category" and WHOSE.search(name.lower()) and CODE_NAME.search(name)
+            and seen.num_values * 1.2 < len(seen.values)
+        ]  # fmt: skip
+        if whose and timed:
+            made.remarks.append(
+                f"Rows of one {_shown(whose[0])} may lie in train and in test. Set split_key: {_shown(whose[0])} to "
+                "measure on others than those that were learnt from."
+            )
+    plain = set(categorical.values()) <= {"string"}
+    made.features |= {
+        "categorical": list(categorical) if plain else categorical, "continuous": continuous, "lists": lists,
+        "inputs": inputs, "steps": steps,
+    }  # fmt: skip
+
+
+def _time(kept: Mapping[str, Seen]) -> Seen | None:
+    """The column of times to split by: full, with many moments, and by its name of when the row was."""
+    found = [
+        seen for name, seen in kept.items()
+        if seen.kind == "date" and not seen.null.any() and not NOT_WHEN.search(name.lower())
+        and seen.num_values >= FEWEST_TIMES
+    ]  # fmt: skip
+    return max(found, key=lambda seen: (bool(TIME_NAME.search(seen.name.lower())), seen.num_values), default=None)
+
+
+def _date_features(
+    seen: Seen, time: Seen | None, names: Collection[str]
+) -> tuple[dict[str, str], list[str], list[dict[str, Any]]]:
+    """Categories with their types, numbers and steps that are made of a column of dates.
+
+    Of the time that rows are split by, parts that come round alone. Of other dates formulas, which leave null what is
+    null, as `date_parts` does not: the place in the year as a point on a circle, the weekday, the hour and the days.
+    """
+    known = seen.values[~seen.null]
+    clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
+    is_time = time is not None and seen.name == time.name
+    season = ["month"] if is_time else ["year_sin", "year_cos"]
+    parts = [*(season if span > 730 else []), *(["weekday"] if span > 14 else []), *(["hour"] if clock else [])]
+    prefix = seen.name
+    while any(f"{prefix}_{part}" in names for part in (*parts, "days")):
+        prefix += "_"
+    if is_time:
+        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": seen.unit}
+        return {f"{prefix}_{part}": "string" for part in parts}, [], [{"date_parts": options}] if parts else []
+    column, day = _col(seen), _per_day(seen)
+    angle = f"{column} / {day} % 365.2425 * {math.tau / 365.2425!r}"
+    formulas = {
+        "year_sin": f"sin({angle})", "year_cos": f"cos({angle})",
+        "weekday": f"({column} // {day} + 3) % 7",  # 1 January 1970 was a Thursday, 3
+        "hour": f"{column} % {day} // {day // 24}",
+        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {_per_day(time)} - {column} / {day}",
+    }  # fmt: skip
+    chosen = [*parts, "days"]
+    steps = [{"expression": {"output": f"{prefix}_{part}", "expression": formulas[part]}} for part in chosen]
+    whole = [part for part in chosen if part in ("weekday", "hour")]
+    numbers = [f"{prefix}_{part}" for part in chosen if part not in whole]
+    return {f"{prefix}_{part}": "int64" for part in whole}, numbers, steps
+
+
+def _col(seen: Seen) -> str:
+    return f"col({json.dumps(seen.name, ensure_ascii=False, allow_nan=False)})"
+
+
+def _per_day(seen: Seen) -> int:
+    """A day in the unit of the column."""
+    return round(86_400 * EPOCH_UNITS[seen.unit] / EPOCH_UNITS["s"])
+
+
+def _day(moment: float) -> str:
+    return str(np.datetime64(int(moment), "us").astype("datetime64[D]"))
+
+
+def _shown(value: object) -> str:
+    """A value in a comment: one line, not long."""
+    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def try_splits(made: Draft) -> None:
+    """Take a split whose parts hold rows and labels: of the time, else of the first seed that has one.
+
+    Raises
+    ------
+    DataError
+        Where there is none, or the rows cannot be read by the features of the draft.
+    """
+    wrong = ""
+    if "time" in made.features:
+        wrong = _split_error(made)
+        if not wrong:
+            return
+        name = made.features.pop("time")
+        made.remarks.append(f"A split by the time {_shown(name)} is not possible ({wrong}), so it is random.")
+        dated = made.features.setdefault("inputs", {})
+        dated[name] = "datetime"
+        made.notes["seed"] = RANDOM
+    for seed in range(SEEDS):
+        made.features["seed"] = seed
+        wrong = _split_error(made)
+        if not wrong:
+            return
+    raise DataError(f"no random split of the rows can be trained on and measured: {wrong} Give more rows.")
+
+
+def _split_error(made: Draft) -> str:
+    """What is wrong with the splits of the configuration; empty if nothing is."""
+    try:
+        splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+    except DataError as error:
+        if not any(words in str(error) for words in CHECKED):
+            raise
+        return str(error)
+    binary = [
+        label for name, item in made.features["targets"].items() if item["task"] in ("binary", "multilabel")
+        for label in item.get("columns", [name])
+    ]  # fmt: skip
+    alone = [split for split, frame in splits.items() if any(frame[label].nunique() < 2 for label in binary)]
+    return f"the split {alone[0]!r} holds one label alone." if alone else ""

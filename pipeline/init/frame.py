@@ -1,0 +1,74 @@
+"""What the columns of a data frame in memory are: the rules of `gigabatch init`, where nobody says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.init.draft import Draft, draft_columns
+from gigabatch.pipeline.init.look import look_at
+from gigabatch.pipeline.init.target import labels_of
+
+MOST_ROWS = 300_000
+
+
+def draft_frame(
+    table: pa.Table,
+    *,
+    labels: Mapping[str, str | None] | None = None,
+    taken: Iterable[str] = (),
+    categorical: Sequence[str] | Mapping[str, str] = (),
+    continuous: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    timed: bool = False,
+) -> Draft:
+    """What the columns of a table are, as `draft_columns` says it but for those whose role is given.
+
+    Parameters
+    ----------
+    table
+        As `arrow_table` makes it.
+    labels
+        The task of each label, or None where it follows from the values; no labels where no leak is looked for.
+    taken
+        Columns that have another role.
+    categorical, continuous
+        Columns whose role is given; `categorical` may be a mapping to types.
+    drop
+        Columns to leave out.
+    timed
+        Whether rows may be split by a column of times.
+
+    Raises
+    ------
+    DataError
+        Where a column that is named is missing or has two roles, no feature is left, or `labels_of` refuses a label.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from gigabatch.pipeline.init.frame import draft_frame
+    >>> rows = pa.table({"city": ["Oslo", "Bonn"], "size": [1, 2], "land": ["no", "no"]})
+    >>> made = draft_frame(rows, categorical=["size"])
+    >>> made.categories, made.left_out
+    ({'city': 'string', 'size': 'int64'}, {'land': 'one value alone, no'})
+    """
+    labels, taken = labels or {}, list(taken)
+    named = [*categorical, *continuous, *drop, *taken, *labels]
+    if missing := [name for name in dict.fromkeys(named) if name not in table.column_names]:
+        raise DataError.missing_columns(missing, table.column_names, "fit")
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise DataError(f"fit: column(s) {', '.join(map(repr, twice))} have two roles. Name each once.")
+    seen = look_at(table.drop_columns([*categorical, *continuous, *drop, *taken]), MOST_ROWS)
+    found = {name: labels_of(name, seen.sample[name], seen.arrow[name], task) for name, task in labels.items()}
+    made = draft_columns(seen, found, timed=timed, more=bool(categorical or continuous))
+    types = made.categories
+    for name in categorical:
+        kind = categorical[name] if isinstance(categorical, Mapping) else None
+        types[name] = kind or ("int64" if pa.types.is_integer(table.schema.field(name).type) else "string")
+    made.features["categorical"] = types
+    made.features["continuous"] = [*made.features.get("continuous", ()), *continuous]
+    made.left_out = dict.fromkeys(drop, "drop") | made.left_out
+    return made

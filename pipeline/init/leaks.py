@@ -1,0 +1,96 @@
+"""Columns that tell the label all by themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+MOST_ROWS = 50_000
+NUM_BINS = 64
+FEWEST_ROWS = 100
+AUC, ACCURACY, R2 = 0.99, 0.99, 0.99
+
+
+def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
+    """Why a column may be a leak: what it alone tells of the label; nothing where it tells less.
+
+    Each value (numbers: each of 64 bins of about equal size, and null) is given the mean label that it has in the other
+    half of the rows, so that a value that stands in one row alone tells nothing.
+
+    Parameters
+    ----------
+    values
+        float64 numbers or text, (rows,); NaN or None where null.
+    label
+        (rows,): 0 and 1, numbers of classes, or the numbers to predict.
+    task
+        `binary`, `multiclass` or `regression`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.leaks import leak
+    >>> label = np.arange(1000) % 2
+    >>> leak(np.where(label == 1, "paid", "open"), label, "binary")
+    'it alone reaches an AUC of 1.000'
+    >>> leak(np.arange(1000) % 7.0, label, "binary")
+    ''
+    """
+    if len(label) < FEWEST_ROWS:
+        return ""
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(len(label))[:MOST_ROWS]
+    values, label = values[rows], label[rows]
+    if values.dtype.kind == "f":
+        known = values[np.isfinite(values)]
+        edges = np.unique(np.quantile(known, np.linspace(0, 1, NUM_BINS + 1)[1:-1])) if len(known) else np.empty(0)
+        codes = np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))
+    else:
+        codes = pd.factorize(values, use_na_sentinel=False)[0]
+    half = np.arange(len(label)) % 2 == 0
+    if task == "multiclass":
+        hits = [_guess(codes[half == fit], label[half == fit], codes[half != fit]) == label[half != fit]
+                for fit in (True, False)]  # fmt: skip
+        accuracy = float(np.mean(np.concatenate(hits)))
+        most = float(np.bincount(label.astype("int64")).max() / len(label))
+        return f"it alone tells {accuracy:.1%} of the classes" if accuracy > max(ACCURACY, 1 - (1 - most) / 20) else ""
+    score = np.empty(len(label))
+    for fit in (True, False):
+        score[half != fit] = _means(codes[half == fit], label[half == fit], codes[half != fit])
+    if task == "binary":
+        auc = _auc(score, label)
+        if values.dtype.kind == "f" and not np.isnan(values).any():
+            plain = _auc(values, label)
+            auc = max(auc, plain, 1 - plain)
+        return f"it alone reaches an AUC of {auc:.3f}" if auc > AUC else ""
+    spread = float(np.var(label))
+    r2 = 1 - float(np.mean((score - label) ** 2)) / spread if spread else 0.0
+    if values.dtype.kind == "f" and np.isfinite(values).all() and np.var(values):
+        r2 = max(r2, float(np.corrcoef(values, label)[0, 1]) ** 2)
+    return f"it alone explains {r2:.1%} of the target's variance" if r2 > R2 else ""
+
+
+def _means(codes: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The mean label of each wanted code; of one that was not seen the mean of all."""
+    size = int(max(codes.max(), wanted.max())) + 1
+    counts = np.bincount(codes, minlength=size)
+    sums = np.bincount(codes, weights=label, minlength=size)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), label.mean())
+    return means[wanted]
+
+
+def _guess(codes: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The most frequent class of each wanted code; of one that was not seen that of all."""
+    pairs = pd.DataFrame({"code": codes, "label": label}).value_counts().reset_index()
+    best = pairs.drop_duplicates("code").set_index("code")["label"]
+    return pd.Series(wanted).map(best).fillna(pd.Series(label).mode().iloc[0]).to_numpy()
+
+
+def _auc(score: np.ndarray, label: np.ndarray) -> float:
+    """Area under the ROC curve; ties count half."""
+    ranks = pd.Series(score).rank().to_numpy()
+    positive = label == 1
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    if not num_positive or not num_negative:
+        return 0.5
+    return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))

@@ -1,0 +1,263 @@
+"""A bounded look at the files of a table: which there are, how they are written, and a sample of their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, csv_fields, expand, file_columns
+from gigabatch.features.recipes.table.recipe import ROW
+
+SEPARATORS = (",", ";", "\t", "|")
+BLOCK_BYTES = 1 << 20
+MOST_CELLS = 30_000_000
+HEAD_CHARACTERS = 1 << 16
+SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "val", "dev"),
+    "test": ("test", "testing", "holdout"),
+}
+
+
+@dataclass
+class Table:
+    """Hold what was seen of a table.
+
+    Parameters
+    ----------
+    paths
+        The settings `path`, or `train_path` and `test_path` (and `valid_path`).
+    sample
+        Rows of all files. Columns of CSV files are text as it is written, those of Parquet files of Arrow's types.
+    arrow
+        Types of a Parquet file's columns; empty for CSV files.
+    separator
+        As the recipe takes it.
+    whole
+        Whether the sample is all rows.
+    rows
+        Number of all rows, where a Parquet file says so or all were read; else None.
+    left_out
+        By the name of a column that cannot be named in a configuration: why.
+    """
+
+    paths: dict[str, str]
+    sample: pd.DataFrame
+    arrow: dict[str, pa.DataType] = field(default_factory=dict)
+    separator: str = ","
+    whole: bool = True
+    rows: int | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def look(pattern: str, most_rows: int) -> Table:
+    """Read a sample of a table.
+
+    Parameters
+    ----------
+    pattern
+        Path, folder, glob or URL of CSV or Parquet files. Of two or three files whose names say train, valid and test
+        each is that split.
+    most_rows
+        About how many rows are read; of many files an even share each, of large files pieces all over it.
+
+    Returns
+    -------
+    Table
+        The sample, and how the files are read.
+
+    Raises
+    ------
+    DataError
+        No file, an empty or a broken one, or files of several kinds.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.pipeline.init.look import look
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "shop.csv").write_text("city; sold\\nBonn; yes\\n")
+    ...     table = look(f"{folder}/shop.csv", most_rows=100)
+    >>> table.separator, table.sample["sold"].tolist()
+    ('; ', ['yes'])
+    """
+    files = expand(pattern)
+    parquet = [path.endswith(PARQUET_ENDINGS) for path in files]
+    if any(parquet) != all(parquet):
+        raise DataError(f"input {pattern!r}: holds CSV and Parquet files. Name those of one kind, such as a glob.")
+    paths = _paths(pattern, files)
+    files = files if "path" in paths else list(paths.values())  # train first
+    separator = "," if parquet[0] else _separator(files[0])
+    names = {path: file_columns("pandas", path, separator) for path in files}
+    first = names[files[0]]
+    if not first:
+        raise DataError(f"input {files[0]}: it has no columns.")
+    left_out = _unusable(first)
+    for path in files[1:]:
+        for name in first:
+            if name not in names[path] and name not in left_out:
+                left_out[name] = f"not a column of {path}"
+        left_out |= {name: f"not a column of {files[0]}" for name in names[path] if name not in first}
+    kept = [name for name in first if name not in left_out]
+    share = max(min(most_rows, MOST_CELLS // len(first)) // len(files), 100)
+    parts: list[pd.DataFrame] = []
+    arrow: dict[str, pa.DataType] = {}
+    whole = True
+    rows: int | None = 0
+    of_file: int | None
+    for path in files:
+        if parquet[0]:
+            part, types, of_file = _parquet_sample(path, kept, share)
+            for name in kept:
+                if arrow.setdefault(name, types[name]) != types[name]:
+                    left_out[name] = f"{arrow[name]} in {files[0]}, {types[name]} in {path}"
+        else:
+            part, complete = _csv_sample(path, names[path], separator, share)
+            of_file = len(part) if complete else None
+        whole = whole and of_file == len(part)
+        rows = None if rows is None or of_file is None else rows + of_file
+        parts.append(part)
+    kept = [name for name in kept if name not in left_out]
+    sample = pd.concat([part[kept] for part in parts], ignore_index=True) if len(parts) > 1 else parts[0][kept]
+    if not len(sample):
+        raise DataError(f"input {pattern!r}: it has columns but no rows.")
+    return Table(paths, sample, arrow, separator, whole, rows, left_out)
+
+
+def look_at(table: pa.Table, most_rows: int) -> Table:
+    """A sample of a table in memory, as `look` takes it of a Parquet file: `most_rows` of its rows, evenly over it.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from gigabatch.pipeline.init.look import look_at
+    >>> found = look_at(pa.table({"x": range(10)}), most_rows=4)
+    >>> found.sample["x"].tolist(), found.whole, found.rows
+    ([0, 3, 6, 9], False, 10)
+    """
+    step = -(-len(table) // max(min(most_rows, MOST_CELLS // max(table.num_columns, 1)), 1))
+    part = table.take(np.arange(0, len(table), step)) if step > 1 else table
+    arrow = dict(zip(table.column_names, table.schema.types, strict=True))
+    left_out = _unusable(table.column_names)
+    sample = part.drop_columns(list(left_out)).to_pandas(types_mapper=pd.ArrowDtype)
+    return Table({}, sample, arrow, whole=step <= 1, rows=len(table), left_out=left_out)
+
+
+def _unusable(names: Sequence[str]) -> dict[str, str]:
+    """Columns that a configuration cannot name, and why."""
+    found = {}
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            found[name] = f"{names.count(name)} columns have this name; rename them"
+        elif name == ROW:
+            found[name] = "the recipe makes a column of this name; rename yours"
+        elif not name.strip():
+            found[name] = "it has no name"
+    return found
+
+
+def _paths(pattern: str, files: list[str]) -> dict[str, str]:
+    """The settings that name the files: splits apart where each of two or three files is one."""
+    if len(files) in (2, 3):
+        named: dict[str, str] = {}
+        for path in files:
+            words = re.split(r"[^a-z]+", Path(path).name.lower())
+            split = next((split for split, those in SPLIT_WORDS.items() if set(those) & set(words)), "train")
+            named.setdefault(split, path)
+        if len(named) == len(files) and {"train", "test"} <= set(named):
+            return {f"{split}_path": named[split] for split in SPLIT_WORDS if split in named}
+    return {"path": pattern}
+
+
+def _separator(path: str) -> str:
+    """What stands between the fields of a CSV file, by its first lines; a blank behind it if one always does."""
+    try:
+        with fsspec.open(path, "rt", compression="infer", encoding="utf-8", newline="") as file:
+            head = file.read(HEAD_CHARACTERS)
+    except UnicodeDecodeError as error:
+        raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
+    except UNREADABLE as error:
+        raise DataError(f"input {path}: cannot be read ({error}).") from error
+    lines = re.sub(r'"[^"]*"', '""', head).splitlines()
+    lines = [line for line in (lines[:-1] if len(head) == HEAD_CHARACTERS else lines)[:200] if line]
+    if not lines:
+        raise DataError(f"input {path}: the file is empty.")
+    counts = {sign: [line.count(sign) for line in lines] for sign in SEPARATORS}
+    # As many in every line as in the header; of several the most frequent.
+    steady = [sign for sign in SEPARATORS if counts[sign][0] and len(set(counts[sign])) == 1]
+    there = steady or [sign for sign in SEPARATORS if counts[sign][0]]
+    if not there:
+        return ","
+    sign = max(there, key=lambda sign: counts[sign][0])
+    text = "\n".join(lines)
+    return f"{sign} " if sign != "\t" and text.count(sign) == text.count(f"{sign} ") else sign
+
+
+def _csv_sample(path: str, names: list[str], separator: str, share: int) -> tuple[pd.DataFrame, bool]:
+    """About `share` rows of a CSV file as text, and whether those are all."""
+    module = load_engine("pandas")
+
+    def parse(source: Any, rows: int | None) -> pd.DataFrame:
+        frame = module.read_csv(
+            source, **csv_fields(separator), dtype="str", keep_default_na=False, na_values=[], nrows=rows
+        )
+        if type(frame.index).__name__ != "RangeIndex" or len(frame.columns) != len(names):
+            raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
+        return pd.DataFrame(frame).set_axis(names, axis=1)
+
+    try:
+        blocks = csv_blocks(path, BLOCK_BYTES)
+        if len(blocks) == 1:
+            frame = parse(path, share + 1)
+            return frame.head(share), len(frame) <= share
+        with open(path, "rb") as file:
+
+            def rows_of(block: Any) -> pd.DataFrame:
+                file.seek(block.start)
+                return parse(BytesIO(block.header + file.read((block.stop or 0) - block.start)), None)
+
+            first = rows_of(blocks[0])
+            wanted = min(max(share // max(len(first), 1), 1), len(blocks))
+            others = [rows_of(blocks[number * len(blocks) // wanted]) for number in range(1, wanted)]
+            return pd.concat([first, *others], ignore_index=True), wanted == len(blocks)
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+
+
+def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFrame, dict[str, pa.DataType], int]:
+    """About `share` rows of a Parquet file, of row groups all over it; its types, and how many rows it has."""
+    try:
+        with fsspec.open(path, "rb") as source:
+            file = pq.ParquetFile(source)
+            groups, num_rows = file.num_row_groups, file.metadata.num_rows
+            wanted = min(max(share * groups // max(num_rows, 1), 1), groups)
+            chosen = [number * groups // wanted for number in range(wanted)]
+            batches, left = [], share
+            for batch in file.iter_batches(min(share, 65_536), chosen, columns=names):
+                batches.append(batch[:left])
+                left -= len(batches[-1])
+                if left <= 0:
+                    break
+            types = {name: file.schema_arrow.field(name).type for name in names}
+            table = pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema(types))
+            return table.to_pandas(types_mapper=pd.ArrowDtype), types, num_rows
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error

@@ -1,0 +1,195 @@
+"""What the target is: its task, the label that counts as 1, and labels that are null."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.arrow_tables import is_text
+from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER
+
+POSITIVE = (
+    "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
+    "verdadero", "vero", "sim", "verdadeiro", "tak", "ano",
+)  # fmt: skip
+MOST_INTEGER_CLASSES = 10
+MOST_CLASSES = 1000
+ENDS = (" ", ".", "$", "€", "£", "%", " .", "$ ", "€ ", "£ ", "% ")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Hold what the target is.
+
+    Parameters
+    ----------
+    settings
+        Of the target in a configuration: task, positive, label_strip.
+    values
+        (rows,) of the sample: 0 and 1, numbers of classes or numbers; NaN where null.
+    texts
+        (rows,): the labels as text, None where null.
+    nulls
+        Number of nulls in the sample.
+    note
+        What is said of it.
+    """
+
+    settings: dict[str, Any]
+    values: np.ndarray
+    texts: np.ndarray
+    nulls: int
+    note: str
+
+
+def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str | None) -> Labels:
+    """What a target is.
+
+    Parameters
+    ----------
+    name
+        Of the column.
+    column
+        The sample of it, as `column_seen` takes it.
+    arrow
+        Its type in a Parquet file, or None.
+    task
+        `binary`, `multiclass` or `regression` where a user says so.
+
+    Raises
+    ------
+    DataError
+        No label, one label alone, labels that do not fit the task, or more classes than a model is made for.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.target import labels_of
+    >>> labels_of("sold", pd.Series(["yes", "no", ""]), None, None).settings
+    {'task': 'binary', 'positive': 'yes'}
+    """
+    texts = _texts(name, column, arrow)
+    null = pd.isna(texts)
+    known = pd.Series(texts[~null], dtype="object").astype("str")
+    if not len(known):
+        raise DataError(f"target {name!r}: it holds no label in {len(texts):,} rows. Name another column.")
+    counts = known.value_counts()
+    strip = _strip(name, known)
+    if strip:
+        known = known.str.strip(strip)
+        counts = known.value_counts()
+    if len(counts) == 1:
+        raise DataError(
+            f"target {name!r}: it holds one label alone, {counts.index[0]!r}, in {len(known):,} rows, so there is "
+            "nothing to learn. Name another column, or give rows of the other label too."
+        )
+    numeric = bool(known.str.match(PLAIN_NUMBER).all())
+    given, task = task is not None, task or _task(name, known, counts, numeric)
+    settings: dict[str, Any] = {"task": task}
+    values = np.full(len(texts), np.nan)
+    if task == "regression":
+        if not numeric:
+            example = known[~known.str.match(PLAIN_NUMBER)].iloc[0]
+            raise DataError(
+                f"target {name!r}: {example!r} is no number, as a regression needs. Targets are read before the steps: "
+                "write it as a number in the file, or set --task."
+            )
+        values[~null] = known.astype("float64")
+        note = f"{values[~null].min():g} to {values[~null].max():g}"
+    elif task == "binary":
+        if len(counts) > 2:
+            shown = ", ".join(map(repr, counts.index[:5]))
+            raise DataError(f"target {name!r}: a binary target has two labels, found {len(counts)}: {shown}.")
+        plain = set(counts.index) == {"0", "1"} and not strip
+        positive = "1" if plain else _positive(counts)
+        if not plain:
+            settings["positive"] = positive
+        values[~null] = known == positive
+        note = f"{float((known == positive).mean()):.1%} of the labels are {positive!r}"
+    else:
+        values[~null] = pd.factorize(known, sort=True)[0]
+        note = f"{len(counts)} classes; the rarest, {counts.index[-1]!r}, has {counts.iloc[-1]:,} rows"
+        if len(counts) > MOST_CLASSES and not given:
+            raise DataError(
+                f"target {name!r}: it has {len(counts):,} different labels in {len(known):,} rows, so it is more of an "
+                "id than a class. Name another column; for items to recommend see docs/recommenders.md."
+            )
+    if strip:
+        settings["label_strip"] = strip
+    stripped = np.full(len(texts), None, dtype=object)
+    stripped[~null] = known
+    return Labels(settings, values, stripped, int(null.sum()), note)
+
+
+def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarray:
+    """The labels as the recipe would read them as text."""
+    if arrow is None:
+        raw = np.array(column, dtype=object)
+        raw[np.isin(raw.astype("str"), NULL_WORDS)] = None
+        return raw
+    if pa.types.is_dictionary(arrow):
+        arrow = arrow.value_type
+        column = column.astype(pd.ArrowDtype(arrow))
+    if pa.types.is_boolean(arrow):
+        column = column.map({True: "True", False: "False"})
+    elif pa.types.is_null(arrow):
+        return np.full(len(column), None, dtype=object)
+    elif pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
+        floats = column.astype("float64").to_numpy(na_value=np.nan)
+        return np.array(
+            [None if np.isnan(v) else str(int(v)) if v == np.floor(v) and abs(v) < 2**53 else repr(float(v))
+             for v in floats], dtype=object)  # fmt: skip
+    elif pa.types.is_integer(arrow):
+        column = column.astype("str").where(column.notna(), None)
+    elif not is_text(arrow):
+        raise DataError(f"target {name!r}: a column of type {arrow} is no target. Name one of text or numbers.")
+    found = np.array(column.astype("object"), dtype=object)
+    found[pd.isna(found)] = None
+    return found
+
+
+def _strip(name: str, known: pd.Series) -> str:
+    """Characters without which fewer labels are left, or without which all labels are numbers."""
+    distinct = pd.Series(known.unique(), dtype="str")
+    if len(distinct) > MOST_CLASSES and bool(distinct.str.match(PLAIN_NUMBER).all()):
+        return ""
+    numbers = bool(distinct.str.match(PLAIN_NUMBER).all())
+    for ends in ENDS:
+        bare = distinct.str.strip(ends)
+        if not numbers and bool(bare.str.match(PLAIN_NUMBER).all()):
+            return ends
+        if bare.nunique() < len(distinct) and not numbers and bool((bare != "").all()):
+            return ends
+    folded = distinct.str.strip().str.lower()
+    if len(distinct) > 2 and folded.nunique() == 2:
+        shown = ", ".join(map(repr, distinct.head(6)))
+        raise DataError(
+            f"target {name!r}: two labels are written in {len(distinct)} ways ({shown}). "
+            "Targets are read before the steps: write each alike in the file."
+        )
+    return ""
+
+
+def _task(name: str, known: pd.Series, counts: pd.Series, numeric: bool) -> str:
+    if len(counts) == 2:
+        return "binary"
+    if not numeric:
+        return "multiclass"
+    whole = bool(known.str.match(r"^[+-]?[0-9]+$").all())
+    return "multiclass" if whole and len(counts) <= MOST_INTEGER_CLASSES else "regression"
+
+
+def _positive(counts: pd.Series) -> str:
+    """The greater of two numbers, the label that says yes, else the rarer one."""
+    if all(re.match(PLAIN_NUMBER, label) for label in counts.index):
+        return str(max(counts.index, key=float))
+    for label in counts.index:
+        if label.lower() in POSITIVE:
+            return str(label)
+    return str(counts.index[-1])

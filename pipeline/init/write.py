@@ -1,0 +1,153 @@
+"""The configuration as a YAML file that says why it is as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.config.config import parse_config
+from gigabatch.pipeline.init.draft import Draft, draft_config
+from gigabatch.pipeline.init.frame import MOST_ROWS
+
+PLAIN = re.compile(r"[^\W\d][\w-]*( [\w-]+)*")
+WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "none")
+
+
+def write_config(
+    pattern: str, target: str, out: Path | None = None, *, task: str | None = None, most_rows: int = MOST_ROWS,
+    force: bool = False,
+) -> tuple[Path, Draft]:  # fmt: skip
+    """Look at a table and write a configuration that trains on it as it is.
+
+    Parameters
+    ----------
+    pattern
+        CSV or Parquet files: a path, folder, glob or URL.
+    target
+        The column to predict.
+    out
+        The file to write; conf/NAME.yaml by default, by the name of the table.
+    task
+        `binary`, `multiclass` or `regression`, where it is not what the labels look like.
+    most_rows
+        About how many rows are looked at.
+    force
+        Whether a file that is there is replaced.
+
+    Returns
+    -------
+    (Path, Draft)
+        The file, and what it says.
+
+    Raises
+    ------
+    DataError
+        The file is there and not `force`, or what `draft_config` refuses.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.pipeline.init.write import write_config
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "shop.csv")
+    ...     _ = path.write_text("visits,sold\\n" + "\\n".join(f"{k % 7},{k % 3 % 2}" for k in range(300)))
+    ...     out, _ = write_config(str(path), "sold", Path(folder, "shop.yaml"))
+    ...     print("recipe: table" in out.read_text())
+    True
+    """
+    name = run_name(pattern)
+    out = Path("conf", f"{name}.yaml") if out is None else out
+    if out.exists() and not force:
+        raise DataError(f"{out}: the file is there already. Give another --out, or --force to replace it.")
+    made = draft_config(pattern, target, task, most_rows)
+    text = config_text(made, run_name(str(out)), pattern, out)
+    parse_config({"name": run_name(str(out)), "recipe": "table", "features": made.features}, f"config {out}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f".{out.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(out)
+    return out, made
+
+
+def run_name(path: str) -> str:
+    """A run's name out of a path.
+
+    >>> run_name("data/Shop visits (2024).csv.gz")
+    'Shop_visits_2024'
+    """
+    stem = re.sub(r"[*?\[\]]", "", path.rstrip("/")).rpartition("/")[2].partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_-")[:100] or "table"
+
+
+def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
+    """The YAML file: every setting with what was seen, and what is left out with why."""
+    lines = [f"# Written by gigabatch init {_comment(pattern)}. Correct what it guessed wrong (docs/init.md), then:"]
+    lines += [f"#   gigabatch train --config {_comment(str(out))}"]
+    lines += [f"# {_comment(remark)}" for remark in made.remarks]
+    if made.left_out:
+        lines.append("# Left out:")
+        lines += [f"# - {_comment(column)}: {_comment(why)}" for column, why in made.left_out.items()]
+    if made.leaks:
+        lines.append(
+            "# A possible leak is a feature again under categorical or continuous: where its value is known at the "
+            "time of prediction."
+        )
+    lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1", "", "features:"]
+    for key, value in made.features.items():
+        if key in ("categorical", "continuous"):
+            typed = (
+                {column: f"{scalar(column)}: {value[column]}" for column in value} if isinstance(value, dict) else {}
+            )
+            lines.append(f"  {key}:")
+            lines += [
+                _line(f"    {typed.get(column, f'- {scalar(column)}')}", made.notes.get(column)) for column in value
+            ]
+        elif key == "steps":
+            lines.append("  steps:")
+            for step in value:
+                lines += [f"    - {scalar(operator)}: {flow(options)}" for operator, options in step.items()]
+        elif isinstance(value, dict):
+            notes = made.notes if key == "targets" else {}
+            lines.append(f"  {key}:")
+            lines += [_line(f"    {scalar(named)}: {flow(item)}", notes.get(named)) for named, item in value.items()]
+        else:
+            lines.append(_line(f"  {key}: {flow(value)}", made.notes.get(key) if key in ROLES else None))
+    return "\n".join(lines) + "\n"
+
+
+ROLES = ("time", "seed", "drop_null_targets")
+
+
+def _line(text: str, note: str | None) -> str:
+    return f"{text}  # {_comment(note)}" if note else text
+
+
+def _comment(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def scalar(value: Any) -> str:
+    """A value as YAML that is read back as it is.
+
+    >>> scalar("hours-per-week"), scalar("no"), scalar("größe: m"), scalar(True), scalar(0.5)
+    ('hours-per-week', '"no"', '"größe: m"', 'true', '0.5')
+    """
+    if isinstance(value, str):
+        if PLAIN.fullmatch(value) and value.lower() not in WORDS and value.isprintable():
+            return value
+        return json.dumps(value, ensure_ascii=not value.isprintable(), allow_nan=False)
+    return json.dumps(value, allow_nan=False)
+
+
+def flow(value: Any) -> str:
+    """A value, a list or a mapping in one line of YAML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{scalar(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return scalar(value)

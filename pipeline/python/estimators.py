@@ -1,0 +1,313 @@
+"""Gigabatch's models with scikit-learn's interface: `fit(X, y)`, `predict`, `predict_proba`, in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, column_or_1d
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.reading.sources import cast
+from gigabatch.features.schema import Column, ListColumn, Schema, Target
+from gigabatch.features.workflow.steps import READING, parse_steps
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.models.kernels import using_kernels
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
+from gigabatch.pipeline.config.config import TrainSettings, model_choice
+from gigabatch.pipeline.display import silence
+from gigabatch.pipeline.machine import resolve_device
+from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
+from gigabatch.pipeline.stages.encode import pack
+from gigabatch.pipeline.training.train import model_inputs, new_model, train_model
+
+LABEL, WEIGHT = "__label__", "__weight__"
+FEWEST_VALID = 5  # rows; below, all rows are trained on, and the last epoch's weights are kept
+PARAMETERS = """
+
+    Parameters
+    ----------
+    model
+        Kind of the model, a name of the shelf (docs/models).
+    model_settings
+        Of that model, such as `{"layers": [64, 32]}`.
+    train
+        Settings of the training, as under `train` of a configuration: `{"epochs": 10, "lr_max": 0.01}`.
+    preprocess
+        Of `PreprocessorSettings`, such as `{"min_count": 2}`.
+    categorical, continuous
+        Columns of a frame whose role is given; the others are what `gigabatch init` takes them for (docs/init.md), but
+        that no possible leak is looked for. A matrix is all numbers.
+    validation_fraction
+        Share of the rows that choose the best epoch and are not trained on; with fewer than 5 such rows, all rows are
+        trained on and the last epoch is kept.
+    device
+        `cpu`, `cuda` or `auto`.
+    random_state
+        Seed of that split, of weights and of the order of rows: a whole number, a `RandomState`, or None for another
+        one each time.
+
+    Attributes
+    ----------
+    bundle_ : Bundle
+        Model and preprocessor, whose `save` writes what `gigabatch serve` reads.
+    curve_ : list of dict
+        The learning curve.
+"""
+
+
+class _Estimator(BaseEstimator):
+    """What classifier and regressor share."""
+
+    def __init__(
+        self,
+        model: str = "tabular",
+        model_settings: Mapping[str, Any] | None = None,
+        train: Mapping[str, Any] | None = None,
+        preprocess: Mapping[str, Any] | None = None,
+        categorical: Sequence[str] | Mapping[str, str] = (),
+        continuous: Sequence[str] = (),
+        validation_fraction: float = 0.1,
+        device: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.model, self.model_settings, self.train, self.preprocess = model, model_settings, train, preprocess
+        self.categorical, self.continuous = categorical, continuous
+        self.validation_fraction, self.device, self.random_state = validation_fraction, device, random_state
+
+    def _fit(self, X: Any, y: np.ndarray, target: Target, sample_weight: Any, strata: np.ndarray | None) -> None:
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction lies between 0 and 1, found {self.validation_fraction!r}.")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        rows = self._rows(X)
+        if len(rows) < 2:
+            raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of 2 is required.")
+        rows = rows.assign(**{LABEL: y})
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            if not weight.any():
+                raise ValueError("sample_weight: all weights are 0. Give at least one row a weight above 0.")
+            rows = rows.assign(**{WEIGHT: weight / weight.max()})
+        train_rows, valid_rows = self._split(len(rows), strata, seed)
+        made = self.workflow_.fit([rows.iloc[train_rows]]).transform
+        schema = self._schema(target, sample_weight is not None)
+        features = {
+            name: cast(
+                made(rows.iloc[places])[schema.table_columns].reset_index(drop=True),
+                schema.table_dtypes,
+                "fit",
+                nullable=set(schema.names("categorical")),
+            )
+            for name, places in (("train", train_rows), ("valid", valid_rows))
+        }
+        preprocessor = Preprocessor(schema, PreprocessorSettings(**(self.preprocess or {})))
+        preprocessor.fit([features["train"]])
+        settings = TrainSettings(**({"select": "last"} if valid_rows is train_rows else {}) | dict(self.train or {}))
+        choice = model_choice({"kind": self.model, **(self.model_settings or {})})
+        spec = ModelSpec(choice.kind, model_inputs(preprocessor), choice.settings)
+        loss = target_loss(schema, settings.losses, settings.label_smoothing)
+        device = resolve_device(self.device)
+        table, valid = pack(preprocessor, features["train"]), pack(preprocessor, features["valid"])
+        # Weights, dropout and order follow torch's generator, which is the caller's.
+        with torch.random.fork_rng(), using_kernels(settings.kernels), silence():
+            network = new_model(spec, table, seed, loss)
+            trained = train_model(network, table, valid, loss, settings, seed=seed, device=device, folder=None)
+        self.curve_ = trained.curve
+        served = [*schema.names("categorical", "continuous"), *(name for c in schema.lists for name in c.columns)]
+        info = {"name": type(self).__name__, "recipe": "table", "seed": seed, "loss": loss.description}
+        self.bundle_ = Bundle(preprocessor, trained.model.eval(), info, device, self.workflow_.serving(served))
+
+    def _rows(self, X: Any) -> pd.DataFrame:
+        """The rows with their index renumbered, and what their columns are: kinds and the workflow, not fitted."""
+        frame = read_frame(self, X, reset=True).reset_index(drop=True)
+        if has_names(X):
+            draft = draft_of(self, frame)
+            found = draft.features
+            self.categories_, self.numbers_ = draft.categories, tuple(found["continuous"])
+            self.lists_ = [ListColumn(name, **settings) for name, settings in found.get("lists", {}).items()]
+            types = draft.categories | dict.fromkeys(self.numbers_, "float32") | found.get("inputs", {})
+            types = {name: dtype for name, dtype in types.items() if name in frame}
+            lists = {name: dtype for column in self.lists_ for name, dtype in column.dtypes().items()}
+            steps = found.get("steps", ())
+        else:
+            self.categories_, self.numbers_, self.lists_ = {}, tuple(frame.columns), []
+            types, lists, steps = dict.fromkeys(frame.columns, "float32"), {}, ()
+        known = types | lists
+        self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), [LABEL, WEIGHT], known)
+        return cast(frame[list(known)], known, "fit", nullable=set(known))
+
+    def _schema(self, target: Target, weighted: bool) -> Schema:
+        columns = [Column(name, "categorical", dtype) for name, dtype in self.categories_.items()]
+        columns += [Column(name, "continuous", "float32") for name in self.numbers_]
+        columns += [Column(LABEL, "target", "int32" if target.task == "multiclass" else "float32")]
+        columns += [Column(WEIGHT, "weight", "float32")] if weighted else []
+        return Schema(tuple(columns), (target,), (), tuple(self.lists_))
+
+    def _split(self, num_rows: int, strata: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Places of the rows to train on and of those that choose the epoch; the same ones where rows are few."""
+        places = np.arange(num_rows)
+        wanted = round(num_rows * self.validation_fraction)
+        if wanted < FEWEST_VALID:
+            return places, places
+        if strata is not None:
+            counts = np.unique(strata, return_counts=True)[1]
+            if counts.min() < 2 or wanted < len(counts) or num_rows - wanted < len(counts):
+                strata = None
+        train, valid = train_test_split(places, test_size=wanted, random_state=seed, stratify=strata)
+        if strata is None and self._tells_classes:  # every class is to be learnt
+            return places, places
+        return np.sort(train), np.sort(valid)
+
+    _tells_classes = False
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """What the bundle predicts, [N, O] float64."""
+        check_is_fitted(self)
+        frame = read_frame(self, X, reset=False)
+        return self.bundle_.predict_raw(frame).to_numpy(dtype=np.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The bundle as the files that it is saved as, which any version that reads bundles can load."""
+        state = dict(super().__getstate__())
+        if "bundle_" in state:
+            with tempfile.TemporaryDirectory() as folder:
+                self.bundle_.save(Path(folder))
+                files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+                state["bundle_"] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+            state.pop("workflow_")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if "bundle_" in state:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, content in state["bundle_"].items():
+                    path = Path(folder) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+                state["bundle_"] = load_bundle(folder, resolve_device(state["device"]))
+            state["workflow_"] = state["bundle_"].workflow
+        super().__setstate__(state)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+
+class GigabatchClassifier(ClassifierMixin, _Estimator):
+    __doc__ = (
+        """Learn classes: a neural network on numbers, categories, dates and lists, with scikit-learn's interface."""
+        + PARAMETERS
+        + """    classes_ : ndarray
+        The labels, ascending.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import GigabatchClassifier
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": [k % 7 for k in range(100)]})
+    >>> sold = ["yes", "no"] * 50
+    >>> model = GigabatchClassifier(random_state=0).fit(rows, sold)
+    >>> model.predict(rows.head(2)).tolist(), model.predict_proba(rows).shape, model.score(rows, sold) > 0.9
+    (['yes', 'no'], (100, 2), True)
+    """
+    )
+
+    _tells_classes = True
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GigabatchClassifier:
+        """Learn the classes `y` [N] of the rows `X`: a frame, an Arrow table or a matrix [N, F] of numbers.
+
+        Raises
+        ------
+        ValueError
+            Where `y` holds one class alone or no classes, X is empty or holds what is no feature, or a weight is
+            negative.
+        """
+        y = _labels(self, X, y)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        num = len(self.classes_)
+        if num < 2:
+            (alone,) = self.classes_.tolist()
+            raise ValueError(f"{type(self).__name__}: y holds one class alone, {alone!r}; there is nothing to learn.")
+        if num == 2:
+            target = Target(LABEL, "binary")
+        else:
+            target = Target(LABEL, "multiclass", num, tuple(str(code) for code in range(num)))
+        self._fit(X, codes, target, sample_weight, codes)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class, [N, C] float64 in the order of `classes_`."""
+        found = self._outputs(X)
+        return np.hstack([1 - found, found]) if found.shape[1] == 1 else found / found.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row, [N]."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
+
+
+class GigabatchRegressor(RegressorMixin, _Estimator):
+    __doc__ = (
+        """Learn a number: a neural network on numbers, categories, dates and lists, with scikit-learn's interface."""
+        + PARAMETERS
+        + """
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import GigabatchRegressor
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 100, "size": [k % 50 for k in range(200)]})
+    >>> price = rows["size"] * 2.0 + (rows["city"] == "Oslo") * 50
+    >>> GigabatchRegressor(random_state=0).fit(rows, price).score(rows, price) > 0.9
+    True
+    """
+    )
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GigabatchRegressor:
+        """Learn the numbers `y` [N] of the rows `X`: a frame, an Arrow table or a matrix [N, F] of numbers.
+
+        Raises
+        ------
+        ValueError
+            Where `y` is not finite, X is empty or holds what is no feature, or a weight is negative.
+        """
+        y = np.asarray(_labels(self, X, y), dtype=np.float64)
+        self._fit(X, y, Target(LABEL, "regression"), sample_weight, None)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The number of each row, [N] float64."""
+        return self._outputs(X)[:, 0]
+
+
+def _labels(estimator: Any, X: Any, y: Any) -> np.ndarray:
+    """One label a row, none of them missing."""
+    name = type(estimator).__name__
+    if y is None:
+        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+    found = column_or_1d(y, warn=True)
+    if len(found) != _num_samples(X):
+        raise ValueError(
+            f"Found input variables with inconsistent numbers of samples: X has {_num_samples(X)}, y {len(found)}."
+        )
+    if not len(found):
+        raise ValueError(f"Found array with 0 sample(s), and {name} requires a minimum of 2.")
+    numbers = found.dtype.kind in "fc"
+    if pd.isna(found).any() or (numbers and not np.isfinite(found).all()):
+        raise ValueError(f"Input y of {name} contains NaN, infinity or a null. Leave out rows without a label.")
+    return found

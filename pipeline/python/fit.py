@@ -1,0 +1,206 @@
+"""`fit`: from a data frame in memory to an evaluated run."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.arrow_tables import arrow_table, is_text
+from gigabatch.pipeline.config.config import ConfigError, load_config
+from gigabatch.pipeline.display import note
+from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
+from gigabatch.pipeline.init.frame import draft_frame
+from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
+from gigabatch.pipeline.training.callbacks import Callback
+
+log = logging.getLogger(__name__)
+FRAMES, ROWS = "frames", "rows.parquet"
+BLOCK_ROWS = 1 << 16
+OWN = ("path", "train_path", "valid_path", "test_path", "targets", "separator", "column_names")
+SPLIT = ("time", "group", "split", "split_key", "seed")
+
+
+def fit(
+    frame: Any,
+    *overrides: str | Mapping[str, Any],
+    target: str | Mapping[str, Mapping[str, Any]],
+    categorical: Sequence[str] | Mapping[str, str] = (),
+    continuous: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    name: str = "frame",
+    callbacks: Sequence[Callback] = (),
+    **features: Any,
+) -> Run:
+    """Train and evaluate a model on a data frame: split, encoded, trained and reported as by a configuration.
+
+    The frame is written to `artifacts/frames/` by its content, so that a second call with the same rows reuses every
+    stage whose settings are the same.
+
+    Parameters
+    ----------
+    frame
+        Of pandas, Polars or cuDF, or an Arrow table.
+    overrides
+        Of the configuration: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2, "artifacts": "/tmp/a"}`.
+    target
+        Name of the label, whose task follows from its values (`labels_of`); or targets with their settings, such as
+        `{"stars": {"task": "multiclass"}}`.
+    categorical, continuous
+        Columns whose role is given; the others are what `gigabatch init` takes them for (`draft_columns`).
+    drop
+        Columns to leave out.
+    name
+        Of the run: `runs/<name>/`.
+    callbacks
+        As of `Pipeline`.
+    features
+        Further settings of the recipe `table`: weight, group, time, keys, split, split_key, entities, ...
+
+    Returns
+    -------
+    Run
+        The evaluated run, whose `predict` takes rows like those of `frame`, without the target.
+
+    Raises
+    ------
+    DataError
+        Where the frame has no rows, a column is missing or has two roles, no feature is left, there is only one label,
+        or no split of the rows can be trained on and measured.
+    ConfigError
+        For a setting that does not exist.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import fit
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": [k % 7 for k in range(100)]})
+    >>> rows["sold"] = ["yes", "no", "no", "yes", "no"] * 20
+    >>> run = fit(rows, {"train.epochs": 4}, target="sold")
+    >>> run.summary["rows"], run.predict(rows.head(2)).columns.tolist()
+    (100, ['sold'])
+    >>> fit(rows, {"train.epochs": 4}, target="sold").skipped
+    ('features', 'encode', 'train', 'evaluate')
+    """
+    table = arrow_table(frame, "fit")
+    if not len(table):
+        raise DataError("fit: the frame has no rows.")
+    if own := [key for key in OWN if key in features]:
+        raise ConfigError(f"fit: {own[0]} is not to be set, it follows from the frame and `target`. Leave it out.")
+    for role, given in (("categorical", categorical), ("continuous", continuous), ("drop", drop)):
+        if isinstance(given, str):
+            raise ConfigError(f"fit: {role} is a list of columns, found {given!r}. Write [{given!r}].")
+    settings = (
+        target.values() if isinstance(target, Mapping) else [None if isinstance(target, str) else "of another type"]
+    )
+    if not all(item is None or isinstance(item, Mapping) for item in settings):
+        raise ConfigError(
+            f"fit: target is a column's name, or targets with their settings, such as "
+            f'{{"stars": {{"task": "multiclass"}}}}; found {target!r}.'
+        )
+    targets = {target: None} if isinstance(target, str) else dict(target)
+    labels = {label: item for key, item in targets.items() for label in (item or {}).get("columns", [key])}
+    if missing := [label for label in labels if label not in table.column_names]:
+        raise DataError.missing_columns(missing, table.column_names, "fit: target")
+    taken = _named(features, table.column_names)
+    timed = not any(setting in features for setting in SPLIT)
+    made = draft_frame(
+        table, labels={label: _task(item) for label, item in labels.items()}, taken=taken, categorical=categorical,
+        continuous=continuous, drop=drop, timed=timed,
+    )  # fmt: skip
+    if not made.has_features and not features.get("lists"):
+        raise DataError(f"fit: no column is left to learn from: {made.told()}.")
+    found = made.features
+    inferred = found.pop("targets")
+    found |= {
+        "path": ROWS, "steps": [*found.get("steps", []), *features.pop("steps", [])],
+        "inputs": found.get("inputs", {}) | dict(features.pop("inputs", {})),
+        "lists": found.get("lists", {}) | dict(features.pop("lists", {})),
+        "targets": {key: item or inferred[key] for key, item in targets.items()}, **features,
+    }  # fmt: skip
+    config = {"name": name, "recipe": "table", "features": found}
+    checked = load_config(config, overrides)
+    rows = _stored(table, ArtifactStore(checked.artifacts, checked.name))
+    if timed and len(table) <= MOST_TRIED_ROWS:
+        found["path"] = str(rows.path / ROWS)
+        try_splits(made)
+    remarks = "".join(f" {remark}" for remark in made.remarks)
+    note(f"fit: {made.told()}; target {found['targets']}.{remarks}")
+    if made.leaks:
+        log.warning(
+            "fit: left out %s, as predictions may not have what tells the target. Where a value is known when you "
+            "predict, keep its column by a role: %s.",
+            ", ".join(f"{column} ({made.left_out[column]})" for column in made.leaks),
+            ", ".join(_role(column, table.schema.field(column).type) for column in made.leaks),
+        )
+    return Pipeline.from_config(
+        config, *overrides, {"features.path": str(rows.path / ROWS)}, callbacks=callbacks
+    ).train()
+
+
+def _task(settings: Mapping[str, Any] | None) -> str | None:
+    """The task of a label, if its target has settings."""
+    task = (settings or {}).get("task")
+    return "binary" if task == "multilabel" else task if task in ("binary", "multiclass", "regression") else None
+
+
+def _role(name: str, kind: pa.DataType) -> str:
+    """The argument that keeps a column of this type."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return f"time={name!r}"
+    return f"categorical=[{name!r}]" if is_text(kind) or pa.types.is_boolean(kind) else f"continuous=[{name!r}]"
+
+
+def _named(features: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """Columns that settings of the recipe give a role other than a feature's."""
+    named = [features.get(role) for role in ("weight", "group", "time")]
+    named += [*features.get("keys", ()), *features.get("inputs", {}), *features.get("lists", {})]
+    named += [item.get("weights") for item in features.get("lists", {}).values() if isinstance(item, Mapping)]
+    found = list(dict.fromkeys(item for item in named if item))
+    if missing := [item for item in found if item not in columns]:
+        raise DataError.missing_columns(missing, columns, "fit")
+    return found
+
+
+def _stored(table: pa.Table, store: ArtifactStore) -> Artifact:
+    """The rows as one Parquet file, in a folder that is named by what they are."""
+
+    def write(folder: Path) -> dict[str, Any]:
+        started = time.perf_counter()
+        pq.write_table(table, folder / ROWS, compression="zstd", compression_level=1)
+        return {"rows": len(table), "seconds": time.perf_counter() - started}
+
+    return store.build(FRAMES, _content_key(table), write)
+
+
+class _Digest(io.RawIOBase):
+    """Takes bytes as a file does, and keeps no more than their hash."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.blake2b(digest_size=16)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return memoryview(data).nbytes
+
+
+def _content_key(table: pa.Table) -> str:
+    """A hash of names, types and values, in blocks, so that no copy of the table is made."""
+    digest = _Digest()
+    with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), table.schema) as stream:
+        for batch in table.to_batches(max_chunksize=BLOCK_ROWS):
+            stream.write_batch(batch)
+    return digest.hash.hexdigest()

@@ -1,0 +1,232 @@
+"""`Workflow` and `Preprocessor` with scikit-learn's interface, for its pipelines and column transformers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import cast
+from gigabatch.features.schema import Column, Schema
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.pipeline.arrow_tables import arrow_table
+from gigabatch.pipeline.init.draft import Draft
+from gigabatch.pipeline.init.frame import draft_frame
+
+log = logging.getLogger(__name__)
+
+
+def has_names(X: Any) -> bool:
+    """Whether the rows are a frame whose columns are named by text; one whose columns are numbered is a matrix."""
+    if isinstance(X, pd.DataFrame):
+        return any(isinstance(name, str) for name in X.columns)
+    return hasattr(X, "columns") or hasattr(X, "column_names") or hasattr(X, "__arrow_c_stream__")
+
+
+def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
+    """Rows as a frame of pandas, checked against those of the fit, as scikit-learn's estimators do.
+
+    A matrix becomes columns x0, x1, ..., whose NaN is null; of a frame the columns are those of the fit, in its order.
+    """
+    if has_names(X):
+        validate_data(estimator, X, skip_check_array=True, reset=reset)
+        table = arrow_table(X, type(estimator).__name__)
+        if not len(table):
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        frame = exact_frame_of(table)
+        return frame.set_axis(X.index) if isinstance(X, pd.DataFrame) else frame
+    values = validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
+    return pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])])
+
+
+def draft_of(estimator: Any, frame: pd.DataFrame) -> Draft:
+    """What the columns of a frame are where `categorical` and `continuous` of the estimator do not say it."""
+    kind = type(estimator).__name__
+    draft = draft_frame(arrow_table(frame, kind), categorical=estimator.categorical, continuous=estimator.continuous)
+    if not draft.has_features:
+        raise DataError(f"{kind}: no column is left to learn from: {draft.told()}.")
+    log.info("%s: %s", kind, draft.told())
+    if draft.left_out:
+        reasons = ", ".join(f"{name} ({why})" for name, why in draft.left_out.items())
+        log.warning("%s: left out %s. To keep a column name it under categorical or continuous.", kind, reasons)
+    return draft
+
+
+class _FrameTransformer(TransformerMixin, BaseEstimator):
+    """Base of the two: frames in, frames of pandas out."""
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns that `transform` gives, [F] of dtype object."""
+        check_is_fitted(self)
+        _check_feature_names_in(self, input_features, generate_names=False)
+        return np.asarray(self.columns_out_, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        tags.transformer_tags.preserves_dtype = []  # types follow from what columns are
+        return tags
+
+
+class PreprocessorTransformer(_FrameTransformer):
+    """Encode columns as `Preprocessor` does: ids of categories, filled and scaled floats, flags of nulls.
+
+    Parameters
+    ----------
+    categorical, continuous
+        Columns of these kinds; those that neither names are what `gigabatch init` takes them for (docs/init.md), where
+        dates, lists and text that steps make numbers of are refused.
+    settings
+        Of `PreprocessorSettings`, such as `{"min_count": 2}`.
+
+    Attributes
+    ----------
+    preprocessor_ : Preprocessor
+        The fitted one.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import PreprocessorTransformer
+    >>> train = pd.DataFrame({"city": ["Oslo", "Oslo", "Bonn"], "price": [1.0, 2.0, 3.0]})
+    >>> encoder = PreprocessorTransformer().fit(train)
+    >>> encoder.transform(pd.DataFrame({"city": ["Bonn", None], "price": [2.0, None]}))
+       city  price  price_na
+    0     4    0.0       0.0
+    1     1    0.0       0.0
+    >>> encoder.get_feature_names_out().tolist()
+    ['city', 'price', 'price_na']
+    """
+
+    def __init__(
+        self,
+        categorical: Sequence[str] | Mapping[str, str] = (),
+        continuous: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.categorical, self.continuous, self.settings = categorical, continuous, settings
+
+    def fit(self, X: Any, y: Any = None) -> PreprocessorTransformer:
+        """Learn vocabularies, fills and scales; `y` is not used.
+
+        Raises
+        ------
+        DataError
+            Where a column has a type of neither kind.
+        """
+        frame = read_frame(self, X, reset=True)
+        if has_names(X):
+            draft = draft_of(self, frame)
+            categories, numbers = draft.categories, tuple(draft.features["continuous"])
+            inputs = [name for name in draft.features.get("inputs", ()) if name not in categories]
+            if strange := [*inputs, *draft.features.get("lists", ())]:
+                raise DataError(
+                    f"PreprocessorTransformer: column {strange[0]!r} holds dates, lists or numbers written as text, "
+                    "which it does not encode. Leave it out, or make numbers of it by a WorkflowTransformer before."
+                )
+        else:
+            categories, numbers = {}, tuple(frame.columns)
+        columns = [Column(name, "categorical", dtype) for name, dtype in categories.items()]
+        columns += [Column(name, "continuous", "float32") for name in numbers]
+        schema = Schema(tuple(columns), ())
+        self.preprocessor_ = Preprocessor(schema, PreprocessorSettings(**(self.settings or {})))
+        self.preprocessor_.fit([self._typed(frame)])
+        self.columns_out_ = list(self.preprocessor_.transform(self._typed(frame.head(1)), targets=False).columns)
+        return self
+
+    def transform(self, X: Any) -> pd.DataFrame:
+        """Rows encoded: int32 ids, float32 continuous and `_na` columns, on the frame's index."""
+        check_is_fitted(self)
+        return self.preprocessor_.transform(self._typed(read_frame(self, X, reset=False)), targets=False)
+
+    def _typed(self, frame: pd.DataFrame) -> pd.DataFrame:
+        schema = self.preprocessor_.schema
+        return cast(frame[schema.names()], schema.dtypes(), type(self).__name__, nullable=schema.names("categorical"))
+
+
+class WorkflowTransformer(_FrameTransformer):
+    """Apply the operators of a `Workflow`.
+
+    Parameters
+    ----------
+    steps
+        As `Workflow.from_steps` takes them.
+    outputs
+        Columns that `transform` gives; None: every one that is there after the steps.
+    label
+        What steps call `y`, where they read it.
+
+    Attributes
+    ----------
+    workflow_ : Workflow
+        The fitted one.
+
+    Notes
+    -----
+    `fit_transform` gives the rows of the fit what `Workflow.fit_transform` gives them: an encoding of the label leaves
+    a row's own label out, so it is not `fit(X, y).transform(X)`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import WorkflowTransformer
+    >>> train = pd.DataFrame({"price": [0.0, 2.0, 4.0]})
+    >>> steps = WorkflowTransformer([{"min_max": {"column": "price", "output": "share"}}], outputs=["share"])
+    >>> steps.fit(train).transform(pd.DataFrame({"price": [1.0]}))
+       share
+    0   0.25
+    """
+
+    def __init__(
+        self, steps: Sequence[Mapping[str, Any]] = (), outputs: Sequence[str] | None = None, label: str = "y"
+    ) -> None:
+        self.steps, self.outputs, self.label = steps, outputs, label
+
+    def fit(self, X: Any, y: Any = None) -> WorkflowTransformer:
+        """Learn what the steps need.
+
+        Raises
+        ------
+        DataError
+            Where a step is misspelt or a column is missing; the message names the step.
+        """
+        self._fit(X, y)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> pd.DataFrame:
+        """`fit`, and the same rows as the fit sees them."""
+        fitted, frame = self._fit(X, y)
+        made = fitted.transform_train(frame, whole_groups=True)
+        return made[self.columns_out_].set_axis(frame.index)
+
+    def _fit(self, X: Any, y: Any) -> tuple[Workflow, pd.DataFrame]:
+        frame = read_frame(self, X, reset=True)
+        reads_label = y is not None and self.label not in frame.columns
+        if reads_label:
+            frame = frame.assign(**{self.label: np.asarray(y)})
+        fitted = Workflow.from_steps([dict(step) for step in self.steps], labels=[self.label] * reads_label)
+        if changing := [step for step in fitted.steps if step.changes_rows]:
+            raise DataError(
+                f"WorkflowTransformer: {type(changing[0]).__name__} changes the rows, and y would not follow. Do it "
+                "before."
+            )
+        fitted.fit([frame])
+        made = fitted.transform_train(frame.head(1), whole_groups=True)
+        wanted = [name for name in made.columns if name != self.label] if self.outputs is None else list(self.outputs)
+        self.workflow_ = fitted.serving(wanted)
+        self.columns_out_ = wanted
+        return fitted, frame
+
+    def transform(self, X: Any) -> pd.DataFrame:
+        """Rows after the steps, without the label, on the frame's index."""
+        check_is_fitted(self)
+        return self.workflow_.transform(read_frame(self, X, reset=False))

@@ -1,0 +1,96 @@
+"""ParseNumber against literal values and numbers that Python formatted."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.numbers.parse_number import ParseNumber
+from tests.examples import examples
+from tests.features.row_wise import assert_row_wise
+
+
+def parsed(values, **options):
+    frame = pd.DataFrame({"x": pd.Series(values, dtype="str", index=np.arange(len(values)) * 3 + 1)})
+    return assert_row_wise(ParseNumber("x", **options), frame)["x"].tolist()
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(st.lists(st.none() | st.integers(-(10**12), 10**12), min_size=1, max_size=6), st.booleans())
+def test_numbers_that_python_formats_are_read_back(cents, european):
+    numbers = [None if value is None else value / 100 for value in cents]
+    texts = [None if value is None else f"${value:,.2f}" for value in numbers]
+    options = {}
+    if european:
+        swap = str.maketrans(",.", ".,")
+        texts = [None if text is None else text.translate(swap) for text in texts]
+        options = {"decimal": ",", "thousands": "."}
+    assert [None if np.isnan(value) else value for value in parsed(texts, **options)] == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("$27.62", {}, 27.62),
+        (" 1,234,567 ", {}, 1234567.0),
+        ("(1,234.50)", {}, -1234.5),
+        ("-$5", {}, -5.0),
+        ("$-5", {}, -5.0),
+        ("12 %", {}, 12.0),
+        ("3 km", {"remove": ["km"]}, 3.0),
+        ("1'234.5", {"thousands": "'"}, 1234.5),
+        ("1 234,5", {"thousands": " ", "decimal": ",", "remove": ["€"]}, 1234.5),
+        ("1,5", {"decimal": ",", "thousands": None}, 1.5),
+        ("1e3", {}, 1000.0),
+        (".5", {}, 0.5),
+    ],
+)
+def test_texts_and_their_numbers(text, options, expected):
+    assert parsed([text], **options) == [expected]
+
+
+def test_words_for_null_and_empty_text_are_null():
+    assert np.isnan(parsed(["ask", "", None, "$"], null_values=["ask"])).all()
+
+
+def test_numbers_are_taken_as_they_are():
+    assert ParseNumber("x")(pd.DataFrame({"x": [1, 2]}))["x"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("1,5", {}, "'x' holds '1,5', where ',' stands before no group of three digits"),
+        ("12,34,567", {}, "stands before no group"),
+        ("1,2345", {}, "stands before no group"),
+        ("1.5,000", {}, "stands before no group"),
+        ("1.5", {"decimal": ",", "thousands": None, "remove": []}, "'1.5', whose point is not the decimal sign ','"),
+        ("many", {}, "'x' .*'many' is not written as a number"),
+        ("1 2", {"remove": []}, "is not written as a number"),
+        ("٣", {}, "is not written as a number"),
+    ],
+)
+def test_texts_that_are_no_numbers_are_refused_by_the_columns_name(text, options, message):
+    with pytest.raises(DataError, match=message):
+        parsed(["1", None, text], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decimal": ","}, "decimal and thousands are both ','"),
+        ({"decimal": "point"}, "decimal is one character"),
+        ({"decimal": "1"}, "decimal is one character"),
+        ({"thousands": ""}, "thousands is one character"),
+        ({"remove": "$"}, "remove is a list of texts"),
+        ({"remove": [""]}, "remove is a list of texts"),
+        ({"remove": ["-"]}, "remove holds '-', which is part of numbers"),
+        ({"remove": [","]}, "remove holds ',', which is part of numbers"),
+        ({"null_values": "ask"}, "null_values is a list of texts"),
+    ],
+)
+def test_settings_that_are_refused(options, message):
+    with pytest.raises(DataError, match=message):
+        ParseNumber("x", **options)

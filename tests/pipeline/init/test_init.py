@@ -1,0 +1,307 @@
+"""`gigabatch init`: what it makes of tables of many kinds, and that its configurations load and train."""
+
+import datetime
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.leaks import leak
+from gigabatch.pipeline.init.look import look
+from gigabatch.pipeline.init.write import flow, run_name, scalar, write_config
+from gigabatch.pipeline.stages.stages import Pipeline
+
+ADULT = Path(__file__).parents[4] / "shared/data/adult"
+FAST = {"train.epochs": 1, "train.batch_size": 64, "train.lr_max": 0.01, "model.layers": [8], "device": "cpu"}
+
+
+def shop(rows=600, seed=0):
+    """A shop's table with everything that a first table has."""
+    rng = np.random.default_rng(seed)
+    at = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.sort(rng.integers(0, 90 * 86_400, rows)), unit="s")
+    price = rng.gamma(2, 700, rows).round(2)
+    country = rng.choice(["US", "us", "US ", "DE", "de", ""], rows)
+    bought = rng.random(rows) < 0.2 + 0.3 * (price < 900)
+    return pd.DataFrame({
+        "order_id": rng.permutation(rows) + 1000, "created_at": at.strftime("%Y-%m-%dT%H:%M:%S"), "country": country,
+        "price": [f"${value:,.2f}" for value in price],
+        "age": np.where(rng.random(rows) < 0.1, "unknown", rng.integers(18, 80, rows).astype(str)),
+        "visits": rng.integers(0, 9, rows), "shop": "main", "empty": "", "paid": np.where(bought, price, 0.0),
+        "bought": np.where(bought, "yes", "no"), "copy": np.where(bought, "yes", "no"),
+    })  # fmt: skip
+
+
+def written(tmp_path, table, name="table.csv", **options):
+    path = tmp_path / name
+    if isinstance(table, pa.Table):
+        pq.write_table(table, path)
+    else:
+        table.to_csv(path, index=False, **options)
+    return str(path)
+
+
+def trained(tmp_path, path, target, **options):
+    """The run of one short epoch, and the draft that it was made of."""
+    out, made = write_config(path, target, tmp_path / "made.yaml", **options)
+    overrides = {**FAST, "runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = Pipeline.from_config(out, overrides).train()
+    return run.summary, made
+
+
+def test_a_shops_table(tmp_path):
+    summary, made = trained(tmp_path, written(tmp_path, shop()), "bought")
+    found = made.features
+    assert found["targets"] == {"bought": {"task": "binary", "positive": "yes"}}
+    assert found["time"] == "created_at"
+    assert found["null_values"] == ["", "NA", "unknown"]
+    assert found["keys"] == ["order_id"]
+    assert found["continuous"] == ["price", "age", "visits"]
+    assert found["categorical"] == ["created_at_weekday", "created_at_hour", "country"]
+    assert {"clean_text": {"column": "country", "case": "lower"}} in found["steps"]
+    assert {"parse_number": {"column": "price"}} in found["steps"]
+    assert made.left_out["shop"] == "one value alone, main"
+    assert made.left_out["empty"] == "it holds no value"
+    assert made.left_out["copy"] == "a copy of the target"
+    assert made.left_out["paid"].startswith("a possible leak: it alone reaches an AUC of 1.0")
+    assert made.leaks == ["paid"]
+    text = (tmp_path / "made.yaml").read_text()
+    assert "# - paid: a possible leak" in text
+    assert "- country  # 2 values" in text
+    assert summary["metrics"]
+
+
+def test_odd_names_come_back_as_they_are(tmp_path):
+    names = ["größe in cm", "no", "class", "null", "a: b #c", "'q\"", "{x}", " lead", "1", "true", "line\nbreak", "é\t"]
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({name: rng.choice(list("abc"), 300) for name in names})
+    table["Ümlaut?"] = rng.choice(["gut", "schlecht"], 300)
+    out, made = write_config(written(tmp_path, table), "Ümlaut?", tmp_path / "o.yaml")
+    assert made.features["categorical"] == names
+    assert list(load_config(out).features.categorical) == names
+    assert list(load_config(out).features.targets) == ["Ümlaut?"]
+    trained(tmp_path, written(tmp_path, table), "Ümlaut?", force=True)
+
+
+def test_names_that_cannot_be_used_are_left_out_and_said(tmp_path):
+    rng = np.random.default_rng(2)
+    lines = ["a,a,,row_number,x,y", *(f"{k % 3},1,2,{k},{rng.normal()},{k % 2}" for k in range(200))]
+    path = tmp_path / "dup.csv"
+    path.write_text("\n".join(lines))
+    summary, made = trained(tmp_path, str(path), "y")
+    assert made.left_out["a"] == "2 columns have this name; rename them"
+    assert made.left_out[""] == "it has no name"
+    assert made.left_out["row_number"].startswith("the recipe makes a column of this name")
+    assert made.features["continuous"] == ["x"]
+    assert summary["metrics"]
+
+
+def test_parquet_of_many_types(tmp_path):
+    rng = np.random.default_rng(3)
+    rows = 400
+    label = rng.random(rows) < 0.4
+    some = [k % 7 == 0 for k in range(rows)]
+
+    def with_nulls(values):
+        return [None if null else value for null, value in zip(some, values, strict=True)]
+
+    table = pa.table({
+        "day": pa.array([datetime.date(2020, 1, 1) + datetime.timedelta(int(k)) for k in rng.integers(0, 900, rows)]),
+        "seen_at": pa.array(with_nulls([datetime.datetime(2021, 1, 1) + datetime.timedelta(hours=k)
+                                        for k in range(rows)]), pa.timestamp("ms", tz="Europe/Berlin")),
+        "cost": pa.array(with_nulls([Decimal(int(k)) / 100 for k in rng.integers(0, 9999, rows)]),
+                         pa.decimal128(10, 2)),
+        "kind": pa.array(rng.choice(["a", "b"], rows)).dictionary_encode(),
+        "flag": pa.array(with_nulls([bool(k) for k in rng.integers(0, 2, rows)])),
+        "nothing": pa.nulls(rows), "struct": pa.array([{"a": 1}] * rows),
+        "tags": pa.array([["a", "b"][: k % 3] for k in range(rows)]),
+        "money": [f"{k:,}.50 EUR" for k in rng.integers(0, 99_999, rows)],
+        "user_id": pa.array(rng.integers(0, 40, rows)), "ratio": pa.array(rng.normal(size=rows), pa.float32()),
+        "ok": pa.array([bool(value) for value in label]),
+    })  # fmt: skip
+    _, made = trained(tmp_path, written(tmp_path, table, "t.parquet"), "ok")
+    found = made.features
+    assert found["time"] == "day"
+    assert found["targets"] == {"ok": {"task": "binary", "positive": "True"}}
+    assert found["continuous"] == ["seen_at_days", "cost", "money", "ratio"]
+    assert found["categorical"] == {
+        "day_month": "string", "day_weekday": "string", "seen_at_weekday": "int64", "seen_at_hour": "int64",
+        "kind": "string", "flag": "string", "user_id": "int64",
+    }  # fmt: skip
+    assert "user_id: int64  # 40 values" in (tmp_path / "made.yaml").read_text()
+    assert found["lists"] == {"tags": {"elements": "string"}}
+    assert found["inputs"] == {"seen_at": "datetime", "money": "string"}
+    assert made.left_out["nothing"] == "it holds no value"
+    assert "struct" in made.left_out["struct"]
+
+
+def test_a_folder_of_parts_is_one_table_and_its_columns_are_those_of_all(tmp_path):
+    table = shop()[["price", "age", "visits", "bought"]]
+    for part in range(3):
+        rows = table.iloc[part * 200 : (part + 1) * 200]
+        rows = rows.drop(columns="visits") if part == 2 else rows
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        rows.to_csv(tmp_path / f"parts/p{part}.csv", index=False, sep=";")
+    summary, made = trained(tmp_path, str(tmp_path / "parts"), "bought")
+    assert made.features["separator"] == ";"
+    assert made.features["path"] == str(tmp_path / "parts")
+    assert made.left_out["visits"] == f"not a column of {tmp_path / 'parts/p2.csv'}"
+    assert summary["metrics"]
+
+
+def test_files_that_are_splits_by_their_names(tmp_path):
+    table = shop()[["price", "visits", "bought"]]
+    table.iloc[:400].to_csv(tmp_path / "train.csv", index=False)
+    table.iloc[400:].to_csv(tmp_path / "test.csv", index=False)
+    found = draft_config(str(tmp_path), "bought", None, 1000).features
+    assert (found["train_path"], found["test_path"]) == (str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))
+    table.iloc[400:].drop(columns="bought").to_csv(tmp_path / "test.csv", index=False)
+    made = draft_config(str(tmp_path), "bought", None, 1000)  # of a competition
+    assert made.features["path"] == str(tmp_path / "train.csv")
+    assert "not a column of" in made.remarks[-1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings"),
+    [
+        (["0", "1"], {"task": "binary"}),
+        (["1", "2"], {"task": "binary", "positive": "2"}),
+        (["No", "Yes"], {"task": "binary", "positive": "Yes"}),
+        (["FALSCH", "FALSCH", "WAHR", "WAHR", "WAHR"], {"task": "binary", "positive": "WAHR"}),
+        (["no", "yes", "no ", ""], {"task": "binary", "positive": "yes", "label_strip": " "}),
+        (["a", "b", "None"], {"task": "multiclass"}),
+        (["1", "2", "3"], {"task": "multiclass"}),
+        (["$0.5", "$1.5", "$2.5"], {"task": "regression", "label_strip": "$"}),
+        ([str(k / 8) for k in range(40)], {"task": "regression"}),
+        ([str(k) for k in range(40)], {"task": "regression"}),
+    ],
+)
+def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
+    rng = np.random.default_rng(4)
+    # The first label is the more frequent one.
+    drawn = rng.choice([labels[0], *labels], 400)
+    table = pd.DataFrame({"x": rng.normal(size=400), "y": drawn})
+    summary, made = trained(tmp_path, written(tmp_path, table), "y")
+    assert made.features["targets"] == {"y": settings}
+    assert made.features.get("drop_null_targets", False) is ("" in labels)
+    assert summary["metrics"]
+
+
+def test_a_word_that_is_null_in_one_column_and_a_label_in_the_target(tmp_path):
+    rng = np.random.default_rng(5)
+    age = np.where(rng.random(300) < 0.1, "unknown", rng.integers(18, 80, 300).astype(str))
+    table = pd.DataFrame({"age": age, "y": rng.choice(["unknown", "ok"], 300)})
+    _, made = trained(tmp_path, written(tmp_path, table), "y")
+    assert "null_values" not in made.features
+    assert made.features["steps"] == [{"parse_number": {"column": "age", "null_values": ["unknown"]}}]
+
+
+@pytest.mark.parametrize(
+    ("content", "target", "message"),
+    [
+        ("", "y", "the file is empty"),
+        ("x,y\n", "y", "columns but no rows"),
+        ("y\n" + "0\n1\n" * 50, "y", "no feature is left beside the target 'y'"),
+        ("x,y\n" + "1,yes\n2,yes\n" * 50, "y", "it holds one label alone, 'yes'"),
+        ("x,y\n" + "1,\n2,\n" * 50, "y", "it holds no label"),
+        ("x,sold\n" + "1,0\n2,1\n" * 50, "sodl", r"no such column\. Did you mean 'sold'"),
+        ("x,Sold \n" + "1,0\n2,1\n" * 50, "sold", r"no such column\. Did you mean 'Sold '"),
+        ("x,y,y\n" + "1,0,1\n2,1,1\n" * 50, "y", "cannot be used, 2 columns have this name"),
+        ("x,y\n" + "1,yes\n2,Yes\n3,no\n" * 50, "y", "two labels are written in 3 ways"),
+        ("x,y\n" + "".join(f"{k % 7},name{k}\n" for k in range(1500)), "y", "1,500 different labels"),
+        ("x,y\n1,0\n2,1\n", "y", "no random split"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path, content, target, message):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        draft_config(str(path), target, None, 10_000)
+
+
+@pytest.mark.parametrize(("task", "message"), [("regression", "is no number"), ("binary", "two labels, found 3")])
+def test_a_task_that_the_labels_do_not_fit(tmp_path, task, message):
+    table = pd.DataFrame({"x": range(90), "y": ["a", "b", "c"] * 30})
+    with pytest.raises(DataError, match=message):
+        draft_config(written(tmp_path, table), "y", task, 1000)
+
+
+def test_large_files_are_looked_at_all_over(tmp_path):
+    rows = 600_000
+    table = pd.DataFrame({"place": np.arange(rows), "y": np.arange(rows) % 2, "text": "x" * 20})
+    found = look(written(tmp_path, table), 200_000)
+    assert not found.whole
+    assert found.rows is None
+    assert 100_000 <= len(found.sample) <= 300_000
+    places = found.sample["place"].astype("int64")
+    assert places.min() == 0
+    assert places.max() > 0.6 * rows
+    assert places.is_unique
+    found = look(written(tmp_path, pa.Table.from_pandas(table), "t.parquet"), 1000)
+    assert (found.rows, len(found.sample)) == (rows, 1000)
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shop().to_csv("Shop visits.csv", index=False)
+    assert main(["init", "Shop visits.csv", "--target", "bought"]) == 0
+    out = capsys.readouterr().out
+    assert "left out 'paid': a possible leak" in out
+    assert out.endswith("conf/Shop_visits.yaml: try gigabatch train --config conf/Shop_visits.yaml\n")
+    before = Path("conf/Shop_visits.yaml").read_bytes()
+    assert main(["init", "Shop visits.csv", "--target", "bought"]) == 2
+    assert "the file is there already. Give another --out, or --force" in capsys.readouterr().err
+    assert main(["init", "Shop visits.csv", "--target", "bought", "--force"]) == 0
+    assert Path("conf/Shop_visits.yaml").read_bytes() == before
+    assert main(["init", "nowhere.csv", "--target", "bought"]) == 2
+    assert "no such file" in capsys.readouterr().err
+    assert main(["init", "Shop visits.csv", "--target", "bought", "--task", "ranking", "--force"]) == 2
+    assert "--task is one of binary, multiclass, regression" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not ADULT.exists(), reason="needs ../shared/data/adult")
+def test_adult_is_found_as_conf_adult_describes_it(tmp_path):
+    for name in ("adult.data", "adult.test"):
+        shutil.copy(ADULT / name, tmp_path / name)
+    out, _ = write_config(str(tmp_path), "Y", tmp_path / "o.yaml")
+    found, wanted = load_config(out).features, load_config("conf/adult.yaml").features
+    for setting in ("separator", "targets"):
+        assert getattr(found, setting) == getattr(wanted, setting)
+    for setting in ("categorical", "continuous"):
+        assert sorted(getattr(found, setting)) == sorted(getattr(wanted, setting))
+    assert set(found.null_values) == {"", "NA", "?"}
+    assert found.train_path.endswith("adult.data")
+    assert found.test_path.endswith("adult.test")
+
+
+@pytest.mark.parametrize(
+    "value", ["no", "Yes", "1", "1e3", "a: b", "#", "- x", "", " a", "[x]", "ümläut", "x\ny", "\x7f", "~"]
+)
+def test_scalars_and_mappings_are_read_back(tmp_path, value):
+    path = tmp_path / "a.yaml"
+    lines = ["name: a", "recipe: table", "features:", "  path: x.csv", f"  categorical: {flow([value or 'a'])}"]
+    path.write_text("\n".join([*lines, f"  targets: {flow({'y': {'task': 'binary', 'positive': value}})}"]))
+    found = load_config(path).features
+    assert found.categorical == (value or "a",)
+    assert found.targets["y"]["positive"] == value
+    assert scalar(value) in path.read_text()
+
+
+def test_names_of_runs():
+    assert [run_name(path) for path in ("a/b c.csv", "x/*.parquet", "-", "s3://b/t.parquet")] == [
+        "b_c", "table", "table", "t"]  # fmt: skip
+
+
+def test_infinities_beside_the_numbers_do_not_hide_a_leak():
+    label = np.arange(1000) % 2
+    values = label + np.linspace(0, 0.1, 1000)
+    values[::50] = -np.inf
+    assert leak(values, label, "binary").startswith("it alone reaches an AUC of")

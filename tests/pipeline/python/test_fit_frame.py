@@ -1,0 +1,269 @@
+"""`fit` on data frames of several libraries: what is inferred, what is reused, and what `predict` takes."""
+
+import io
+import logging
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.arrow_tables import arrow_table
+from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.frame import draft_frame
+from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.stages.stages import Pipeline
+
+ROWS = 300
+
+
+class Streamed:
+    """A table of another library, which hands over Arrow's memory and nothing else, as Polars' frames do."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    city, price = random.choice(["Oslo", "Bonn", "Rom"], ROWS), random.normal(size=ROWS)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(random.integers(0, 400, ROWS), unit="D")
+    frame = pd.DataFrame(
+        {
+            "city": city, "price": price, "user_id": pd.array(random.integers(0, 9, ROWS), dtype="Int64"),
+            "seen": days, "day": days.strftime("%Y-%m-%d"), "flag": random.random(ROWS) > 0.5,
+            "kind": pd.Categorical(random.choice(["a", "b"], ROWS)), "one": 1,
+            "uuid": [f"u{number}" for number in range(ROWS)],
+            "sold": np.where((price > 0) ^ (city == "Rom"), "yes", "no"),
+        }
+    )  # fmt: skip
+    frame.loc[3, "user_id"], frame.loc[5, "seen"], frame.loc[7, "price"] = None, None, None
+    return frame
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return {"device": "cpu", "engine": "pandas", "evaluate": {"importance": False, "baselines": []}, "train.epochs": 3}
+
+
+def test_a_frame_trains_a_run_that_the_same_rows_of_any_library_reuse(rows, places):
+    run = fit(rows, places, target="sold")
+    features = run.summary["config"]["features"]
+    assert features["categorical"] == {
+        "city": "string", "user_id": "int64", "seen_weekday": "int64", "day_weekday": "string", "flag": "string",
+        "kind": "string",
+    }  # fmt: skip
+    assert features["time"] == "day"  # `seen` holds a null
+    assert features["targets"] == {"sold": {"task": "binary", "positive": "yes"}}
+    assert features["continuous"][0] == "price"
+    assert not {"one", "uuid"} & {*features["continuous"], *features["categorical"]}
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    # A dictionary of text views is what Polars makes of its categories.
+    place = table.column_names.index("kind")
+    codes = table.column("kind").combine_chunks()
+    views = pa.DictionaryArray.from_arrays(codes.indices.cast(pa.uint32()), codes.dictionary.cast(pa.string_view()))
+    streamed = Streamed(table.set_column(place, "kind", views))
+    for other in (rows, table, streamed):
+        assert fit(other, places, target="sold").skipped == ("features", "encode", "train", "evaluate")
+    expected = run.predict(rows)
+    assert expected.index.equals(rows.index)
+    assert np.array_equal(run.predict(streamed)["sold"].to_numpy(), expected["sold"])
+    assert isinstance(run.predict(table), pa.Table)
+
+
+def test_another_value_is_another_frame(rows, places):
+    fit(rows, places, target="sold")
+    other = rows.assign(price=rows["price"].where(rows.index != 0, 9.0))
+    assert fit(other, places, target="sold").skipped == ()
+
+
+def test_what_read_csv_gives_is_predicted_as_what_was_trained_on(rows, places):
+    """Text as string, whole numbers beside a null as floats, dates as text."""
+    run = fit(rows, places, target="sold")
+    told = rows.drop(columns="sold")
+    read = pd.read_csv(io.StringIO(told.to_csv(index=False)))
+    assert (str(read["user_id"].dtype), str(read["seen"].dtype)) == ("float64", "str")
+    assert np.array_equal(run.predict(read)["sold"], run.predict(told)["sold"])
+    assert np.array_equal(run.predict(read.astype({"city": "object"}))["sold"], run.predict(told)["sold"])
+    picked = told.iloc[[7, 5, 3]]
+    assert np.allclose(run.predict(picked)["sold"], run.predict(told)["sold"].loc[[7, 5, 3]], atol=1e-5)
+    with pytest.raises(DataError, match="city"):
+        run.predict(told.drop(columns="city"))
+
+
+def test_roles_may_be_given(rows, places):
+    run = fit(
+        rows.assign(gain=rows["price"].fillna(0) ** 2), places, {"train.epochs": 1},
+        target={"sold": {"task": "binary", "positive": "no"}}, categorical=["one"], continuous=["user_id"],
+        drop=["uuid", "day"], weight="gain", split_key="uuid", name="shop",
+    )  # fmt: skip
+    features = run.summary["config"]["features"]
+    assert (features["weight"], features["categorical"]["one"]) == ("gain", "int64")
+    assert features["continuous"] == ["price", "seen_days", "user_id"]
+    assert not any(name.startswith("day_") for name in features["categorical"])
+    assert features["time"] is None  # as split_key is given
+    assert features["targets"]["sold"]["positive"] == "no"
+    assert run.path.parent.name == "shop"
+
+
+def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(rows, places, capsys):
+    fit(rows, places, target="sold")
+    (text,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("fit: "))
+    assert "'positive': 'yes'" in text
+    assert "left out one (one value alone, 1), uuid (another value in each row)" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        (lambda frame: frame, {"target": "sould"}, r"target.*'sould'.*sold"),
+        (lambda frame: frame.head(0), {"target": "sold"}, "the frame has no rows"),
+        (lambda frame: frame.assign(sold="yes"), {"target": "sold"}, "target 'sold': it holds one label alone, 'yes'"),
+        (lambda frame: frame.assign(sold=None), {"target": "sold"}, "target 'sold': it holds no label"),
+        (lambda frame: frame[["sold", "one"]], {"target": "sold"}, "no column is left to learn from"),
+        (lambda frame: frame, {"target": "sold", "drop": ["nothing"]}, "nothing"),
+        (lambda frame: frame, {"target": "sold", "weight": "nothing"}, "nothing"),
+        (lambda frame: frame, {"target": "sold", "drop": ["city"], "categorical": ["city"]}, "'city' have two roles"),
+        (lambda frame: frame.rename(columns={"city": 7}), {"target": "sold"}, "names of columns are text, found 7"),
+        (lambda frame: pd.concat([frame, frame[["city"]]], axis=1), {"target": "sold"}, "'city' are there more than"),
+        (lambda frame: frame.assign(city=[1, "a"] * 150), {"target": "sold"}, "column 'city' holds values of no one"),
+        (
+            lambda frame: frame[["price"]].assign(sold=[[1], [2], [3]] * 100),
+            {"target": "sold"},
+            "type list.* no target",
+        ),
+        (
+            lambda frame: frame[["sold"]].assign(lag=pd.Timedelta("1h")),
+            {"target": "sold"},
+            r"no column is left.*lag \(the recipe does not read columns of type duration",
+        ),
+        (lambda frame: frame.to_dict("list"), {"target": "sold"}, "expected a data frame of pandas, .* found dict"),
+        (lambda frame: frame.assign(sold=None).head(1).assign(sold=[None]), {"target": "sold"}, "it holds no label"),
+    ],
+)
+def test_what_cannot_be_learnt_is_an_error_that_says_so(rows, places, change, options, said):
+    with pytest.raises(DataError, match=said):
+        fit(change(rows), places, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"path": "a.csv"}, "fit: path is not to be set"),
+        ({"wieght": "price"}, "unknown key 'features.wieght'. Did you mean 'features.weight'"),
+    ],
+)
+def test_a_setting_that_is_none_is_an_error(rows, places, options, said):
+    with pytest.raises(ConfigError, match=said):
+        fit(rows, places, target="sold", **options)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels"), [("binary", [1, 2]), ("binary", [True, False]), ("regression", None), ("multiclass", "abc")]
+)
+def test_labels_of_every_kind_are_learnt(rows, places, task, labels):
+    choice = rows["price"].fillna(0) if labels is None else np.array(list(labels))[np.arange(ROWS) % len(labels)]
+    run = fit(rows[["city", "price"]].assign(y=choice), places, {"train.epochs": 1}, target="y")
+    assert run.summary["config"]["features"]["targets"]["y"]["task"] == task
+    expected = ["y_a", "y_b", "y_c"] if task == "multiclass" else ["y"]
+    assert run.predict(rows[["city", "price"]]).columns.tolist() == expected
+
+
+def test_numbers_of_a_date_are_those_of_the_calendar(tmp_path, monkeypatch):
+    """By Python's own calendar; a null stays null until it is filled."""
+    monkeypatch.chdir(tmp_path)
+    times = pd.Series(pd.date_range("1969-12-25 05:00", periods=800, freq="25h"))
+    frame = pd.DataFrame({"at": times.where(times.index != 4), "y": [0, 1] * 400})
+    made = draft_frame(arrow_table(frame, "rows"), labels={"y": None})
+    config = {
+        "name": "dates", "recipe": "table", "engine": "pandas",
+        "features": {"path": "rows.parquet", **made.features, "keys": ["at"]},
+    }  # fmt: skip
+    frame.to_parquet("rows.parquet")
+    features = Pipeline.from_config(config).features()
+    found = pd.concat([features.frame(split) for split in ("train", "valid", "test")]).sort_values("at")
+    known, null = found[found["at"].notna()], found[found["at"].isna()]
+    moments = [pd.Timestamp(int(text), unit="us") for text in known["at"]]
+    assert known["at_weekday"].tolist() == [moment.weekday() for moment in moments]
+    assert known["at_hour"].tolist() == [moment.hour for moment in moments]
+    days = [(moment - pd.Timestamp("1970-01-01")) / pd.Timedelta("1D") for moment in moments]
+    assert np.allclose(known["at_days"], days, rtol=1e-6)
+    angle = np.array(days) % 365.2425 / 365.2425 * 2 * np.pi
+    assert np.allclose(known["at_year_sin"], np.sin(angle), atol=1e-5)
+    assert np.allclose(known["at_year_cos"], np.cos(angle), atol=1e-5)
+    assert null[["at_days", "at_weekday", "at_hour"]].isna().all(axis=None)
+
+
+def test_lists_are_a_role_of_their_own(rows, places):
+    tags = [["x"], ["y", "z"], []]
+    frame = rows[["price", "sold"]].assign(tags=[tags[place % 3] for place in range(ROWS)])
+    run = fit(frame, places, {"train.epochs": 1}, target="sold")
+    assert list(run.summary["config"]["features"]["lists"]) == ["tags"]
+    assert len(run.predict(frame.head(4))) == 4
+
+
+def test_ids_beyond_float64_are_exact_beside_a_null(places):
+    """2^53 and 2^53 + 1 are one float64."""
+    ids = pd.array([2**53, 2**53 + 1] * 100, dtype="Int64")
+    frame = pd.DataFrame({"item_id": ids, "y": [0, 1] * 100})
+    run = fit(frame, places, {"train.epochs": 40}, target="y")
+    asked = pd.DataFrame({"item_id": pd.array([2**53, 2**53 + 1, None], dtype="Int64")})
+    low, high, _ = run.predict(asked)["y"]
+    assert low < 0.5 < high
+
+
+def test_a_frame_is_taken_for_what_init_takes_its_file_for(rows, tmp_path):
+    rows.to_parquet(tmp_path / "rows.parquet", index=False)
+    of_file = draft_config(str(tmp_path / "rows.parquet"), "sold", None, 1000).features
+    del of_file["path"], of_file["keys"]
+    assert draft_frame(arrow_table(rows, "rows"), labels={"sold": None}, timed=True).features == of_file
+
+
+def test_a_possible_leak_is_left_out_with_a_warning_unless_its_role_is_given(rows, places, caplog):
+    frame = rows[["city", "price", "sold"]].assign(paid=(rows["sold"] == "yes") * rows["price"].abs().fillna(1))
+    found = fit(frame, places, {"train.epochs": 1}, target="sold").summary["config"]["features"]
+    assert found["continuous"] == ["price"]
+    (text,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+               and record.getMessage().startswith("fit: "))  # fmt: skip
+    assert "paid (a possible leak: it alone reaches an AUC of 1.000)" in text
+    assert "continuous=['paid']" in text
+    caplog.clear()
+    found = fit(frame, places, {"train.epochs": 1}, target="sold", continuous=["paid"]).summary["config"]["features"]
+    assert found["continuous"] == ["price", "paid"]
+    assert "possible leak" not in caplog.text
+
+
+def test_targets_with_settings_leave_out_what_tells_any_of_them(rows):
+    price = rows["price"].fillna(0)
+    frame = rows[["flag"]].assign(price=price, a=rows["flag"].astype(int), b=2 * price)
+    made = draft_frame(arrow_table(frame, "rows"), labels={"a": "binary", "b": "regression"}, continuous=["flag"])
+    assert list(made.left_out) == ["price"]
+    assert made.leaks == ["price"]
+    assert made.features["continuous"] == ["flag"]
+
+
+def test_rows_are_not_split_by_a_time_whose_end_holds_one_label_alone(rows, places, capsys):
+    sold = rows["sold"].where(rows.index < 0.85 * ROWS, "no")
+    frame = rows[["price"]].assign(sold=sold, at=pd.date_range("2024-01-01", periods=ROWS, freq="h"))
+    found = fit(frame, places, {"train.epochs": 1}, target="sold").summary["config"]["features"]
+    assert found["time"] is None
+    assert "A split by the time at is not possible" in capsys.readouterr().err
+    assert found["categorical"] == {"at_hour": "string"}
+
+
+@pytest.mark.parametrize("target", [["sold"], None, {"sold": "regression"}, 3])
+def test_a_target_of_another_form_is_refused_with_an_example(target):
+    with pytest.raises(ConfigError, match=r'target is a column\'s name, or targets.*"task": "multiclass"'):
+        fit(pd.DataFrame({"sold": [0, 1], "price": [1.0, 2.0]}), target=target)
+
+
+def test_a_text_in_the_place_of_a_list_of_columns_is_refused():
+    with pytest.raises(ConfigError, match=r"categorical is a list of columns, found 'shop'. Write \['shop'\]"):
+        fit(pd.DataFrame({"sold": [0, 1], "shop": [1, 2]}), target="sold", categorical="shop")

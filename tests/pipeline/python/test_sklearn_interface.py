@@ -1,0 +1,197 @@
+"""scikit-learn's own checks of the estimators and transformers, and what these do not look at."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Column, Schema
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.pipeline.bundle import load_bundle
+from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
+from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
+
+WEIGHTS = (
+    "a row of weight 2 and the row twice fill other batches, whose steps differ, and the preprocessor counts rows, not "
+    "weights"
+)
+EXPECTED = {"check_sample_weight_equivalence_on_dense_data": WEIGHTS}
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    seen = pd.Timestamp("2024-01-01") + pd.to_timedelta(random.integers(0, 400, 200), unit="D")
+    return pd.DataFrame(
+        {"city": random.choice(["Oslo", "Bonn", "Rom"], 200), "price": random.normal(size=200), "seen": seen}
+    )
+
+
+@pytest.fixture
+def sold(rows) -> np.ndarray:
+    return np.where((rows["price"] > 0) ^ (rows["city"] == "Rom"), "yes", "no")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [GigabatchClassifier, GigabatchRegressor])
+def test_estimators_pass_scikit_learns_checks(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # checks give what warns, such as constant columns
+        found = check_estimator(kind(random_state=0), expected_failed_checks=EXPECTED, on_skip=None)
+    by_status = {status: [item["check_name"] for item in found if item["status"] == status] for status in ("xfail",)}
+    assert by_status["xfail"] == list(EXPECTED)
+    assert sum(item["status"] == "passed" for item in found) > 50
+
+
+@pytest.mark.parametrize("kind", [PreprocessorTransformer, WorkflowTransformer])
+def test_transformers_pass_scikit_learns_checks(kind):
+    found = check_estimator(kind(), on_skip=None)
+    assert sum(item["status"] == "passed" for item in found) > 40
+
+
+def test_a_frame_with_categories_dates_and_nulls_is_learnt(rows, sold):
+    rows.loc[[1, 2, 3], ["city", "price"]] = None
+    rows.loc[4, "seen"] = None
+    model = GigabatchClassifier(random_state=0, train={"epochs": 40}).fit(rows, sold)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.score(rows, sold) > 0.9
+    found = model.predict_proba(rows)
+    assert np.allclose(found.sum(axis=1), 1)
+    assert model.feature_names_in_.tolist() == ["city", "price", "seen"]
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    assert np.array_equal(model.predict_proba(table), found)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(rows[["price", "city", "seen"]])
+
+
+def test_the_same_seed_gives_the_same_model_and_leaves_torch_as_it_was(rows, sold):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one = GigabatchClassifier(random_state=1, train={"epochs": 2}).fit(rows, sold)
+    assert torch.equal(torch.get_rng_state(), before)
+    other = clone(one).fit(rows, sold)
+    assert np.array_equal(one.predict_proba(rows), other.predict_proba(rows))
+    another = clone(one).set_params(random_state=2).fit(rows, sold)
+    assert not np.array_equal(one.predict_proba(rows), another.predict_proba(rows))
+
+
+def test_a_pickled_or_saved_estimator_predicts_the_same(rows, sold, tmp_path):
+    model = GigabatchClassifier(random_state=0, train={"epochs": 2}).fit(rows, sold)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict_proba(rows), model.predict_proba(rows))
+    model.bundle_.save(tmp_path)
+    found = load_bundle(tmp_path).predict_raw(rows)
+    assert np.array_equal(found.to_numpy()[:, 0].astype(np.float64), model.predict_proba(rows)[:, 1])
+
+
+def test_weights_count(rows):
+    """Rows of contradicting labels: the heavier ones win."""
+    twice = pd.concat([rows, rows], ignore_index=True)
+    labels, heavy = np.repeat([0, 1], len(rows)), np.repeat([1.0, 9.0], len(rows))
+    share = [
+        GigabatchClassifier(random_state=0, train={"epochs": 10}).fit(twice, labels, weight).predict_proba(rows)[:, 1]
+        for weight in (heavy, heavy[::-1])
+    ]
+    assert share[0].mean() > 0.8
+    assert share[1].mean() < 0.2
+
+
+def test_models_and_settings_can_be_searched():
+    x, y = make_classification(80, n_features=4, random_state=0)
+    search = GridSearchCV(
+        GigabatchClassifier(random_state=0, model="lr"), {"train": [{"epochs": 1}, {"epochs": 5}]}, cv=2
+    ).fit(x, y)
+    assert search.best_estimator_.bundle_.model.__class__.__name__ == "LogisticRegression"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x, y: (x, np.full(len(x), "a")), "one class alone, 'a'"),
+        (lambda x, y: (x.head(0), y[:0]), r"0 sample\(s\)"),
+        (lambda x, y: (x, [None, *y[1:]]), "contains NaN, infinity or a null"),
+        (lambda x, y: (x[[]].assign(lag=pd.Timedelta("1h")), y), "no column is left.*columns of type duration"),
+    ],
+)
+def test_what_cannot_be_learnt_is_a_clear_error(rows, sold, change, said):
+    with pytest.raises(ValueError, match=said):
+        GigabatchClassifier().fit(*change(rows, sold))
+
+
+def test_columns_that_are_left_out_are_warned_of(rows, sold, caplog):
+    """What alone tells the label is none of them: X is what its maker chose."""
+    told = rows.assign(lag=pd.Timedelta("1h"), one=1, copy=sold)
+    model = GigabatchClassifier(random_state=0, train={"epochs": 1}).fit(told, sold)
+    assert set(model.categories_) >= {"city", "copy"}
+    assert "left out lag (the recipe does not read columns of type duration[" in caplog.text
+    assert "one (one value alone, 1). To keep a column name it under categorical or continuous." in caplog.text
+
+
+def test_a_fraction_or_weights_that_leave_nothing_are_refused(rows, sold):
+    with pytest.raises(ValueError, match=r"between 0 and 1, found 1.5"):
+        GigabatchClassifier(validation_fraction=1.5).fit(rows, sold)
+    with pytest.raises(ValueError, match=r"(?i)weights"):
+        GigabatchClassifier().fit(rows, sold, np.zeros(len(rows)))
+
+
+def test_the_preprocessor_transformer_gives_what_the_preprocessor_does(rows):
+    known = rows[["city", "price"]]
+    schema = Schema((Column("city", "categorical", "string"), Column("price", "continuous", "float32")), ())
+    typed = known.astype({"price": "float32"})
+    expected = Preprocessor(schema).fit([typed]).transform(typed)
+    made = PreprocessorTransformer().fit(known)
+    pd.testing.assert_frame_equal(made.transform(known), expected)
+    assert made.get_feature_names_out().tolist() == expected.columns.tolist()
+    with pytest.raises(DataError, match="column 'seen' holds dates, lists"):
+        PreprocessorTransformer().fit(rows)
+
+
+def test_transformers_work_within_pipelines_and_column_transformers(rows, sold):
+    numbers = make_pipeline(PreprocessorTransformer(), LogisticRegression()).fit(rows[["city", "price"]], sold)
+    assert numbers.predict(rows[["city", "price"]]).shape == (200,)
+    parts = {"date_parts": {"column": "seen", "parts": ["month"], "prefix": "seen"}}
+    both = make_column_transformer(
+        (PreprocessorTransformer({"city": "string"}), ["city", "price"]),
+        (WorkflowTransformer([parts], outputs=["seen_month"]), ["seen"]),
+        verbose_feature_names_out=False,
+    ).set_output(transform="pandas")
+    found = both.fit_transform(rows)
+    assert found.columns.tolist() == ["city", "price", "price_na", "seen_month"]
+    assert found["seen_month"].tolist() == rows["seen"].dt.month.tolist()
+    copied = clone(both).set_params(workflowtransformer__outputs=["seen_month"])
+    pd.testing.assert_frame_equal(copied.fit_transform(rows), found)
+
+
+def test_an_encoding_of_the_label_leaves_a_rows_own_label_out(rows):
+    late = np.arange(200) % 2
+    steps = [
+        {"folded_target_encoding": {"by": ["city"], "targets": ["y"], "fold_key": "day", "smoothing": 0.0}}
+    ]  # fmt: skip
+    frame = rows[["city"]].assign(day=np.arange(200) // 7)
+    made = WorkflowTransformer(steps, outputs=["y_encoded_by_city"])
+    found = made.fit_transform(frame, late)
+    workflow = Workflow.from_steps(steps, labels=["y"])
+    (expected,) = workflow.fit_transform([frame.assign(y=late)])
+    assert found["y_encoded_by_city"].tolist() == expected["y_encoded_by_city"].tolist()
+    served = made.transform(frame)["y_encoded_by_city"]
+    means = pd.Series(late).groupby(frame["city"]).mean()
+    assert np.allclose(served, frame["city"].map(means))
+    assert not np.allclose(found["y_encoded_by_city"], served)
+
+
+def test_steps_that_change_the_rows_are_refused(rows):
+    with pytest.raises(DataError, match="changes the rows, and y would not follow"):
+        WorkflowTransformer([{"drop_nulls": {"columns": ["price"]}}]).fit(rows)
