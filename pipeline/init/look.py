@@ -217,7 +217,8 @@ def _csv_sample(path: str, names: list[str], separator: str, share: int) -> tupl
         )
         if type(frame.index).__name__ != "RangeIndex" or len(frame.columns) != len(names):
             raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
-        return pd.DataFrame(frame).set_axis(names, axis=1)
+        frame.columns = names
+        return pd.DataFrame(frame)
 
     try:
         blocks = csv_blocks(path, BLOCK_BYTES)

@@ -43,7 +43,9 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
         if not len(table):
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
-        return frame.set_axis(X.index) if isinstance(X, pd.DataFrame) else frame
+        if isinstance(X, pd.DataFrame):
+            frame.index = X.index
+        return frame
     values = validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
     return pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])])
 
@@ -206,7 +208,9 @@ class WorkflowTransformer(_FrameTransformer):
         """`fit`, and the same rows as the fit sees them."""
         fitted, frame = self._fit(X, y)
         made = fitted.transform_train(frame, whole_groups=True)
-        return made[self.columns_out_].set_axis(frame.index)
+        made = made[self.columns_out_]
+        made.index = frame.index
+        return made
 
     def _fit(self, X: Any, y: Any) -> tuple[Workflow, pd.DataFrame]:
         frame = read_frame(self, X, reset=True)

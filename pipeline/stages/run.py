@@ -141,7 +141,8 @@ class Run:
         table = arrow_table(frame, "predict", bundle.raw_workflow.applied_inputs)
         found = bundle.predict_raw(exact_frame_of(table))
         if isinstance(frame, pd.DataFrame):
-            return found.set_axis(frame.index)
+            found.index = frame.index
+            return found
         return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
 
     @cached_property
