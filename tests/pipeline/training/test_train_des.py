@@ -66,9 +66,8 @@ def warm(ranks: Ranks, folder: Path, weights, record):
         model.load_state_dict(weights)
         start = Carried("earlier", record, True, [])
     folder.mkdir(parents=True, exist_ok=True)
-    options = TrainSettings(
-        epochs=1, batch_size=shared.BATCH, lr_max=0.02, optimizer_settings={"initial_visits": 0}, **DES
-    )
+    batch = shared.BATCH if record is None else shared.ROWS  # one step: later ones make rounding large (ReLUs, LAMB)
+    options = TrainSettings(epochs=1, batch_size=batch, lr_max=0.02, **DES)
     found = train_model(
         model, shared.table(shared.ROWS, 1), shared.table(shared.VALID, 2), TargetLoss([("binary", 1)]), options,
         seed=3, device="cpu", folder=folder, ranks=ranks, start=start,
