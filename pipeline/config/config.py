@@ -503,6 +503,12 @@ class EvaluateSettings(Settings):
             raise ValueError("names a baseline twice")
         return value
 
+    @model_validator(mode="after")
+    def _costs(self) -> EvaluateSettings:
+        if self.false_positive_cost == self.false_negative_cost == 0:
+            raise ValueError("false_positive_cost and false_negative_cost are both 0, so no threshold is better")
+        return self
+
 
 class KeepSettings(Settings):
     """What a night leaves on the disk. Never removed: the current, previous and latest run, what the night compares

@@ -45,7 +45,7 @@ class Flag(str):
     short: str
     splits: tuple[str, ...]
 
-    def __new__(cls, text: str, about: str, short: str, splits: Iterable[str] = ()) -> Flag:
+    def __new__(cls, text: str, about: str = "", short: str = "", splits: Iterable[str] = ()) -> Flag:
         made = super().__new__(cls, text)
         made.about, made.short, made.splits = about, short, tuple(splits)
         return made

@@ -174,7 +174,7 @@ def threshold_table(
     for share in FLAGGED_SHARES:
         place = int((decided.flagged <= share * decided.rows * (1 + 1e-12)).sum()) - 1
         if place > 0:  # of few rows, or equal scores, none is so small a share
-            named[f"the highest {share:.0%}"] = float(decided.threshold[place])
+            named[f"the highest {100 * share:g} %"] = float(decided.threshold[place])
     rows = [{"chosen_by": text} | decided.at(threshold, costs) for text, threshold in named.items()]
     rows.sort(key=lambda row: -(math.inf if row["threshold"] is None else row["threshold"]))
     cost = 1000 * decided.cost(costs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -44,7 +44,9 @@ class Slices:
     worse
         Rows of a table: slices whose metric is worse than `overall` by more than the interval, the surest gap first.
     off
-        The same of slices whose mean prediction misses the mean label by more, or less, than over all rows.
+        The same of slices whose mean prediction misses the mean label by more than it does over all rows.
+    overall_off
+        Mean label less mean prediction of all rows; None where it is not told.
     """
 
     target: str
@@ -54,6 +56,7 @@ class Slices:
     overall: float | None
     worse: Sequence[Mapping[str, Any]]
     off: Sequence[Mapping[str, Any]]
+    overall_off: float | None = None
 
 
 def worst_slices(
@@ -127,7 +130,7 @@ def _of_target(
             means = [float((part[own].double() * mass).sum() / mass.sum()) for part in (labels, scores)]
             off.append((miss, error, head | {"mean label": means[0], "mean prediction": means[1], "off by": miss}))
     z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * max(looked, 1)))
-    usual = 0.0
+    usual = None
     if missed is not None and bool(counted.any()):
         mass = counted.double() if weight is None else weight.double()
         usual = float((missed * mass).sum() / mass.sum())
@@ -138,11 +141,12 @@ def _of_target(
         int(counted.sum()),
         overall if math.isfinite(overall) else None,
         _surest((gap, z * error, row) for gap, error, row in worse if gap > 0),
-        _surest((abs(miss - usual), z * error, row) for miss, error, row in off),
+        _surest((abs(miss) - abs(usual or 0), z * error, row) for miss, error, row in off),
+        usual,
     )
 
 
-def _surest(found: Iterator[tuple[float, float, dict[str, Any]]] | Any) -> list[dict[str, Any]]:
+def _surest(found: Iterable[tuple[float, float, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Rows of (gap, half of its interval, row) whose gap is beyond the interval, by how far it is for sure."""
     sure = [(gap - half, row | {"±": half}) for gap, half, row in found if gap > half]
     return [row for _, row in sorted(sure, key=lambda item: -item[0])]
@@ -204,13 +208,14 @@ def _fifths(name: str, values: np.ndarray, rows: np.ndarray, scale: Any) -> Iter
 
 
 def _unscaled(value: float, scale: Any) -> float:
-    """A number as the column had it, before `scale`."""
+    """A number as the column had it, before `scale`, without the digits that are float32's rounding."""
     if scale is None:
         return value
     if scale.clip:
         share = min(abs(value) / scale.clip, 1 - 1e-7)
         value = value / math.sqrt(1 - share * share)
-    return value * scale.std + scale.mean
+    size = max(scale.std, abs(scale.mean))
+    return round(value * scale.std + scale.mean, 5 - math.floor(math.log10(size))) + 0.0 if size > 0 else value
 
 
 def id_names(preprocessor: Any, column: str) -> Callable[[int], str]:
