@@ -58,8 +58,8 @@ def pages(tmp_path_factory):
 def test_nothing_is_logged_or_wider_than_the_window(browser, pages, name, width, scheme):
     browser.logged.clear()
     browser.open(pages[name], width, scheme)
-    assert browser.value("document.documentElement.scrollWidth") == width
     assert browser.value(OVERFLOWING) == []
+    assert browser.value("document.documentElement.scrollWidth") == width
     assert browser.logged == []
     dark = browser.value("getComputedStyle(document.documentElement).colorScheme")
     assert dark == scheme
