@@ -37,7 +37,7 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
-from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.calibration import binary_places
@@ -456,8 +456,7 @@ def residual_means(predicted: np.ndarray, residuals: np.ndarray, weight: np.ndar
     predicted, residuals: float64 [n]; weight: [n] or None.
     """
     mass = np.ones(len(predicted)) if weight is None else weight.astype(np.float64)
-    edges = np.unique(np.quantile(predicted, np.linspace(0, 1, 11)[1:-1], method="inverted_cdf"))
-    bins = np.searchsorted(edges, predicted)
+    bins = equal_parts(predicted, 10)
     found = []
     for number in np.unique(bins):
         own = (bins == number) & (mass > 0)

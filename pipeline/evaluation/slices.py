@@ -16,7 +16,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target, indicator_name
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.evaluation.paired import Labelled, with_error
-from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 
 MOST_ROWS = 100_000  # that are looked at
 FEWEST_ROWS = 100  # of a slice
@@ -198,9 +198,7 @@ def _fifths(name: str, values: np.ndarray, rows: np.ndarray, scale: Any) -> Iter
     """Slices of a number's values; a value that has a fifth of the rows to itself has a slice of its own."""
     if not len(values):
         return
-    edges = np.unique(np.quantile(values, np.linspace(0, 1, PARTS + 1)[1:-1], method="inverted_cdf"))
-    bins = np.searchsorted(edges, values)
-    for _, part in _by_code(bins):
+    for _, part in _by_code(equal_parts(values, PARTS)):
         own = values[part.numpy()]
         low, high = (_unscaled(float(end), scale) for end in (own.min(), own.max()))
         text = f"{name} = {low:.4g}" if own.min() == own.max() else f"{name} {low:.4g} … {high:.4g}"
