@@ -420,11 +420,10 @@ def target_quality(
     auc, decided = metrics["auc"], Decisions.of(prediction, label, weight)
     gains = None
     if decided.has_both and not drawn:
-        precise = decided.precision_recall()
+        share, found_share = (part.numpy() for part in decided.by_share())
+        recall, precision = (part.numpy() for part in decided.precision_recall())
         area = float(average_precision(prediction, label, weight))
-        gains = Gains(
-            *(part.numpy() for part in (*decided.by_share(), *precise)), decided.positives / decided.rows, area
-        )
+        gains = Gains(share, found_share, recall, precision, decided.positives / decided.rows, area)
     return Quality(
         target.name,
         roc=None if auc is None else Roc(curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), auc),
@@ -513,7 +512,7 @@ def most_confused(names: Sequence[str], counts: np.ndarray) -> list[dict[str, An
 def class_rows(names: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
     """Recall, precision and F1 of the `MOST_CONFUSED` classes of lowest F1 that have rows, of [classes, classes] counts
     by true and predicted class."""
-    found = []
+    found: list[dict[str, Any]] = []
     for place, name in enumerate(names):
         hits, rows, taken = int(counts[place, place]), int(counts[place].sum()), int(counts[:, place].sum())
         if rows:

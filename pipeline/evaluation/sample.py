@@ -41,7 +41,7 @@ def equal_parts(values: np.ndarray, parts: int) -> np.ndarray:
     Examples
     --------
     >>> equal_parts(np.array([5.0, 1.0, 3.0, 2.0, 2.0, 9.0]), 3).tolist()
-    [1, 0, 1, 0, 0, 2]
+    [2, 0, 1, 0, 0, 2]
     """
     ends = np.sort(values)[np.maximum(np.arange(1, parts) * len(values) // parts - 1, 0)]
     return np.searchsorted(np.unique(ends), values)

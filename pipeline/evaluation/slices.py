@@ -102,10 +102,10 @@ def _of_target(
     counted = torch.ones(len(labels), dtype=torch.bool) if weight is None else weight > 0
 
     def measured(rows: Tensor | None) -> tuple[float, float]:
-        scores_, labels_, weight_, group_ = (
-            part if part is None or rows is None else part[rows] for part in (scores, labels, weight, group)
-        )
-        return with_error(metric, scores_, Labelled(target.task, labels_, weight_, group_))
+        if rows is None:
+            return with_error(metric, scores, Labelled(target.task, labels, weight, group))
+        of_rows = (None if part is None else part[rows] for part in (weight, group))
+        return with_error(metric, scores[rows], Labelled(target.task, labels[rows], *of_rows))
 
     tells_off = not drawn and target.task != "multiclass"
     missed = labels.double() - scores.double() if tells_off else None

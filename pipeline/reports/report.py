@@ -206,7 +206,7 @@ def tile_label(name: str, split: str) -> str:
 def metric_texts(name: str, value: float | None) -> tuple[str, str, str]:
     """(label, value, hint) of a metric."""
     label, hint = metric_label(name), HINTS.get(name.lower(), "")
-    if is_missing(value):
+    if value is None or is_missing(value):
         return label, format_value(None), "could not be computed"
     fixed = not isinstance(value, int) and 1e-3 <= abs(value) < 1000
     return label, f"{value:.4f}" if fixed else format_value(value), hint

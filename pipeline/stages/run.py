@@ -599,7 +599,7 @@ def evaluation_report(
     flags = [text for text in results["warnings"] if isinstance(text, Flag)]
     columns = []
     for row in results["columns"]:
-        mark = short_flags(flags, lambda flag, row=row: flag.about == row["name"] and not flag.splits)
+        mark = short_flags(flag for flag in flags if flag.about == row["name"] and not flag.splits)
         columns.append({"name": row["name"], FLAG: mark} | row)
     columns.sort(key=lambda row: not row[FLAG])
     return ReportData(
@@ -615,7 +615,7 @@ def evaluation_report(
         baselines_title=baseline_title(compared) if compared else "",
         splits=told_columns(
             [
-                {"split": name, FLAG: short_flags(flags, lambda flag, name=name: name in flag.splits), "rows": count}
+                {"split": name, FLAG: short_flags(flag for flag in flags if name in flag.splits), "rows": count}
                 | results["target_means"].get(name, {})
                 for name, count in rows.items()
             ]

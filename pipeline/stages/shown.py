@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.schema import TensorSchema
@@ -20,7 +20,7 @@ from gigabatch.pipeline.reports.report import SliceTables
 def applicable_metrics(schema: TensorSchema) -> set[str]:
     """Names of the headline's metrics that rows of this schema can have."""
     tasks = {target.task for target in schema.targets}
-    found = {"auc", "logloss", "ece"} if "binary" in tasks else set()
+    found: set[str] = {"auc", "logloss", "ece"} if "binary" in tasks else set()
     found |= {"logloss", "ece"} if "multiclass" in tasks else set()
     found |= {"mrr"} if "binary" in tasks and schema.has_group else set()
     return found | (set(REGRESSION_HEADLINE) if "regression" in tasks else set())
@@ -39,7 +39,8 @@ def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, flo
     labelled = rows.labelled(target, 0)
     if not bool(labelled.mass.sum() > 0):
         return {}
-    share, found = rows.batch.num_rows / max(len(table), 1), {}
+    share = rows.batch.num_rows / max(len(table), 1)
+    found: dict[str, float] = {}
     for name in METRICS[target.task]:
         if evaluation.headline.get(name) is not None:
             error = with_error(name, scores, labelled)[1]
@@ -94,9 +95,9 @@ def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
     return {name: "; ".join(parts) for name, parts in notes.items()}
 
 
-def short_flags(flags: Iterable[Flag], chosen: Callable[[Flag], bool]) -> str:
-    """The short forms of the flags that are chosen, each once."""
-    return "; ".join(dict.fromkeys(flag.short for flag in flags if chosen(flag)))
+def short_flags(flags: Iterable[Flag]) -> str:
+    """The short forms of the flags, each once."""
+    return "; ".join(dict.fromkeys(flag.short for flag in flags))
 
 
 def told_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
