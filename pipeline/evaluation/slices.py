@@ -24,6 +24,7 @@ FEWEST_OF_LABEL = 20  # rows of each label in a slice of which an AUC is told
 PARTS = 5  # of a number's values, of as many rows each
 CONFIDENCE = 0.95  # that no interval of all slices misses
 MOST_SHOWN = 10
+MOST_TARGETS = 8  # whose slices are looked at
 METRICS = {"binary": "auc", "multiclass": "logloss", "regression": "rmse"}
 
 
@@ -62,7 +63,7 @@ class Slices:
 def worst_slices(
     table: PackedTable, preprocessor: Any, predictions: Sequence[Tensor], drawn: bool = False
 ) -> list[Slices]:
-    """The slices of each target that do worse than all rows together, beyond chance.
+    """The slices of each of the first `MOST_TARGETS` targets that do worse than all rows together, beyond chance.
 
     Slices are the values of each categorical column, null and unseen among them, and the fifths of each number and of
     each list's length, that hold `FEWEST_ROWS` rows. An interval is that of a mean of independent rows (of groups where
@@ -85,7 +86,7 @@ def worst_slices(
     batch = table.unpack((table.words if whole else table.words[chosen.to(table.device)]).cpu())
     parts = list(_parts(batch, table, preprocessor))
     found = []
-    for place, target in enumerate(table.schema.targets):
+    for place, target in enumerate(table.schema.targets[:MOST_TARGETS]):
         own = predictions[place].cpu()
         own = own if whole else own[chosen]
         if target.quantiles:
