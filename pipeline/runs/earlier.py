@@ -11,7 +11,7 @@ from gigabatch.pipeline.display import format_value, metric_label
 
 MOST_RUNS = 10
 MOST_SETTINGS = 4  # that a row names
-APART = ("name", "runs", "artifacts")  # of a configuration, that change no metric
+APART = ("name", "runs", "artifacts", "evaluate", "nightly", "serve")  # of a configuration, that change no model
 LESS_IS_BETTER = frozenset({"logloss", "ece", "rmse", "mae", "pinball", "deviance"})
 HISTORY_TEXT = (
     "This run and the last ten of its name, as they were when this page was written. The gain is this run's over the "
@@ -87,6 +87,8 @@ def _minute(moment: str) -> str:
 def settings_that_differ(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Settings by which `other` differs from `own`, with its values: "train.lr_max 0.01, seed 2".
 
+    What one of them does not know, as the run of another version, is left out.
+
     Examples
     --------
     >>> settings_that_differ({"seed": 1, "train": {"lr_max": 0.02}}, {"seed": 1, "train": {"lr_max": 0.01}})
@@ -96,10 +98,21 @@ def settings_that_differ(own: Mapping[str, Any], other: Mapping[str, Any]) -> st
     found = [
         f"{name} {format_value(theirs.get(name))}"
         for name in dict.fromkeys([*theirs, *ours])
-        if ours.get(name) != theirs.get(name) and name.partition(".")[0] not in APART
+        if ours.get(name) != theirs.get(name)
+        and name.partition(".")[0] not in APART
+        and all(_has(config, name) for config in (own, other))
     ]
     more = len(found) - MOST_SETTINGS
     return ", ".join(found[:MOST_SETTINGS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _has(config: Mapping[str, Any], name: str) -> bool:
+    """Whether a configuration has a setting, or nothing (null) in the place of its section."""
+    first, _, rest = name.partition(".")
+    if first not in config:
+        return False
+    section = config[first]
+    return not rest or not isinstance(section, Mapping) or _has(section, rest)
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from gigabatch.pipeline.runs.earlier import MOST_RUNS, history_rows
+from gigabatch.pipeline.runs.earlier import MOST_RUNS, history_rows, settings_that_differ
 
 
 def summary(number: int, auc: float | None = 0.7, rows: int = 100, **config) -> dict:
@@ -48,6 +48,20 @@ def test_metrics_of_other_rows_are_shown_and_not_compared(tmp_path):
     rows = history_rows(tmp_path, summary(3))
     assert [row["gain of AUC"] for row in rows] == [None, None, None]
     assert [row["test rows"] for row in rows] == [100, 100, 99]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "text"),
+    [
+        ({"train": {"new": 1, "epochs": 4}}, {"train": {"epochs": 4}}, ""),  # of an earlier version
+        ({"train": {"prior": None}}, {"train": {"prior": {"share": 0.1}}}, "train.prior.share 0.1"),
+        ({"model": {"layers": [256, 128]}}, {"model": {"layers": [64]}}, "model.layers [64]"),
+        ({"seed": 1, "evaluate": {"slices": True}}, {"seed": 1, "evaluate": {"slices": False}}, ""),
+        (dict.fromkeys("abcdef", 0), dict.fromkeys("abcdef", 1), "a 1, b 1, c 1, d 1 and 2 more"),
+    ],
+)
+def test_settings_that_differ(own, other, text):
+    assert settings_that_differ(own, other) == text
 
 
 def test_the_last_ten_are_read_and_damaged_ones_left_out(tmp_path):
