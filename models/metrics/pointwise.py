@@ -66,7 +66,7 @@ def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
     >>> roc_auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1])).item()
     0.75
     """
-    _, false_positives, true_positives = _roc_counts("roc_auc", scores, labels, weight)
+    _, false_positives, true_positives = threshold_counts("roc_auc", scores, labels, weight)
     return _area(false_positives, true_positives)
 
 
@@ -96,7 +96,7 @@ def average_precision(scores: Tensor, labels: Tensor, weight: Tensor | None = No
     >>> round(average_precision(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1])).item(), 4)
     0.8333
     """
-    _, false_positives, true_positives = _roc_counts("average_precision", scores, labels, weight)
+    _, false_positives, true_positives = threshold_counts("average_precision", scores, labels, weight)
     found, others = true_positives.double(), false_positives.double()
     return (found.diff() / found[-1] * found[1:] / (found[1:] + others[1:])).sum()
 
@@ -156,7 +156,7 @@ def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, m
     out lies within 2 / (max_points - 1) of one that stays, in |x| + |y|.
     """
     require(max_points >= 2, f"roc_curve: max_points must be at least 2, not {max_points}.")
-    threshold, false_positives, true_positives = _roc_counts("roc_curve", scores, labels, weight)
+    threshold, false_positives, true_positives = threshold_counts("roc_curve", scores, labels, weight)
     corner = _corners(false_positives, true_positives)
     x, y = _rates(false_positives)[corner], _rates(true_positives)[corner]
     keep = _evenly_spaced(x + y, max_points) if len(x) > max_points else slice(None)
@@ -407,7 +407,7 @@ def _confidence_and_hits(
     return probabilities, as_positives(name, labels)
 
 
-def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def threshold_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct scores, falling, and the (weight of) negatives and positives at or above each; (inf, 0, 0) first.
 
     Counts are int64, so exact; weights are summed in float64. Rows of weight 0 are left out.
@@ -422,7 +422,7 @@ def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None
 
 
 def _counts(scores: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """`_roc_counts` of rows in the order of falling scores."""
+    """`threshold_counts` of rows in the order of falling scores."""
     mass = torch.ones_like(positive, dtype=torch.int64) if weight is None else weight
     true_positives = torch.where(positive, mass, 0).cumsum(0)
     false_positives = torch.where(positive, 0, mass).cumsum(0)

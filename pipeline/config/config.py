@@ -480,6 +480,13 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
+    false_positive_cost: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="of a row that is flagged and has label 0, in any unit"
+    )
+    false_negative_cost: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="of a row that is not flagged and has label 1, in the same unit"
+    )
+    slices: bool = Field(True, description="look for values of columns that the model does worse on than on all rows")
     baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
         ("constant", "linear", "boosted"),
         description="what the model is compared with: always the mean; a logistic or ridge regression and gradient "
@@ -495,6 +502,12 @@ class EvaluateSettings(Settings):
         if len(set(value)) < len(value):
             raise ValueError("names a baseline twice")
         return value
+
+    @model_validator(mode="after")
+    def _costs(self) -> EvaluateSettings:
+        if self.false_positive_cost == self.false_negative_cost == 0:
+            raise ValueError("false_positive_cost and false_negative_cost are both 0, so no threshold is better")
+        return self
 
 
 class KeepSettings(Settings):

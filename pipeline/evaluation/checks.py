@@ -6,7 +6,7 @@ Each check gives sentences. A difference is told where it is above its stated bo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,29 @@ LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
 MOST_NAMED = 5
 
 
+class Flag(str):
+    """A sentence about the data.
+
+    about: the column or target that it is of; short: the same in a cell of a table, beside its name; splits: which
+    differ from train, for a target.
+    """
+
+    about: str
+    short: str
+    splits: tuple[str, ...]
+
+    def __new__(cls, text: str, about: str = "", short: str = "", splits: Iterable[str] = ()) -> Flag:
+        made = super().__new__(cls, text)
+        made.about, made.short, made.splits = about, short, tuple(splits)
+        return made
+
+
 def data_warnings(
     preprocessor: Any,
     tables: Mapping[str, PackedTable],
     missing: Mapping[str, Mapping[str, float]],
     only_positives: bool = False,
-) -> list[str]:
+) -> list[Flag]:
     """All that the checks of this file say.
 
     Parameters
@@ -60,7 +77,7 @@ def data_warnings(
     return found + range_warnings(tables) + blank_warnings(preprocessor)
 
 
-def blank_warnings(preprocessor: Any) -> list[str]:
+def blank_warnings(preprocessor: Any) -> list[Flag]:
     """Columns of text of which two values differ by blanks at their edges alone."""
     found = []
     for name, vocabulary in preprocessor.vocabularies.items():
@@ -71,15 +88,16 @@ def blank_warnings(preprocessor: Any) -> list[str]:
         twice = values[plain.duplicated(keep=False)]
         if len(twice):
             pair = [value for value in twice if value.strip() == twice.iloc[0].strip()][:2]
-            found.append(
+            text = (
                 f"column {name!r}: {len(twice):,} of its {len(values):,} values differ by blanks at their edges alone, "
                 f"such as {pair[0]!r} and {pair[1]!r}. Where a blank stands after each comma of a CSV file, set "
                 "separator: ', '."
             )
+            found.append(Flag(text, name, "values differ by blanks"))
     return found
 
 
-def label_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
+def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
     """Splits that lack a class, and those whose labels differ from train's."""
     found = []
     for place, target in enumerate(tables["train"].schema.targets):
@@ -91,16 +109,13 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
         counts = {split: values.long().bincount(minlength=size).double() for split, values in labels.items()}
         for split, count in counts.items():
             lacks = [_class_name(target, number) for number in (count == 0).nonzero()[:, 0].tolist()]
+            short = f"no row of class {_listed(lacks)}"
             if lacks and split == "train":
-                found.append(
-                    f"target {target.name!r}: the train split has no row of class {_listed(lacks)}, so no model can "
-                    "learn it."
-                )
+                text = f"target {target.name!r}: the train split has {short}, so no model can learn it."
+                found.append(Flag(text, target.name, short, [split]))
             elif lacks and len(labels[split]):
-                found.append(
-                    f"target {target.name!r}: split {split!r} has no row of class {_listed(lacks)}. Metrics of it say "
-                    "nothing there."
-                )
+                text = f"target {target.name!r}: split {split!r} has {short}. Metrics of it say nothing there."
+                found.append(Flag(text, target.name, short, [split]))
         found += _shares_that_differ(target, counts)
     return found
 
@@ -114,12 +129,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _shares_that_differ(target: Target, counts: Mapping[str, Tensor]) -> list[str]:
+def _shares_that_differ(target: Target, counts: Mapping[str, Tensor]) -> list[Flag]:
     """Sentences about the classes of a target, from their rows by split."""
     rows = {split: float(count.sum()) for split, count in counts.items()}
     if not rows["train"]:
         return []
-    train, differ = counts["train"] / rows["train"], []
+    train, differ, splits = counts["train"] / rows["train"], [], []
     for split, count in counts.items():
         if split == "train" or not rows[split]:
             continue
@@ -131,29 +146,34 @@ def _shares_that_differ(target: Target, counts: Mapping[str, Tensor]) -> list[st
             beyond = abs(float(share[1] - train[1])) > CHANCE * float(errors[1])
             if beyond and not 1 / RATE_RATIO <= ratio <= RATE_RATIO:
                 differ.append(f"{split} {float(share[1]):.3g}")
+                splits.append(split)
         else:
             # Half the sum of the classes' errors is about what the distance is by chance alone.
             distance = float((share - train).abs().sum() / 2)
             if distance > max(SHARES_DISTANCE, CHANCE / 2 * float(errors.sum()) / 2):
                 differ.append(f"{split} by {distance:.2f}")
+                splits.append(split)
     if not differ:
         return []
     if target.task == "binary":
-        return [
+        text = (
             f"target {target.name!r}: the share of 1 differs between the splits: train {float(train[1]):.3g}, "
             f"{', '.join(differ)} (more than {RATE_RATIO:g} times)."
-        ]
-    return [
+        )
+        return [Flag(text, target.name, f"share of 1 is not train's {float(train[1]):.3g}", splits)]
+    text = (
         f"target {target.name!r}: the shares of the classes differ from train's, {', '.join(differ)} in total "
         f"variation (more than {SHARES_DISTANCE:g})."
-    ]
+    )
+    return [Flag(text, target.name, "classes are not train's", splits)]
 
 
-def _means_that_differ(target: Target, labels: Mapping[str, Tensor]) -> list[str]:
+def _means_that_differ(target: Target, labels: Mapping[str, Tensor]) -> list[Flag]:
     train = labels["train"].double()
     if len(train) < 2:
         return []
-    mean, deviation, differ = float(train.mean()), float(train.std()), []
+    mean, deviation = float(train.mean()), float(train.std())
+    differ, splits = [], []
     for split, values in labels.items():
         if split == "train" or len(values) < 2:
             continue
@@ -161,12 +181,14 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor]) -> list[str
         error = math.sqrt(deviation**2 / len(train) + float(other.var()) / len(other))
         if abs(float(other.mean()) - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
             differ.append(f"{split} {float(other.mean()):.4g}")
+            splits.append(split)
     if not differ:
         return []
-    return [
+    text = (
         f"target {target.name!r}: the mean differs between the splits: train {mean:.4g}, {', '.join(differ)} (more "
         f"than {MEAN_DEVIATIONS:g} standard deviations, of which one is {deviation:.4g})."
-    ]
+    )
+    return [Flag(text, target.name, f"mean is not train's {mean:.4g}", splits)]
 
 
 def missing_shares(parts: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -207,7 +229,7 @@ def column_warnings(
     unseen: Mapping[str, Mapping[str, float]],
     rows: Mapping[str, int],
     lists: Collection[str] = (),
-) -> list[str]:
+) -> list[Flag]:
     """Columns of which more is missing in a split than in train, and those of many values that train does not have.
 
     missing, unseen: shares by split and column; rows: by split. lists: columns of lists, of which `missing` has empty
@@ -225,21 +247,23 @@ def column_warnings(
         if differ:
             shares = ", ".join(f"{split} {missing[split][name]:.0%}" for split in missing if split in differ)
             what = "empty lists" if name in lists else "missing values"
-            found.append(
+            text = (
                 f"column {name!r}: the share of {what} differs: train {before:.0%}, {shares} (more than "
                 f"{MISSING_DIFFERENCE:.0%} of the rows)."
             )
+            found.append(Flag(text, name, f"{what}: {shares}"))
     for name, before in unseen["train"].items():
         above = [split for split in unseen if split != "train" and rows[split] and unseen[split][name] > UNSEEN_SHARE]
         if above:
             shares = ", ".join(f"{unseen[split][name]:.0%} of {split}" for split in above)
             rare = f"; {before:.0%} of train, as values that are too rare" if before else ""
             what = ", of all elements of its lists, is" if name in lists else " has values that are"
-            found.append(f"column {name!r}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare}).")
+            text = f"column {name!r}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare})."
+            found.append(Flag(text, name, f"unseen: {shares}"))
     return found
 
 
-def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
+def range_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
     """Floats that lie elsewhere in a split than in train, as counts do that only grow, and numbers of rows or days.
 
     So too the length of a list. Told where the share of rows below the 1st or above the 99th percentile of the train
@@ -257,9 +281,9 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
     }
     found = []
     schema = tables["train"].schema
-    names = [f"column {name!r}" for name in schema.floats]
-    names += [f"column {column.name!r}, length of its lists" for column in schema.lists]
-    for place, name in enumerate(names):
+    names = [(name, f"column {name!r}") for name in schema.floats]
+    names += [(column.name, f"column {column.name!r}, length of its lists") for column in schema.lists]
+    for place, (owner, name) in enumerate(names):
         above = {
             split: share[place]
             for split, share in outside.items()
@@ -267,11 +291,12 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
         }
         if above:
             shares = ", ".join(f"{share:.0%} of {split}" for split, share in above.items())
-            found.append(
+            text = (
                 f"{name}: {shares} lies outside the range of 98% of the train rows (more than "
                 f"{OUTSIDE_SHARE:.0%}). A number that grows with time, such as a count of all rows so far, tells when "
                 "a row is, and nothing that will come again: take a share, a difference or a window, or leave it out."
             )
+            found.append(Flag(text, owner, f"outside train's range: {shares}"))
     return found
 
 
@@ -306,7 +331,7 @@ def list_owner(schema: TensorSchema, name: str) -> str:
     return name
 
 
-def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[str]:
+def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     """Columns that alone give a label away: an AUC above .99, R² for a regression target.
 
     A column's values are those of an id, or of one of 256 bins of a float; each half of a sample of train rows is
@@ -317,6 +342,7 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[str]:
     table = train.with_words(train.words[spread_rows(train, LEAK_ROWS)].cpu())
     batch = table.unpack(table.words)
     names = [column.name for column in table.schema.ids] + list(table.schema.floats)
+    owners = names + [column.name for column in table.schema.lists]
     codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]
     codes += [_binned(values) for values in batch.floats.numpy().T]
     floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]
@@ -329,14 +355,15 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[str]:
     found = []
     for place, target in enumerate(table.schema.targets):
         labels = batch.targets[place].numpy()
-        for name, code, values in zip(names, codes, floats, strict=True):
+        for owner, name, code, values in zip(owners, names, codes, floats, strict=True):
             value = _alone(target, 2 * code + side, values, labels)
             metric, bound = ("R²", LEAK_R2) if target.task == "regression" else ("AUC", LEAK_AUC)
             if value is not None and value > bound:
-                found.append(
+                text = (
                     f"column {name!r} may leak target {target.name!r}: alone it reaches an {metric} of {value:.4f} "
                     f"(above {bound:g}). If it is known only after the label, leave it out."
                 )
+                found.append(Flag(text, owner, f"may leak {target.name}"))
         for column, lists in zip(table.schema.lists, batch.lists, strict=True):
             found += _elements_that_leak(
                 target, column.name, lists, labels, _element_names(preprocessor, table, column)
@@ -356,7 +383,7 @@ def _element_names(preprocessor: Any, table: PackedTable, column: IdList) -> Cal
 
 def _elements_that_leak(
     target: Target, name: str, lists: JaggedColumn, labels: np.ndarray, named: Callable[[int], str]
-) -> list[str]:
+) -> list[Flag]:
     """Sentences about elements whose presence in a list tells the label: of classes the AUC of one against the rest.
 
     Elements of fewer than `LEAK_FEWEST` rows, or missing in fewer, are left out. As an element has only two values, and
@@ -386,9 +413,13 @@ def _elements_that_leak(
             scores.append((area, f" of class {_class_name(target, number)}" if target.task == "multiclass" else ""))
     metric, bound = ("R²", LEAK_R2) if target.task == "regression" else ("AUC", LEAK_AUC)
     return [
-        f"column {name!r} may leak target {target.name!r}: whether the element {named(element)} is in a list "
-        f"reaches an {metric}{of} of {score[element]:.4f} (above {bound:g}). If it is put there only after the label "
-        "is known, take it out of the lists."
+        Flag(
+            f"column {name!r} may leak target {target.name!r}: whether the element {named(element)} is in a list "
+            f"reaches an {metric}{of} of {score[element]:.4f} (above {bound:g}). If it is put there only after the "
+            "label is known, take it out of the lists.",
+            name,
+            f"may leak {target.name}",
+        )
         for score, of in scores
         for element in np.flatnonzero(often & (score > bound)).tolist()[:MOST_NAMED]
     ]

@@ -18,7 +18,6 @@ from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.metrics.pointwise import (
     accuracy,
     average_precision,
-    calibration_curve,
     expected_calibration_error,
     log_loss,
     mae,
@@ -36,8 +35,10 @@ from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import list_owner
-from gigabatch.pipeline.evaluation.sample import spread_rows
-from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
+from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
+from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
+from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
+from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.calibration import binary_places
 from gigabatch.pipeline.training.train import table_loss, table_outputs
@@ -47,6 +48,9 @@ REGRESSION_HEADLINE = ("rmse", "mae", "r2")
 LOSS_METRICS = ("pinball", "deviance")  # of regressions that are trained by such a loss
 CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
+MOST_DRAWN = 8  # targets whose charts the report has
+MOST_CONFUSED = 10
+NORMAL = 1.959964  # standard errors to either side of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -339,50 +343,183 @@ def target_metrics(
     return {name: None if math.isnan(value) else value for name, value in ((k, float(v)) for k, v in found.items())}
 
 
-def quality(schema: Schema, evaluation: Evaluation, table: PackedTable, bins: int) -> list[Quality]:
-    """What the report draws of each target."""
+def quality(
+    schema: Schema,
+    evaluation: Evaluation,
+    table: PackedTable,
+    bins: int,
+    *,
+    costs: Costs | None = None,
+    split: str = "test",
+    beside: tuple[str, Evaluation, PackedTable] | None = None,
+    drawn: bool = False,
+) -> list[Quality]:
+    """What the report draws of each target: charts of the first `MOST_DRAWN`, metrics of all.
+
+    Parameters
+    ----------
+    schema, evaluation, table
+        What was evaluated, and the rows.
+    bins
+        Of the calibration chart.
+    costs
+        Of wrong decisions of binary targets; None: 1 each.
+    split
+        Name of the rows.
+    beside
+        Name, evaluation and rows of another split, on which thresholds are chosen; None, or one that lacks a label,
+        chooses them on `table`.
+    drawn
+        Whether negatives are drawn: their share says nothing, so no threshold, precision or calibration is told.
+    """
     batch = table.unpack(table.words)
     weight = None if batch.weight is None else batch.weight.cpu()
+    other = None if beside is None else beside[2].unpack(beside[2].words)
     found = []
-    for target, prediction, label in zip(schema.targets, evaluation.predictions, batch.targets, strict=True):
+    for place, (target, prediction) in enumerate(zip(schema.targets, evaluation.predictions, strict=True)):
         metrics = evaluation.metrics[target.name]
-        drawn = target_quality(target, prediction.cpu(), label.cpu(), metrics, bins, weight)
-        found.append(replace(drawn, metrics=metrics))
+        if place >= MOST_DRAWN:
+            found.append(Quality(target.name, metrics=metrics))
+            continue
+        label = batch.targets[place].cpu()
+        shown = target_quality(target, prediction.cpu(), label, metrics, bins, weight, drawn)
+        if shown.gains is not None:
+            chosen = None
+            if beside is not None and other is not None:
+                of_others = None if other.weight is None else other.weight.cpu()
+                chosen = Decisions.of(beside[1].predictions[place].cpu(), other.targets[place].cpu(), of_others)
+            chosen = chosen if chosen is not None and chosen.has_both else None
+            decided = Decisions.of(prediction.cpu(), label, weight)
+            made = threshold_table(decided, costs or Costs(), split, chosen, beside[0] if beside else "")
+            shown = replace(shown, thresholds=made.rows, thresholds_text=made.text)
+        found.append(replace(shown, metrics=metrics))
     return found
 
 
 def target_quality(
-    target: Target, prediction: Tensor, label: Tensor, metrics: dict, bins: int, weight: Tensor | None
+    target: Target,
+    prediction: Tensor,
+    label: Tensor,
+    metrics: dict,
+    bins: int,
+    weight: Tensor | None,
+    drawn: bool = False,
 ) -> Quality:
     """Curves follow the rows' weights, as the metrics beside them do; histograms and confusion matrix count rows."""
     if target.quantiles:
         prediction = prediction[:, target.central]
     if target.task == "regression":
-        residuals = (label - prediction).numpy()
-        counts, edges = np.histogram(residuals, HISTOGRAM_BINS)
-        return Quality(
-            target.name,
-            residuals=Histogram(edges, {"rows": counts}),
-            predicted_actual=(prediction.numpy(), label.numpy()),
-        )
+        return _values_quality(target, prediction.double(), label.double(), weight)
     if target.task == "multiclass":
-        size = target.num_outputs
-        pairs = label.long() * size + prediction.argmax(1)
-        counts = torch.bincount(pairs, minlength=size * size).reshape(size, size).numpy()
-        return Quality(target.name, confusion=Confusion(target.classes or tuple(map(str, range(size))), counts))
+        return _classes_quality(target, prediction, label, bins, weight)
     curve = roc_curve(prediction, label, weight, max_points=400)
-    bars = calibration_curve(prediction, label, bins, weight)
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
     by_label = {
         f"{target.name} = {value}": np.histogram(prediction[label == value].numpy(), edges)[0] for value in (0, 1)
     }
-    auc = metrics["auc"]
+    auc, decided = metrics["auc"], Decisions.of(prediction, label, weight)
+    gains = None
+    if decided.has_both and not drawn:
+        share, found_share = (part.numpy() for part in decided.by_share())
+        recall, precision = (part.numpy() for part in decided.precision_recall())
+        area = float(average_precision(prediction, label, weight))
+        gains = Gains(share, found_share, recall, precision, decided.positives / decided.rows, area)
     return Quality(
         target.name,
         roc=None if auc is None else Roc(curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), auc),
-        calibration=Calibration(bars.confidence.numpy(), bars.accuracy.numpy(), bars.weight.numpy()),
+        gains=gains,
+        calibration=None if drawn else calibration_with_intervals(prediction, label, bins, weight),
         scores=Histogram(edges, by_label),
     )
+
+
+def _values_quality(target: Target, prediction: Tensor, label: Tensor, weight: Tensor | None) -> Quality:
+    """Of a regression target: residuals, their means by tenth of the prediction, predicted and actual values."""
+    residuals = (label - prediction).numpy()
+    counts, edges = np.histogram(residuals, HISTOGRAM_BINS)
+    values = {"predicted": prediction.numpy(), "actual": label.numpy()}
+    ends = np.histogram_bin_edges(np.concatenate(list(values.values())), HISTOGRAM_BINS)
+    return Quality(
+        target.name,
+        residuals=Histogram(edges, {"rows": counts}),
+        residual_means=residual_means(prediction.numpy(), residuals, None if weight is None else weight.numpy()),
+        predicted_actual=(prediction.numpy(), label.numpy()),
+        spread=Histogram(ends, {name: np.histogram(own, ends)[0] for name, own in values.items()}),
+    )
+
+
+def residual_means(predicted: np.ndarray, residuals: np.ndarray, weight: np.ndarray | None) -> Means | None:
+    """Mean residual with its 95 % interval, by tenth of the rows in order of their prediction; rows of equal prediction
+    stay together. None where no tenth has two rows with a weight.
+
+    predicted, residuals: float64 [n]; weight: [n] or None.
+    """
+    mass = np.ones(len(predicted)) if weight is None else weight.astype(np.float64)
+    bins = equal_parts(predicted, 10)
+    found = []
+    for number in np.unique(bins):
+        own = (bins == number) & (mass > 0)
+        if (count := int(own.sum())) < 2:
+            continue
+        share = mass[own] / mass[own].sum()
+        mean = float((share * residuals[own]).sum())
+        error = math.sqrt(float(((share * (residuals[own] - mean)) ** 2).sum()) * count / (count - 1))
+        found.append((float((share * predicted[own]).sum()), mean, mean - NORMAL * error, mean + NORMAL * error))
+    return Means(*np.array(found).T) if found else None
+
+
+def _classes_quality(target: Target, prediction: Tensor, label: Tensor, bins: int, weight: Tensor | None) -> Quality:
+    """Of classes: the confusion matrix, the pairs most confused, the classes worst found, and the likeliest class's
+    calibration."""
+    size = target.num_outputs
+    confidence, chosen = prediction.max(1)
+    counts = torch.bincount(label.long() * size + chosen, minlength=size * size).reshape(size, size).numpy()
+    names = [str(name) for name in (target.classes or range(size))]
+    hits = (chosen == label).float()
+    edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
+    right = {
+        text: np.histogram(confidence[hits == value].numpy(), edges)[0] for text, value in (("right", 1), ("wrong", 0))
+    }
+    return Quality(
+        target.name,
+        confusion=Confusion(names, counts),
+        most_confused=most_confused(names, counts),
+        classes=class_rows(names, counts),
+        calibration=calibration_with_intervals(confidence, hits, bins, weight),
+        scores=Histogram(edges, right),
+    )
+
+
+def most_confused(names: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
+    """The `MOST_CONFUSED` pairs of a true class and another that it is taken for of the most rows: [classes, classes]
+    counts by true and predicted class."""
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSED]
+    pairs = [divmod(int(place), len(names)) for place in order]
+    return [
+        {
+            "true class": names[true],
+            "predicted": names[other],
+            "rows": int(wrong[true, other]),
+            "of_its_class": wrong[true, other] / counts[true].sum(),
+        }
+        for true, other in pairs
+        if wrong[true, other]
+    ]
+
+
+def class_rows(names: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
+    """Recall, precision and F1 of the `MOST_CONFUSED` classes of lowest F1 that have rows, of [classes, classes] counts
+    by true and predicted class."""
+    found: list[dict[str, Any]] = []
+    for place, name in enumerate(names):
+        hits, rows, taken = int(counts[place, place]), int(counts[place].sum()), int(counts[:, place].sum())
+        if rows:
+            precision = hits / taken if taken else None
+            shares = {"recall": hits / rows, "precision": precision, "F1": 2 * hits / (rows + taken)}
+            found.append({"class": name, "rows": rows, **shares})
+    return sorted(found, key=lambda row: row["F1"])[:MOST_CONFUSED]
 
 
 def permutation_importance(

@@ -74,7 +74,7 @@ def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> 
     >>> round(found.model, 3), round(found.baseline, 3), found.is_worse
     (1.204, 0.693, True)
     """
-    found = [_influence(metric, scores, rows) for scores in (model, baseline)]
+    found = [influence_of(metric, scores, rows) for scores in (model, baseline)]
     (own, of_model), (other, of_baseline) = found
     values = of_model - of_baseline
     count = len(values)
@@ -85,8 +85,17 @@ def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> 
     return Difference(metric, own, other, sign * (own - other), error)
 
 
-def _influence(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tensor]:
-    """The metric, and the influence of each row or group on it, float64."""
+def with_error(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, float]:
+    """The metric and its standard error; NaN where one cannot be computed (AUC of one class, a single row)."""
+    value, influence = influence_of(metric, scores, rows)
+    count = len(influence)
+    if not math.isfinite(value) or count < 2:
+        return value, math.nan
+    return value, math.sqrt(float(influence.square().sum()) * count / (count - 1))
+
+
+def influence_of(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tensor]:
+    """The metric (logloss, auc, mrr or rmse), and the influence of each row or group on it, float64."""
     if metric == "mrr":
         assert rows.group is not None
         ranked = RankedGroups(scores, rows.labels, rows.group, rows.weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,20 @@ def spread(count: int, most: int) -> Tensor:
 def hashed(count: int) -> Tensor:
     """A number from 0 to 2^62 - 1 for each of 0 ... count - 1, without a pattern: int64."""
     return splitmix64(torch.arange(1, count + 1) * GOLDEN) & ((1 << 62) - 1)
+
+
+def equal_parts(values: np.ndarray, parts: int) -> np.ndarray:
+    """Of each value [n > 0] which of `parts` parts of about as many rows it is in, in the values' order: int64 [n].
+
+    Equal values are in one part, so there may be fewer.
+
+    Examples
+    --------
+    >>> equal_parts(np.array([5.0, 1.0, 3.0, 2.0, 2.0, 9.0]), 3).tolist()
+    [2, 0, 1, 0, 0, 2]
+    """
+    ends = np.sort(values)[np.maximum(np.arange(1, parts) * len(values) // parts - 1, 0)]
+    return np.searchsorted(np.unique(ends), values)
 
 
 def spread_rows(table: PackedTable, most: int) -> Tensor:

@@ -51,6 +51,7 @@ STYLE = {
     "ytick.major.size": 0,
     "figure.constrained_layout.use": True,
 }
+USUAL, WIDE, LOW = (4.0, 2.7), (10.0, 2.9), (10.0, 1.7)  # inches: of a chart beside others, and alone in a row
 LINE: dict[str, Any] = {"linewidth": 1.7, "solid_capstyle": "round", "solid_joinstyle": "round"}
 
 
@@ -66,11 +67,36 @@ class Roc:
 @dataclass(frozen=True)
 class Calibration:
     """Per bin, shape [bins] each: mean prediction, observed fraction of positives, and rows, or the sum of their
-    weights. NaN marks an empty bin."""
+    weights. NaN marks an empty bin. low, high: ends of the fraction's interval; empty where none is drawn."""
 
     predicted: ArrayLike
     observed: ArrayLike
     count: ArrayLike
+    low: ArrayLike = ()
+    high: ArrayLike = ()
+
+
+@dataclass(frozen=True)
+class Means:
+    """Per bin, shape [bins] each: mean prediction, and the mean residual with the ends of its interval."""
+
+    predicted: ArrayLike
+    residual: ArrayLike
+    low: ArrayLike
+    high: ArrayLike
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What is found among the rows of the highest scores: shares of rows, rising to 1, and the shares of positives
+    among them, shape [points] each; and the recalls and precisions of all thresholds, shape [thresholds] each."""
+
+    share: ArrayLike
+    recall: ArrayLike
+    thresholds_recall: ArrayLike
+    precision: ArrayLike
+    positive_rate: float
+    average_precision: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,12 +109,14 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with its HTML parts; `legend` pairs a label with the CSS variable of its colour."""
+    """A drawing with its HTML parts; `legend` pairs a label with the CSS variable of its colour. wide: the same for a
+    whole row of the page, where there is room for one."""
 
     title: str
     svg: Markup
     legend: tuple[tuple[str, str], ...] = ()
     note: str = ""
+    wide: Markup | None = None
 
 
 def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -117,8 +145,10 @@ def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
     for number, (quantity, lines) in enumerate(quantities.items()):
         note = f"not finite: {lost[quantity]} of the values" if lost[quantity] else ""
-        chart = curves_chart(Curves(x, lines, axis), f"{metric_label(quantity)} by {axis}", f"curve{number}")
-        charts.append(replace(chart, note=note))
+        curves, title = Curves(x, lines, axis), f"{metric_label(quantity)} by {axis}"
+        chart = curves_chart(curves, title, f"curve{number}")
+        wide = curves_chart(curves, title, f"wide{number}", WIDE if number == 0 else LOW)
+        charts.append(replace(chart, note=note, wide=wide.svg))
     return charts
 
 
@@ -136,27 +166,95 @@ def roc_chart(roc: Roc, key: str) -> Chart:
         return Chart("ROC curve", _svg(ax, "ROC curve", key), note=f"AUC {roc.auc:.4f}" if known else "")
 
 
+def precision_recall_chart(gains: Gains, key: str) -> Chart:
+    """Precision by recall, and as a dashed line the precision of flagging rows by chance."""
+    recall, precision = np.asarray(gains.thresholds_recall, float), np.asarray(gains.precision, float)
+    area = gains.average_precision
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("recall", "precision")
+        ax.axhline(gains.positive_rate, color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.plot(recall, precision, color=LINES[0], **LINE)
+        ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.02))
+        title = "Precision and recall"
+        note = f"average precision {area:.4f}, by chance {gains.positive_rate:.4f}" if area is not None else ""
+        return Chart(title, _svg(ax, title, key), note=note)
+
+
+def gains_chart(gains: Gains, key: str) -> Chart:
+    """Share of the positives found by share of rows, and the dashed diagonal of chance; the grey edge is perfect."""
+    share, recall = (np.concatenate([[0.0], np.asarray(part, float)]) for part in (gains.share, gains.recall))
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("share of rows, highest scores first", "share of positives found")
+        ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.plot([0, gains.positive_rate, 1], [0, 1, 1], color=MUTED, linewidth=0.8)
+        ax.plot(share, recall, color=LINES[0], **LINE)
+        _percent(ax.xaxis)
+        _percent(ax.yaxis)
+        ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.02))
+        found = float(np.interp(0.1, share, recall))
+        return Chart(
+            "Gains", _svg(ax, "Gains", key), note=f"10 % of the rows hold {100 * found:.0f} % of the positives"
+        )
+
+
+def lift_chart(gains: Gains, key: str) -> Chart:
+    """How many times more positives than by chance are among the rows of the highest scores."""
+    share, recall = np.asarray(gains.share, float), np.asarray(gains.recall, float)
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("share of rows, highest scores first", "lift")
+        ax.axhline(1, color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.plot(share, recall / share, color=LINES[0], **LINE)
+        _percent(ax.xaxis)
+        ax.set(xlim=(-0.01, 1.01))
+        ax.set_ylim(bottom=0)
+        lift = float(np.interp(0.1, share, recall)) / 0.1
+        return Chart("Lift", _svg(ax, "Lift", key), note=f"{lift:.2f} times in the highest 10 %")
+
+
+def residual_chart(means: Means, key: str) -> Chart:
+    """Mean residual by mean prediction of each part of the rows, with intervals; at 0 predictions are right on
+    average."""
+    x, y, low, high = (np.asarray(part, float) for part in (means.predicted, means.residual, means.low, means.high))
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("mean prediction", "mean of actual − predicted")
+        ax.axhline(0, color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.plot(x, y, color=LINES[0], linewidth=1.0, alpha=0.6)
+        ax.vlines(x, low, high, color=LINES[0], linewidth=1.7)
+        ax.plot(x, y, "o", color=LINES[0], markersize=4.4, markeredgecolor=CARD)
+        title = "Residuals by prediction"
+        return Chart(title, _svg(ax, title, key), note="tenths of the rows; bars: 95 % intervals")
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+
+
 def calibration_chart(calibration: Calibration | Mapping[str, Calibration], key: str, title: str = "") -> Chart:
     """Observed fraction of positives against mean prediction; a point's area is its bin's share of rows. Of several
     models, by name, each has its line."""
     models = {"": calibration} if isinstance(calibration, Calibration) else calibration
-    top, bins = 0.05, []
+    top, bins, with_intervals = 0.05, [], False
     for item in models.values():
         predicted, observed, count = (np.asarray(part, float) for part in (item.predicted, item.observed, item.count))
         known = np.isfinite(predicted + observed) & (count > 0)
-        bins.append((predicted[known], observed[known], count[known]))
-        top = max([top, *predicted[known], *observed[known]])
+        ends = [np.asarray(end, float)[known] for end in (item.low, item.high) if len(np.asarray(end))]
+        bins.append((predicted[known], observed[known], count[known], ends))
+        top = max([top, *predicted[known], *observed[known], *(ends[1] if ends else ())])
+        with_intervals = with_intervals or bool(ends)
     top = min(1.0, 1.08 * top)
     with matplotlib.rc_context(STYLE):
         ax = _axes("mean prediction", "observed fraction")
         ax.plot([0, top], [0, top], color=MUTED, linewidth=0.8, dashes=(3, 3))
-        for color, (predicted, observed, count) in zip(_colors(models), bins, strict=True):
+        for color, (predicted, observed, count, ends) in zip(_colors(models), bins, strict=True):
+            if ends:
+                ax.vlines(predicted, *ends, color=color, linewidth=1.4)
             ax.plot(predicted, observed, color=color, linewidth=1.0, alpha=0.6)
             area = 8 + 90 * count / max([*count, 1])
             ax.scatter(predicted, observed, s=area, color=color, edgecolor=CARD, linewidth=0.8, zorder=3)
         ax.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top))
         legend = _legend(models) if len(models) > 1 else ()
-        return Chart(title or "Calibration", _svg(ax, "Calibration", key), legend, note="area: rows of the bin")
+        note = "area: rows of the bin" + ("; bars: 95 % intervals" if with_intervals else "")
+        return Chart(title or "Calibration", _svg(ax, "Calibration", key), legend, note=note)
 
 
 def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Chart:
@@ -168,7 +266,7 @@ def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Ch
             share = share / max(share.sum(), 1)
             ax.stairs(share, np.asarray(histogram.edges, float), fill=True, color=color, alpha=0.18, linewidth=0)
             ax.stairs(share, np.asarray(histogram.edges, float), color=color, linewidth=1.4)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+        _percent(ax.yaxis)
         return Chart(title, _svg(ax, title, key), _legend(histogram.counts) if len(histogram.counts) > 1 else ())
 
 
@@ -186,8 +284,8 @@ def scatter_chart(predicted: ArrayLike, actual: ArrayLike, key: str) -> Chart:
         return Chart(title, _svg(ax, title, key), note=f"{len(shown):,} of {len(x):,} rows")
 
 
-def _axes(xlabel: str, ylabel: str = "", height: float = 2.7) -> Axes:
-    figure = Figure(figsize=(4.0, height))
+def _axes(xlabel: str, ylabel: str = "", size: tuple[float, float] = USUAL) -> Axes:
+    figure = Figure(figsize=size)
     FigureCanvasSVG(figure)
     ax = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     ax.patch.set_visible(False)
@@ -266,13 +364,14 @@ class Curves:
     log_y: bool = False
 
 
-def curves_chart(curves: Curves, title: str, key: str) -> Chart:
-    """A line a series and a large dot a mark, each named in the legend. `key` makes the chart's ids unique."""
+def curves_chart(curves: Curves, title: str, key: str, size: tuple[float, float] = USUAL) -> Chart:
+    """A line a series and a large dot a mark, each named in the legend. `key` makes the chart's ids unique; size: width
+    and height in inches, of which 4 are as wide as a third of a page."""
     x = np.asarray(curves.x, float)
     named = dict.fromkeys([*curves.lines, *curves.marks])
     colors = dict(zip(named, _colors(named), strict=True))
     with matplotlib.rc_context(STYLE):
-        ax = _axes(curves.xlabel, curves.ylabel)
+        ax = _axes(curves.xlabel, curves.ylabel, size)
         for name, values in curves.lines.items():
             y = np.asarray(values, float)
             known = np.isfinite(x + y) & ((x > 0) | (not curves.log_x)) & ((y > 0) | (not curves.log_y))
@@ -288,10 +387,12 @@ def curves_chart(curves: Curves, title: str, key: str) -> Chart:
                 axis.set_major_formatter(FuncFormatter(lambda v, _: EngFormatter(sep="")(v) if v >= 1 else f"{v:g}"))
                 axis.set_minor_locator(NullLocator())
             elif axis is ax.xaxis:
-                axis.set_major_locator(MaxNLocator(6, integer=True))
+                axis.set_major_locator(MaxNLocator(6 if size == USUAL else 12, integer=True))
                 axis.set_major_formatter(EngFormatter(sep=""))
             else:
                 axis.set_major_formatter(ScalarFormatter(useOffset=False))
+                if size == LOW:
+                    axis.set_major_locator(MaxNLocator(4))
         return Chart(title, _svg(ax, title, key), _legend(named) if len(named) > 1 or "" not in named else ())
 
 
@@ -312,7 +413,7 @@ def intervals_chart(
 ) -> Chart:
     """A line a row of (name, values, mean, half of the interval's width or None): rings, a dot and a bar."""
     with matplotlib.rc_context(STYLE):
-        ax = _axes(axis, height=0.7 + 0.25 * len(rows))
+        ax = _axes(axis, size=(USUAL[0], 0.7 + 0.25 * len(rows)))
         for place, (_, values, mean, half) in enumerate(rows):
             ax.plot(
                 values, [place] * len(values), "o", color=MUTED, fillstyle="none", markersize=4.4, markeredgewidth=0.8

@@ -15,14 +15,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
-from gigabatch.pipeline.display import format_value, headings, is_missing, is_number, metric_label
+from gigabatch.pipeline.display import METRIC_LABELS, format_value, headings, is_missing, is_number, metric_label
 from gigabatch.pipeline.reports import charts
-from gigabatch.pipeline.reports.charts import Calibration, Chart, Histogram, Roc
+from gigabatch.pipeline.reports.charts import Calibration, Chart, Gains, Histogram, Means, Roc
 from gigabatch.pipeline.store.files import atomic_write
 
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
 SIGNED = ("difference", "lower_bound", "gain", "bound", "upper")  # headings whose numbers get a sign
 FRACTIONS = frozenset({"nulls", "null_rate", "unseen_rate"})  # headings of shares, shown as percentages
+DECIDED = frozenset({"flagged", "precision", "recall", "of_its_class"})  # headings of shares in tables of decisions
+FLAG = "flag"  # heading of what to look at in a row
 ROWS_SHOWN = 30  # of a long table; the rest is folded
 HINTS = {
     "auc": "0.5 is chance, 1 is perfect",
@@ -45,9 +47,10 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Quality:
-    """Predictions of one target. Binary targets have the first three, multiclass targets `confusion`, regression
-    targets the last two: residuals are actual - predicted; `predicted_actual` is two arrays of shape [rows]. All may
-    have `metrics`, by name, which are listed."""
+    """Predictions of one target. Binary targets have roc, gains, calibration, scores and thresholds; multiclass targets
+    confusion, most_confused, classes, and calibration and scores of the likeliest class; regression targets residuals
+    (actual - predicted), spread (predicted and actual values), residual_means and predicted_actual (two arrays of shape
+    [rows]). All may have `metrics`, by name, which are listed."""
 
     title: str
     roc: Roc | None = None
@@ -56,7 +59,25 @@ class Quality:
     confusion: Confusion | None = None
     residuals: Histogram | None = None
     predicted_actual: tuple[ArrayLike, ArrayLike] | None = None
+    gains: Gains | None = None
+    thresholds: Sequence[Mapping[str, Any]] = ()
+    thresholds_text: str = ""
+    most_confused: Sequence[Mapping[str, Any]] = ()
+    classes: Sequence[Mapping[str, Any]] = ()
+    residual_means: Means | None = None
+    spread: Histogram | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SliceTables:
+    """Parts of the rows that a model does worst on: what was looked at, and rows of two tables."""
+
+    title: str
+    text: str
+    worse_title: str = ""
+    worse: Sequence[Mapping[str, Any]] = ()
+    off: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -66,8 +87,8 @@ class ReportData:
     `nulls`, `null_rate` and `unseen_rate` hold fractions in [0, 1] and are shown as percentages. A metric that is None
     does not apply to the run; one that is NaN could not be computed. `learning_curve` rows hold `step` or `epoch`,
     and `train_*`, `valid_*` or other numbers: one chart a quantity, one line a split. `importance` rows hold `name`,
-    `mean` (drop of the metric) and `std`. A row of `stages` that was `reused` has the seconds of the run that made
-    it, which the sum leaves out.
+    `mean` (drop of the metric) and `std`. A row of `stages` that was skipped has no seconds. `flag` of a row of
+    `splits` or `columns` says what to look at there. metric_notes: what stands below a metric, by its name.
     """
 
     name: str
@@ -75,6 +96,8 @@ class ReportData:
     created_utc: str | None = None  # ISO 8601
     notes: Sequence[str] = ()
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    metric_notes: Mapping[str, str] = field(default_factory=dict)
+    split_rows: int | None = None  # of `split`, which the metrics are of
     warnings: Sequence[str] = ()  # the first thing that is read
     baselines: Sequence[Mapping[str, Any]] = ()
     baselines_title: str = ""
@@ -85,6 +108,9 @@ class ReportData:
     ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
     quality: Sequence[Quality] = ()
+    slices: Sequence[SliceTables] = ()
+    history: Sequence[Mapping[str, Any]] = ()  # this run, then earlier ones
+    history_text: str = ""
     stages: Sequence[Mapping[str, Any]] = ()
     columns: Sequence[Mapping[str, Any]] = ()
     importance: Sequence[Mapping[str, Any]] = ()
@@ -94,12 +120,14 @@ class ReportData:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `bar` (a length) and `shade` (a background) are fractions in [0, 1]; `link` is an address."""
+    """A cell of a table; `bar` (a length) and `shade` (a background) are fractions in [0, 1]; `mark`: it is what to
+    look at; `link` is an address."""
 
     text: str
     number: bool = False
     bar: float | None = None
     shade: float | None = None
+    mark: bool = False
     link: str | None = None
 
 
@@ -133,21 +161,30 @@ def render_report(data: ReportData) -> str:
         rows_shown=ROWS_SHOWN,
         format=format_value,
         breakable=breakable,
-        metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
-        baselines=table(data.baselines),
+        metrics=[
+            (tile_label(name, data.split), *metric_texts(name, value)[1:], data.metric_notes.get(name, ""))
+            for name, value in data.metrics.items()
+            if value is not None
+        ],
+        baselines=table(data.baselines, signed=gains(data.baselines)),
         splits=table(data.splits),
         members=table(data.members),
         ranking=table(data.ranking),
         learning_charts=charts.learning_charts(data.learning_curve),
         learning=table(data.learning_curve),
         quality=[quality_parts(quality, number) for number, quality in enumerate(data.quality)],
+        slices=[(item, table(item.worse), table(item.off, signed=("off by",))) for item in data.slices],
+        history=table(data.history, signed=gains(data.history)),
         stages=table(data.stages, bars=("seconds",)),
-        stage_seconds=sum(
-            row["seconds"] for row in data.stages if is_finite(row.get("seconds")) and not row.get("reused")
-        ),
+        stage_seconds=sum(row["seconds"] for row in data.stages if is_finite(row.get("seconds"))),
         columns=table(data.columns, bars=("nulls", "null_rate", "unseen_rate")),
         importance=importance_bars(data.importance),
     )
+
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Headings of gains, whose numbers get a sign."""
+    return [name for name in headings(rows) if name.startswith("gain of ")]
 
 
 def breakable(text: str) -> Markup:
@@ -159,11 +196,18 @@ def is_finite(value: Any) -> bool:
     return is_number(value) and bool(np.isfinite(value))
 
 
+def tile_label(name: str, split: str) -> str:
+    """ "Test AUC", "Test log loss" for metrics of the test split."""
+    label = metric_label(name)
+    known = name.lower() in METRIC_LABELS and label[1:2].islower()
+    return f"{split[:1].upper()}{split[1:]} {label[:1].lower() if known else label[:1]}{label[1:]}"
+
+
 def metric_texts(name: str, value: float | None) -> tuple[str, str, str]:
-    """(label, value, hint) of a headline metric."""
+    """(label, value, hint) of a metric."""
     label, hint = metric_label(name), HINTS.get(name.lower(), "")
     if value is None or is_missing(value):
-        return label, format_value(None), "does not apply" if value is None else "could not be computed"
+        return label, format_value(None), "could not be computed"
     fixed = not isinstance(value, int) and 1e-3 <= abs(value) < 1000
     return label, f"{value:.4f}" if fixed else format_value(value), hint
 
@@ -187,6 +231,8 @@ def table(
 def _style(name: str, signed: Sequence[str], fractions: Collection[str]) -> str:
     if name in fractions:
         return "fraction"
+    if name == FLAG:
+        return FLAG
     return "seconds" if name == "seconds" else "signed" if name in signed else "plain"
 
 
@@ -198,12 +244,15 @@ def _cells(values: Sequence[Any], style: str, bar: bool) -> list[Cell]:
             _format(value, style),
             number=numeric,
             bar=min(1.0, max(0.0, float(value / longest))) if bar and is_finite(value) else None,
+            mark=style == FLAG and bool(value),
         )
         for value in values
     ]
 
 
 def _format(value: Any, style: str) -> str:
+    if style == FLAG:
+        return value or ""
     if style == "plain" or not is_finite(value):
         return format_value(value)
     if style == "fraction":
@@ -213,22 +262,55 @@ def _format(value: Any, style: str) -> str:
     return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}"
 
 
-def quality_parts(quality: Quality, number: int) -> tuple[str, str, list[Chart], Table | None]:
-    """(title, metrics, charts, confusion table) of one target; `number` keeps the ids of several targets apart."""
+@dataclass(frozen=True)
+class QualityParts:
+    """What the page shows of one target."""
+
+    title: str
+    metrics: str
+    charts: Sequence[Chart]
+    thresholds: Table
+    thresholds_text: str
+    confusion: Table | None
+    most_confused: Table
+    classes: Table
+
+
+def quality_parts(quality: Quality, number: int) -> QualityParts:
+    """What the page shows of one target; `number` keeps the ids of several targets apart."""
     drawn = []
     if quality.roc:
         drawn.append(charts.roc_chart(quality.roc, f"roc{number}"))
+    if quality.gains:
+        drawn.append(charts.precision_recall_chart(quality.gains, f"precision{number}"))
+        drawn.append(charts.gains_chart(quality.gains, f"gains{number}"))
+        drawn.append(charts.lift_chart(quality.gains, f"lift{number}"))
+    of_classes = quality.confusion is not None
     if quality.calibration:
-        drawn.append(charts.calibration_chart(quality.calibration, f"calibration{number}"))
+        title = "Calibration of the likeliest class" if of_classes else ""
+        drawn.append(charts.calibration_chart(quality.calibration, f"calibration{number}", title))
     if quality.scores:
-        drawn.append(charts.histogram_chart(quality.scores, "Scores by label", "score", f"scores{number}"))
+        title = "Scores of the likeliest class" if of_classes else "Scores by label"
+        drawn.append(charts.histogram_chart(quality.scores, title, "score", f"scores{number}"))
     if quality.residuals:
         drawn.append(charts.histogram_chart(quality.residuals, "Residuals", "actual − predicted", f"residuals{number}"))
+    if quality.residual_means:
+        drawn.append(charts.residual_chart(quality.residual_means, f"means{number}"))
     if quality.predicted_actual:
         drawn.append(charts.scatter_chart(*quality.predicted_actual, f"scatter{number}"))
-    texts = [metric_texts(name, value)[:2] for name, value in quality.metrics.items()]
-    metrics = ", ".join(f"{label} {value}" for label, value in texts)
-    return quality.title, metrics, drawn, confusion_table(quality.confusion) if quality.confusion else None
+    if quality.spread:
+        drawn.append(charts.histogram_chart(quality.spread, "Spread", "value", f"spread{number}"))
+    texts = [metric_texts(name, value)[:2] for name, value in quality.metrics.items() if value is not None]
+    return QualityParts(
+        quality.title,
+        ", ".join(f"{label} {value}" for label, value in texts),
+        drawn,
+        table(quality.thresholds, fractions=DECIDED),
+        quality.thresholds_text,
+        confusion_table(quality.confusion) if quality.confusion else None,
+        table(quality.most_confused, fractions=DECIDED),
+        table(quality.classes, fractions=DECIDED),
+    )
 
 
 def confusion_table(confusion: Confusion) -> Table:

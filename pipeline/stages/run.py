@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shutil
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
@@ -28,7 +29,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import format_value, headings, html_table, render_table
+from gigabatch.pipeline.display import about_seconds, format_value, headings, html_table, render_table
 from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baseline_rows,
@@ -36,7 +37,8 @@ from gigabatch.pipeline.evaluation.baselines import (
     baselines,
     stretched_columns,
 )
-from gigabatch.pipeline.evaluation.checks import data_warnings
+from gigabatch.pipeline.evaluation.checks import Flag, data_warnings
+from gigabatch.pipeline.evaluation.decisions import Costs
 from gigabatch.pipeline.evaluation.evaluate import (
     CALIBRATION,
     HEADLINE,
@@ -49,8 +51,18 @@ from gigabatch.pipeline.evaluation.evaluate import (
     quality,
 )
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
-from gigabatch.pipeline.reports.report import ReportData, write_report
+from gigabatch.pipeline.evaluation.slices import worst_slices
+from gigabatch.pipeline.reports.report import FLAG, Quality, ReportData, write_report
+from gigabatch.pipeline.runs.earlier import HISTORY_TEXT, history_rows
 from gigabatch.pipeline.runs.pointers import read_pointers
+from gigabatch.pipeline.stages.shown import (
+    applicable_metrics,
+    headline_errors,
+    short_flags,
+    slice_tables,
+    tile_notes,
+    told_columns,
+)
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
@@ -242,8 +254,8 @@ def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
     """A row a stage: rows, seconds, speed, and whether it was skipped.
 
-    The speed of training is that of all epochs, in all processes where one went on from another's checkpoint. The
-    seconds of a stage that was skipped are those of the run that made its artifact.
+    The speed of training is that of all epochs, in all processes where one went on from another's checkpoint. A stage
+    that was skipped has no seconds; its note says what it took in the run that made its artifact.
     """
     found = []
     for name in STAGES:
@@ -256,8 +268,10 @@ def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dic
             notes.append(f"{earlier:,} of {worked:,} rows before a break, with their seconds")
         if skipped_steps := trained.get("skipped_steps"):
             notes.append(f"{skipped_steps:,} of {trained['steps']:,} steps skipped")
-        notes += ["skipped, unchanged: seconds of an earlier run"] if name in skipped else []
-        speed = worked / max(seconds, 1e-9)
+        speed: float | None = worked / max(seconds, 1e-9)
+        if name in skipped:
+            notes.append(f"skipped, unchanged: an earlier run took {about_seconds(seconds)}")
+            seconds = speed = None
         found.append({"stage": name, "rows": rows, "seconds": seconds, "rows/s": speed, "note": "; ".join(notes)})
     return found
 
@@ -371,7 +385,23 @@ def evaluate_bundle(
         "ranking": ranking,
         "target_means": {name: target_means(table) for name, table in data.tables.items()},
         "evaluations": found,
-        "quality": quality(schema, found[split], evaluated, bins),
+        "quality": quality(
+            schema,
+            found[split],
+            evaluated,
+            bins,
+            costs=Costs(settings.false_positive_cost, settings.false_negative_cost),
+            split=split,
+            beside=("valid", found["valid"], data.evaluation_tables["valid"])
+            if split != "valid" and "valid" in found and len(data.evaluation_tables["valid"])
+            else None,
+            drawn=drawn,
+        ),
+        "slices": worst_slices(evaluated, bundle.preprocessor, found[split].predictions, drawn)
+        if settings.slices
+        else [],
+        "errors": headline_errors(found[split], evaluated),
+        "applies": applicable_metrics(evaluated.schema),
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
         "importance_metric": metric,
@@ -436,6 +466,11 @@ def calibration_rows(found: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def threshold_summary(found: Sequence[Quality]) -> dict[str, list[dict[str, Any]]]:
+    """By binary target, the rows of its table of thresholds; a threshold that flags no row is None."""
+    return {item.title: [dict(row) for row in item.thresholds] for item in found if item.thresholds}
+
+
 def target_means(table: PackedTable) -> dict[str, float]:
     """`mean of <target>` of the binary and regression targets, which shows how a split differs from another."""
     targets = zip(table.schema.targets, table.unpack(table.words).targets, strict=True)
@@ -466,6 +501,8 @@ def summarise(
         "members": results["members"],
         "ensemble": data.stages["train"].manifest.get("ensemble"),
         "ranking": results["ranking"],
+        "thresholds": threshold_summary(results["quality"]),
+        "slices": [asdict(item) for item in results["slices"]],
         "target_means": results["target_means"],
         "rows_by_stage": {
             "features": sum(data.rows.values()),
@@ -507,11 +544,13 @@ def report_data(
         name=summary["name"],
         run_id=summary["id"],
         created_utc=summary["created_utc"],
+        history=history_rows(config.runs / config.name, summary),
+        history_text=HISTORY_TEXT,
         learning_curve=[
             {name: value for name, value in row.items() if name not in ("loss", SENT, PEERS)} for row in curve
         ],
         stages=[
-            row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}
+            row | {"rows/s": None if row["rows/s"] is None else round(row["rows/s"])}
             for row in stage_rows(summary, summary["skipped"])
         ],
         environment=summary["environment"],
@@ -557,19 +596,37 @@ def evaluation_report(
             values = ", ".join(f"{name} {format_value(row[name])}" for name in row if name not in ("split", "at"))
             where = "these rows, without train.prior" if row["at"] == "these rows" else "where the model serves"
             notes.append(f"Log loss and ECE on {split} at the share of label 1 of {where}: {values}.")
+    flags = [text for text in results["warnings"] if isinstance(text, Flag)]
+    columns = []
+    for row in results["columns"]:
+        mark = short_flags(flag for flag in flags if flag.about == row["name"] and not flag.splits)
+        columns.append({"name": row["name"], FLAG: mark} | row)
+    columns.sort(key=lambda row: not row[FLAG])
     return ReportData(
         notes=notes,
         warnings=results["warnings"],
-        metrics=results["evaluations"][split].headline,
-        baselines=baseline_rows(compared) if compared else (),
+        metrics={
+            name: math.nan if value is None and name in results["applies"] else value
+            for name, value in results["evaluations"][split].headline.items()
+        },
+        metric_notes=tile_notes(results),
+        split_rows=rows.get(split),
+        baselines=told_columns(baseline_rows(compared)) if compared else (),
         baselines_title=baseline_title(compared) if compared else "",
-        splits=[{"split": name, "rows": count} | results["target_means"].get(name, {}) for name, count in rows.items()],
+        splits=told_columns(
+            [
+                {"split": name, FLAG: short_flags(flag for flag in flags if name in flag.splits), "rows": count}
+                | results["target_means"].get(name, {})
+                for name, count in rows.items()
+            ]
+        ),
         split=split,
         members=results["members"],
         members_title=MEMBERS_TITLE,
         ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
         quality=results["quality"],
-        columns=results["columns"],
+        slices=slice_tables(results["slices"], split),
+        columns=told_columns(columns),
         importance=results["importance"],
         **of_the_run,
     )

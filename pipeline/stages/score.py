@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gigabatch.pipeline.stages.run import (
     evaluation_report,
     metric_rows,
     show_parts,
+    threshold_summary,
 )
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, packed_splits
 from gigabatch.pipeline.store.files import replacing, write_json
@@ -77,6 +79,8 @@ def evaluate_run(
         "members": results["members"],
         "baselines": results["baselines"],
         "ranking": results["ranking"],
+        "thresholds": threshold_summary(results["quality"]),
+        "slices": [asdict(item) for item in results["slices"]],
     }
     folder = out or path / f"evaluation-{split}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -141,7 +141,7 @@ def test_a_row_of_weight_three_counts_as_three_rows_in_every_metric_and_curve(ta
     assert found.headline["logloss"] == pytest.approx(expected.headline["logloss"], abs=1e-9)
     if task == "binary":
         (one,), (other,) = (
-            quality(schema_of(target), run, table, 15) for run, table in ((found, weighted), (expected, repeated))
+            quality(schema_of(target), run, table, bins=5) for run, table in ((found, weighted), (expected, repeated))
         )
         assert np.allclose(one.calibration.observed, other.calibration.observed)
         assert one.calibration.count.sum() * 2 == other.calibration.count.sum()

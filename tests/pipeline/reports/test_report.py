@@ -12,10 +12,13 @@ from markupsafe import Markup
 from gigabatch.pipeline.reports.report import (
     Calibration,
     Confusion,
+    Gains,
     Histogram,
+    Means,
     Quality,
     ReportData,
     Roc,
+    SliceTables,
     confusion_table,
     importance_bars,
     metric_texts,
@@ -29,8 +32,10 @@ VOID = {"meta", "link", "input", "br", "hr", "img", "wbr"}
 SECTIONS = (
     "baselines",
     "splits",
+    "history",
     "learning",
     "quality",
+    "slices",
     "importance",
     "stages",
     "columns",
@@ -83,25 +88,44 @@ def full(text="Flights", number=0.5):
         created_utc="2025-07-14T03:12:44+00:00",
         notes=[text],
         metrics={"auc": 0.76341234, "mrr": None, text: number},
+        metric_notes={"auc": text},
+        split_rows=32_734,
         warnings=[f"worse than {text}", text],
         baselines=[{"": text, "auc": number, "gain of auc": 0.1, "seconds": 2.5, "worse": text}],
         baselines_title=text,
-        splits=[{"name": text, "rows": 228_344, "positive_rate": number, "from": text, "to": None}],
+        splits=[{"name": text, "flag": text, "rows": 228_344, "positive_rate": number, "from": text, "to": None}],
         learning_curve=[{"step": 10 * i, "train_loss": 1 / i, "valid_loss": number, text: 0.1 * i} for i in (1, 2)],
         quality=[
             Quality(
                 text,
                 roc=Roc(grid, grid**0.5, 0.66),
-                calibration=Calibration(grid, grid**2, np.arange(6)),
+                gains=Gains(grid[1:], grid[1:] ** 0.5, grid, 1 - grid / 2, 0.5, 0.75),
+                thresholds=[{"chosen_by": text, "threshold": number, "flagged": 0.25, "precision": number}],
+                thresholds_text=text,
+                calibration=Calibration(grid, grid**2, np.arange(6), grid**2 / 2, grid),
                 scores=Histogram(grid, {text: np.arange(5), "other": np.ones(5)}),
                 metrics={"gauc": 0.61234567, text: number, "mrr": None},
             ),
-            Quality("price", residuals=Histogram(grid, {"rows": np.ones(5)}), predicted_actual=(grid, grid)),
-            Quality("hotel", confusion=Confusion([text, "b"], [[3, 1], [0, 4]])),
+            Quality(
+                "price",
+                residuals=Histogram(grid, {"rows": np.ones(5)}),
+                residual_means=Means(grid, -grid, -2 * grid, grid * 0),
+                predicted_actual=(grid, grid),
+                spread=Histogram(grid, {"predicted": np.ones(5), "actual": np.ones(5)}),
+            ),
+            Quality(
+                "hotel",
+                confusion=Confusion([text, "b"], [[3, 1], [0, 4]]),
+                most_confused=[{"true class": text, "predicted": "b", "rows": 1, "of_its_class": 0.25}],
+                classes=[{"class": text, "rows": 4, "recall": 0.75, "precision": 1.0, "F1": number}],
+            ),
         ],
+        slices=[SliceTables(text, text, text, [{"slice": text, "rows": 150, "AUC": number}], [{"slice": text}])],
+        history=[{"run": text, "AUC": number, "gain of AUC": 0.01, "settings that differ": text}],
+        history_text=text,
         stages=[
             {"stage": text, "seconds": 2.0, "rows": 1_234_567, "rows/s": 617_284},
-            {"stage": "train", "seconds": 70.5, "reused": True},
+            {"stage": "train", "seconds": None, "rows/s": None, "note": "skipped, unchanged: an earlier run took 70 s"},
         ],
         columns=[{"name": text, "nulls": number, "unseen_rate": None, "mean": number, text: text}],
         importance=[{"name": text, "mean": 0.2, "std": 0.1}, {"name": "b", "mean": number, "std": number}],
@@ -120,11 +144,35 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     assert [name for name in page.ids() if name in SECTIONS] == list(SECTIONS)
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     assert links == [f"#{name}" for name in SECTIONS]
-    assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
-    for text in ("0.7634", "228,344", "1,234,567", "617,284", "70.50", "yes"):
+    # Learning (loss and one more, each narrow and wide), binary target, regression target.
+    assert page.tags.count("svg") == 2 * 2 + 6 + 4
+    for text in ("0.7634", "228,344", "1,234,567", "617,284", "skipped, unchanged: an earlier run took 70 s"):
         assert text in page.words
     assert "2025-07-14 03:12:44 UTC" in page.words
-    assert any(text.startswith("2.0 seconds in this run.") for text in page.words)  # without the stage that was reused
+    assert any(text.startswith("2.0 seconds in this run.") for text in page.words)  # without the stage that was skipped
+
+
+def test_a_tile_names_split_and_rows_and_what_does_not_apply_takes_no_room():
+    page = Page(full_text())
+    assert "Test AUC" in page.words
+    assert any("Of the 32,734 rows of the test split" in text for text in page.words)
+    assert "MRR" not in " ".join(page.words)
+    valid = Page(render_report(ReportData("a", split="valid", metrics={"logloss": 0.5, "auc": NAN, "mrr": None})))
+    assert "Valid log loss" in valid.words
+    assert "could not be computed" in valid.words
+
+
+def test_a_flag_is_marked_and_an_empty_one_is_not():
+    rows = [{"name": "a", "flag": "unseen: 52 % of test"}, {"name": "b", "flag": ""}]
+    text = render_report(ReportData("a", columns=rows))
+    assert text.count('class="long mark"') == 1
+    assert '<td class="long mark">unseen: 52 % of test</td>' in text
+
+
+def test_the_printed_page_opens_what_is_folded_and_keeps_the_yaml_within_the_sheet():
+    rules = full_text().partition("@media print {")[2]
+    assert "details::details-content { content-visibility: visible" in rules
+    assert "pre { white-space: pre-wrap" in rules
 
 
 def test_only_shares_of_ours_are_shown_as_percentages():
@@ -212,7 +260,6 @@ def test_missing_and_odd_numbers_make_a_page(number):
     ("name", "value", "texts"),
     [
         ("auc", 0.76341234, ("AUC", "0.7634", "0.5 is chance, 1 is perfect")),
-        ("auc", None, ("AUC", "–", "does not apply")),
         ("auc", NAN, ("AUC", "–", "could not be computed")),
         ("rows_per_second", 1_834_223, ("Rows per second", "1,834,223", "")),
         ("rmse", 0.00001234, ("RMSE", "1.23e-05", "0 is perfect")),

@@ -1,0 +1,80 @@
+"""Calibration with intervals: bins of scores with enough rows each, and how sure their share of label 1 is."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+from torch import Tensor
+
+from gigabatch.pipeline.reports.charts import Calibration
+
+FEWEST_ROWS = 50  # of a bin; with fewer it is joined with its neighbour
+CONFIDENCE = 0.95
+
+
+def wilson_interval(share: np.ndarray, rows: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, ...]:
+    """Lower and upper end of a share's interval, float64 [n] each (Wilson, JASA 1927, as statsmodels has it).
+
+    Parameters
+    ----------
+    share
+        Observed, float64 [n] in [0, 1].
+    rows
+        That it is of, float64 [n] above 0; of weighted rows (sum of w)² / (sum of w²).
+
+    Examples
+    --------
+    >>> [round(float(end[0]), 4) for end in wilson_interval(np.array([0.0]), np.array([10.0]))]
+    [0.0, 0.2775]
+    """
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = share + z * z / (2 * rows)
+    half = z * np.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows))
+    scale = 1 + z * z / rows
+    return ((middle - half) / scale).clip(0, 1), ((middle + half) / scale).clip(0, 1)
+
+
+def calibration_with_intervals(
+    confidence: Tensor, hits: Tensor, num_bins: int, weight: Tensor | None = None
+) -> Calibration:
+    """Mean score, share of hits and its 95 % interval, by bins of equal width of which neighbours are joined until each
+    has `FEWEST_ROWS`.
+
+    Parameters
+    ----------
+    confidence
+        Scores [n] in [0, 1] on the host.
+    hits
+        [n] of 0 and 1.
+    num_bins
+        Of equal width, before they are joined; a bin is closed above.
+    weight
+        [n] or None. A bin's rows are then (sum of w)² / (sum of w²).
+    """
+    scores, found = confidence.double().numpy(), hits.double().numpy()
+    mass = np.ones(len(scores)) if weight is None else weight.double().numpy()
+    bins = np.searchsorted(np.linspace(0, 1, num_bins + 1)[1:-1], scores)
+    parts = mass, mass * mass, mass * scores, mass * found
+    sums = np.stack([np.bincount(bins, part, minlength=num_bins) for part in parts], axis=1)
+    joined: list[np.ndarray] = []
+    open_bin = np.zeros(4)
+    for own in sums:
+        open_bin = open_bin + own
+        if _rows(open_bin) >= FEWEST_ROWS:
+            joined.append(open_bin)
+            open_bin = np.zeros(4)
+    if open_bin[0] > 0 and joined:
+        joined[-1] = joined[-1] + open_bin
+    elif open_bin[0] > 0:
+        joined.append(open_bin)
+    if not joined:
+        return Calibration((), (), ())
+    total, _, score, hit = np.array(joined).T
+    share = (hit / total).clip(0, 1)
+    low, high = wilson_interval(share, np.array([_rows(own) for own in joined]))
+    return Calibration(score / total, share, total, low, high)
+
+
+def _rows(sums: np.ndarray) -> float:
+    return float(sums[0] ** 2 / sums[1]) if sums[1] > 0 else 0.0

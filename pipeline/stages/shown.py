@@ -1,0 +1,107 @@
+"""What of an evaluation its report shows: what stands below a metric, flags beside rows, slices, earlier runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gigabatch.features.schema import TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.display import format_value, headings, metric_label
+from gigabatch.pipeline.evaluation.baselines import NAMES, Rows
+from gigabatch.pipeline.evaluation.checks import Flag
+from gigabatch.pipeline.evaluation.evaluate import REGRESSION_HEADLINE, Evaluation
+from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, NOISE, with_error
+from gigabatch.pipeline.evaluation.slices import MOST_SHOWN, Slices
+from gigabatch.pipeline.reports.report import SliceTables
+
+
+def applicable_metrics(schema: TensorSchema) -> set[str]:
+    """Names of the headline's metrics that rows of this schema can have."""
+    tasks = {target.task for target in schema.targets}
+    found: set[str] = {"auc", "logloss", "ece"} if "binary" in tasks else set()
+    found |= {"logloss", "ece"} if "multiclass" in tasks else set()
+    found |= {"mrr"} if "binary" in tasks and schema.has_group else set()
+    return found | (set(REGRESSION_HEADLINE) if "regression" in tasks else set())
+
+
+def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, float]:
+    """Two standard errors of the headline's metrics of a single target, by name, of at most 200,000 rows: of more the
+    error of so many, times the root of their share. Empty with several targets."""
+    if len(table.schema.targets) != 1:
+        return {}
+    (target,) = table.schema.targets
+    rows = Rows.of(table)
+    scores = rows.of_all(evaluation.predictions[0])
+    if target.quantiles:
+        scores = scores[:, target.central]
+    labelled = rows.labelled(target, 0)
+    if not bool(labelled.mass.sum() > 0):
+        return {}
+    share = rows.batch.num_rows / max(len(table), 1)
+    found: dict[str, float] = {}
+    for name in METRICS[target.task]:
+        if evaluation.headline.get(name) is not None:
+            error = with_error(name, scores, labelled)[1]
+            found |= {name: NOISE * error * math.sqrt(share)} if math.isfinite(error) else {}
+    return found
+
+
+def slice_tables(found: Sequence[Slices], split: str) -> list[SliceTables]:
+    """What the report shows of `worst_slices`."""
+    made = []
+    for item in found:
+        label = metric_label(item.metric)
+        if not item.looked:
+            text = f"No value of a column has enough rows of {split} to be looked at."
+            made.append(SliceTables(item.target, text))
+            continue
+        told = f"{len(item.worse)} of {item.looked:,} looks" if item.worse else f"None of {item.looked:,} looks"
+        text = (
+            f"{label} of all {item.rows:,} rows: {format_value(item.overall)}. {told} at a value of a category or a "
+            "fifth of a number found a worse one beyond chance; ± is a 95 % interval over all looks together."
+        )
+        if item.overall_off is not None:
+            side = "above" if item.overall_off > 0 else "below"
+            text += f" Over all rows the mean label is {abs(item.overall_off):.3g} {side} the mean prediction."
+        made.append(
+            SliceTables(
+                item.target,
+                text,
+                f"Worse {label} than all rows",
+                [
+                    {label if key == item.metric else key: value for key, value in row.items()}
+                    for row in item.worse[:MOST_SHOWN]
+                ],
+                item.off[:MOST_SHOWN],
+            )
+        )
+    return made
+
+
+def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
+    """What stands below each metric of the headline: two standard errors, and the best baseline."""
+    notes: dict[str, list[str]] = {name: [f"± {error:.2g}"] for name, error in results["errors"].items()}
+    compared = results["baselines"]
+    if compared and len({item["target"] for item in compared["found"]}) == 1:
+        beside: dict[str, list[tuple[float, str]]] = {}
+        for item in compared["found"]:
+            for part in item["differences"]:
+                beside.setdefault(part["metric"], []).append((part["baseline"], item["name"]))
+        for name, own in beside.items():
+            value, best = max(own) if name in MORE_IS_BETTER else min(own)
+            notes.setdefault(name, []).append(f"{NAMES[best].removeprefix('the ')} {value:.4g}")
+    return {name: "; ".join(parts) for name, parts in notes.items()}
+
+
+def short_flags(flags: Iterable[Flag]) -> str:
+    """The short forms of the flags, each once."""
+    return "; ".join(dict.fromkeys(flag.short for flag in flags))
+
+
+def told_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without the columns that hold nothing in any of them; the first, which names the rows, stays."""
+    first, *others = headings(rows)
+    names = [first] + [name for name in others if any(row.get(name) not in ("", None) for row in rows)]
+    return [{name: row[name] for name in names if name in row} for row in rows]

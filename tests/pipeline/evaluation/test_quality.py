@@ -1,0 +1,110 @@
+"""What the report draws of predictions: against scikit-learn, and of rows that have no such thing."""
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+
+from gigabatch.features.schema import Target
+from gigabatch.pipeline.evaluation.evaluate import class_rows, most_confused, residual_means, target_quality
+from gigabatch.pipeline.reports.report import ReportData, render_report
+
+ROWS = 2000
+
+
+def binary(rows=ROWS, seed=0):
+    random = np.random.default_rng(seed)
+    scores = random.random(rows).astype(np.float32)
+    return torch.as_tensor(scores), torch.as_tensor((random.random(rows) < scores).astype(np.float32))
+
+
+def of_binary(scores, labels, weight=None, drawn=False):
+    both = 0 < int(labels.sum()) < len(labels)
+    metrics = {"auc": sk.roc_auc_score(labels, scores) if both else None}
+    return target_quality(Target("y", "binary"), scores, labels, metrics, 15, weight, drawn)
+
+
+def test_curves_of_a_binary_target_are_those_of_scikit_learn():
+    scores, labels = binary()
+    gains = of_binary(scores, labels).gains
+    assert gains.average_precision == pytest.approx(sk.average_precision_score(labels, scores))
+    assert gains.positive_rate == pytest.approx(float(labels.mean()))
+    order = np.argsort(-scores.numpy())
+    tenth = labels.numpy()[order][: ROWS // 10].sum() / labels.numpy().sum()
+    assert np.interp(0.1, gains.share, gains.recall) == pytest.approx(tenth, abs=1e-3)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize("rows", [1, 50])
+def test_rows_of_one_label_have_no_curve_that_needs_two(label, rows):
+    scores, _ = binary(rows)
+    found = of_binary(scores, torch.full((rows,), label))
+    assert (found.roc, found.gains) == (None, None)
+    assert np.sum(found.calibration.count) == rows
+    assert "Calibration" in render_report(ReportData("a", quality=[found]))
+
+
+def test_of_drawn_negatives_neither_precision_nor_calibration_is_told():
+    found = of_binary(*binary(), drawn=True)
+    assert found.roc is not None
+    assert (found.gains, found.calibration, found.thresholds) == (None, None, ())
+
+
+def test_mean_residuals_are_those_of_each_tenth_with_a_t_like_interval():
+    random = np.random.default_rng(1)
+    predicted = random.normal(size=ROWS)
+    residuals = np.where(predicted > 1.3, 0.5, 0.0) + random.normal(0, 0.2, ROWS)
+    found = residual_means(predicted, residuals, None)
+    order = np.argsort(predicted)
+    for place, rows in enumerate(np.split(order, 10)):
+        own = residuals[rows]
+        assert found.residual[place] == pytest.approx(own.mean())
+        assert found.predicted[place] == pytest.approx(predicted[rows].mean())
+        half = 1.959964 * own.std(ddof=1) / np.sqrt(len(own))
+        assert (found.low[place], found.high[place]) == pytest.approx((own.mean() - half, own.mean() + half))
+    assert found.low[9] > 0 > found.low[4]
+    assert residual_means(np.ones(1), np.ones(1), None) is None
+    assert len(residual_means(np.ones(50), random.normal(size=50), None).residual) == 1
+
+
+def test_mean_residuals_follow_weights():
+    predicted, residuals = np.zeros(4), np.array([1.0, 3.0, 5.0, 100.0])
+    found = residual_means(predicted, residuals, np.array([1.0, 1.0, 2.0, 0.0], np.float32))
+    assert found.residual[0] == pytest.approx((1 + 3 + 10) / 4)
+
+
+def test_classes_are_listed_by_what_they_are_taken_for():
+    random = np.random.default_rng(2)
+    true = random.integers(0, 4, 3000)
+    taken = np.where(random.random(3000) < 0.7, true, random.integers(0, 4, 3000))
+    taken[(true == 2) & (random.random(3000) < 0.5)] = 1
+    names, counts = ["a", "b", "c", "d"], sk.confusion_matrix(true, taken)
+    first = most_confused(names, counts)[0]
+    expected = ((true == 2) & (taken == 1)).sum()
+    assert first == {
+        "true class": "c",
+        "predicted": "b",
+        "rows": expected,
+        "of_its_class": pytest.approx(expected / (true == 2).sum()),
+    }
+    precision, recall, f1, rows = sk.precision_recall_fscore_support(true, taken)
+    for row in class_rows(names, counts):
+        place = names.index(row["class"])
+        assert [row[name] for name in ("precision", "recall", "F1", "rows")] == pytest.approx(
+            [precision[place], recall[place], f1[place], rows[place]]
+        )
+    assert class_rows(names, counts)[0]["class"] == names[int(f1.argmin())]
+    assert most_confused(["a", "b"], np.array([[3, 0], [0, 0]])) == []
+    assert [row["class"] for row in class_rows(["a", "b"], np.array([[3, 0], [0, 0]]))] == ["a"]
+
+
+def test_a_page_of_each_task_stands():
+    random = np.random.default_rng(3)
+    chances = torch.softmax(torch.as_tensor(random.normal(size=(60, 3))), 1)
+    kinds = target_quality(
+        Target("k", "multiclass", 3), chances, torch.as_tensor(random.integers(0, 3, 60)), {}, 15, None
+    )
+    values = target_quality(Target("v", "regression"), torch.zeros(5), torch.arange(5.0), {}, 15, torch.ones(5))
+    text = render_report(ReportData("a", quality=[of_binary(*binary()), kinds, values]))
+    for title in ("Precision and recall", "Lift", "Most confused", "Residuals by prediction", "likeliest class"):
+        assert title in text

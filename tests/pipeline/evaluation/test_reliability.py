@@ -1,0 +1,55 @@
+"""Calibration with intervals: Wilson's by hand, bins that are joined, weights."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from gigabatch.pipeline.evaluation.reliability import FEWEST_ROWS, calibration_with_intervals, wilson_interval
+
+
+@pytest.mark.parametrize(("hits", "rows"), [(0, 10), (3, 10), (10, 10), (450, 1000), (1, 1)])
+def test_intervals_are_those_of_scipy(hits, rows):
+    low, high = wilson_interval(np.array([hits / rows]), np.array([float(rows)]))
+    expected = binomtest(hits, rows).proportion_ci(0.95, method="wilson")
+    assert (low[0], high[0]) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_a_near_empty_bin_is_joined_with_its_neighbour_and_shoots_to_nothing():
+    scores = torch.cat([torch.full((500,), 0.1), torch.full((60,), 0.55), torch.full((2,), 0.95)])
+    hits = torch.cat([torch.zeros(450), torch.ones(50), torch.zeros(30), torch.ones(30), torch.ones(2)])
+    found = calibration_with_intervals(scores, hits, 10)
+    assert found.count.tolist() == [500, 62]
+    assert found.observed.tolist() == pytest.approx([0.1, 32 / 62])
+    assert found.predicted.tolist() == pytest.approx([0.1, (60 * 0.55 + 2 * 0.95) / 62])
+    assert np.all((found.low < found.observed) & (found.observed < found.high))
+
+
+def test_bins_are_those_of_the_calibration_error_where_all_have_rows():
+    random = np.random.default_rng(0)
+    scores = random.random(5000)
+    hits = random.random(5000) < scores
+    found = calibration_with_intervals(torch.as_tensor(scores), torch.as_tensor(hits), 15)
+    edges = np.linspace(0, 1, 16)
+    for place in range(15):
+        own = (scores > edges[place]) & (scores <= edges[place + 1])
+        assert found.count[place] == own.sum() > FEWEST_ROWS
+        assert found.observed[place] == pytest.approx(hits[own].mean())
+
+
+def test_weights_count_as_rows_and_widen_what_few_of_them_carry():
+    scores, hits = torch.full((200,), 0.5), torch.tensor([0.0, 1.0] * 100)
+    even = calibration_with_intervals(scores, hits, 5, torch.full((200,), 7.0))
+    plain = calibration_with_intervals(scores, hits, 5)
+    assert (even.low[0], even.high[0]) == pytest.approx((plain.low[0], plain.high[0]))
+    weight = torch.ones(200)
+    weight[:2] = 100.0
+    uneven = calibration_with_intervals(scores, hits, 5, weight)
+    assert uneven.high[0] - uneven.low[0] > 3 * (plain.high[0] - plain.low[0])
+
+
+def test_few_rows_are_one_bin_and_none_are_none():
+    few = calibration_with_intervals(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0]), 15)
+    assert few.count.tolist() == [2]
+    unweighed = calibration_with_intervals(torch.tensor([0.1]), torch.tensor([0.0]), 15, torch.zeros(1))
+    assert len(unweighed.count) == 0

@@ -1,0 +1,128 @@
+"""Slices that do worst: those that were made bad are told, chance is not, names are those of the columns."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.metrics as sk
+import torch
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.pipeline.evaluation.slices import FEWEST_ROWS, worst_slices
+from gigabatch.pipeline.stages.stages import pack
+
+ROWS = 6000
+CITIES = ["Oslo", "Bonn", "Lima", "<b>Cork</b>"]
+
+
+def made(task="binary", rows=ROWS, seed=0, weight=False, group=False):
+    """A frame whose label follows its chance `p`, packed; and p [rows]."""
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame({"city": random.choice(CITIES, rows), "price": random.normal(50, 10, rows)})
+    frame.loc[random.random(rows) < 0.1, "city"] = None
+    frame.loc[random.random(rows) < 0.1, "price"] = None
+    p = random.random(rows)
+    classes = ("a", "b") if task == "multiclass" else ()
+    target = Target("y", task, *((2, classes) if classes else ()))
+    label = random.random(rows) < p
+    frame["y"] = label.astype("int32" if task == "multiclass" else "float64")
+    if task == "regression":
+        frame["y"] = p + random.normal(0, 0.1, rows)
+    columns = [Column("city", "categorical", "string"), Column("price", "continuous", "float64")]
+    columns += [Column("y", "target", "int32" if task == "multiclass" else "float32")]
+    if weight:
+        frame["w"] = random.choice([0.0, 1.0, 2.0], rows)
+        columns.append(Column("w", "weight", "float32"))
+    if group:
+        frame["g"] = np.arange(rows) // 4
+        columns.append(Column("g", "group", "int64"))
+    preprocessor = Preprocessor(Schema(tuple(columns), (target,))).fit([frame])
+    return frame, pack(preprocessor, frame), preprocessor, p
+
+
+def predicted(p) -> tuple[torch.Tensor]:
+    return (torch.as_tensor(np.asarray(p), dtype=torch.float32),)
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": True}, {"group": True}])
+def test_a_city_whose_scores_are_noise_is_the_worst_and_has_its_own_auc(options):
+    frame, table, preprocessor, p = made(**options)
+    bad = (frame["city"] == "<b>Cork</b>").to_numpy()
+    p = np.where(bad, np.random.default_rng(9).random(ROWS), p).astype(np.float32)
+    (found,) = worst_slices(table, preprocessor, predicted(p))
+    weight = frame.get("w")
+    first = found.worse[0]
+    assert first["slice"] == "city = <b>Cork</b>"
+    expected = sk.roc_auc_score(frame["y"][bad], p[bad], sample_weight=None if weight is None else weight[bad])
+    assert first["auc"] == pytest.approx(expected, abs=1e-6)
+    assert first["rows"] == (bad if weight is None else bad & (weight > 0)).sum()
+    assert found.overall == pytest.approx(sk.roc_auc_score(frame["y"], p, sample_weight=weight), abs=1e-6)
+    assert {row["slice"] for row in found.worse} == {"city = <b>Cork</b>"}
+
+
+def test_a_fifth_of_a_number_that_is_off_is_told_in_the_numbers_own_unit():
+    frame, table, preprocessor, p = made()
+    price = frame["price"]
+    highest = (price > price.quantile(0.8)).to_numpy()
+    shifted = np.where(highest, np.clip(p - 0.3, 0, 1), p)
+    (found,) = worst_slices(table, preprocessor, predicted(shifted))
+    first = found.off[0]
+    ends = [float(end) for end in first["slice"].removeprefix("price ").split(" … ")]
+    own = price[price >= ends[0] - 1e-3]
+    assert ends[1] == pytest.approx(price.max(), rel=1e-3)
+    assert len(own) == pytest.approx(first["rows"], abs=2) == pytest.approx(price.notna().sum() / 5, abs=2)
+    assert first["mean label"] == pytest.approx(frame["y"][own.index].mean(), abs=1e-3)
+    assert first["off by"] == pytest.approx((frame["y"] - shifted)[own.index].mean(), abs=1e-3)
+    assert found.overall_off == pytest.approx((frame["y"] - shifted).mean(), abs=1e-5)
+    assert worst_slices(table, preprocessor, predicted(shifted), drawn=True)[0].off == []
+
+
+def test_nulls_are_slices_of_their_own():
+    frame, table, preprocessor, p = made()
+    (found,) = worst_slices(table, preprocessor, predicted(np.where(frame["city"].isna(), 1 - p, p)))
+    assert found.worse[0]["slice"] == "city is null"
+    (found,) = worst_slices(table, preprocessor, predicted(np.where(frame["price"].isna(), 1 - p, p)))
+    assert found.worse[0]["slice"] == "price is null"
+
+
+def test_of_a_model_that_is_as_good_everywhere_next_to_nothing_is_told():
+    told = 0
+    for seed in range(20):
+        _, table, preprocessor, p = made(rows=2000, seed=seed)
+        (found,) = worst_slices(table, preprocessor, predicted(p))
+        assert found.looked >= 20
+        told += bool(found.worse or found.off)
+    assert told <= 3  # about one in twenty, by its intervals; without a correction most of them
+
+
+def test_regression_and_classes_are_told_by_their_own_metrics():
+    frame, table, preprocessor, p = made("regression")
+    bad = (frame["city"] == "Lima").to_numpy()
+    wrong = np.where(bad, 0.5, p)
+    (found,) = worst_slices(table, preprocessor, predicted(wrong))
+    assert (found.metric, found.worse[0]["slice"]) == ("rmse", "city = Lima")
+    expected = sk.root_mean_squared_error(frame["y"][bad], wrong[bad])
+    assert found.worse[0]["rmse"] == pytest.approx(expected, rel=1e-5)
+
+    frame, table, preprocessor, p = made("multiclass")
+    bad = (frame["city"] == "Lima").to_numpy()
+    chances = np.where(bad, 1 - p, p).clip(0.01, 0.99)
+    both = torch.as_tensor(np.stack([1 - chances, chances], 1), dtype=torch.float32)
+    (found,) = worst_slices(table, preprocessor, (both,))
+    assert (found.metric, found.worse[0]["slice"], found.off) == ("logloss", "city = Lima", [])
+    assert found.worse[0]["logloss"] == pytest.approx(sk.log_loss(frame["y"][bad], chances[bad]), rel=1e-4)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_rows_of_one_label_have_no_auc_and_can_be_off(label):
+    frame, _, preprocessor, _ = made()
+    table = pack(preprocessor, frame.assign(y=label))
+    (found,) = worst_slices(table, preprocessor, predicted(np.where(frame["city"] == "Oslo", 1 - label, label)))
+    assert (found.worse, found.overall) == ([], None)
+    assert found.off[0]["slice"] == "city = Oslo"
+
+
+def test_too_few_rows_are_not_looked_at():
+    _, table, preprocessor, p = made(rows=FEWEST_ROWS // 2)
+    (found,) = worst_slices(table, preprocessor, predicted(p))
+    assert (found.looked, found.worse, found.off) == (0, [], [])

@@ -1,0 +1,92 @@
+"""What of an evaluation its report shows beside the numbers."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from gigabatch.features.schema import Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation.checks import Flag, column_warnings, label_warnings
+from gigabatch.pipeline.evaluation.evaluate import Evaluation
+from gigabatch.pipeline.evaluation.slices import Slices
+from gigabatch.pipeline.stages.shown import (
+    applicable_metrics,
+    headline_errors,
+    short_flags,
+    slice_tables,
+    tile_notes,
+    told_columns,
+)
+
+
+def labelled(labels, task="binary"):
+    schema = TensorSchema((), (), (Target("late", task),))
+    return PackedTable.from_columns(schema, [], [], [torch.as_tensor(np.asarray(labels, dtype=np.float32))])
+
+
+def test_drift_of_the_label_is_flagged_beside_the_splits_that_it_is_of():
+    tables = {"train": labelled([1] * 240 + [0] * 760), "test": labelled([1] * 400 + [0] * 600)}
+    (flag,) = label_warnings(tables)
+    assert (flag.about, flag.short, flag.splits) == ("late", "share of 1 is not train's 0.24", ("test",))
+
+
+def test_unseen_values_are_flagged_beside_their_column():
+    unseen = {"train": {"flight_number": 0.35}, "test": {"flight_number": 0.52}}
+    (flag,) = column_warnings({"train": {}, "test": {}}, unseen, {"train": 1000, "test": 1000})
+    assert (flag.about, flag.short) == ("flight_number", "unseen: 52% of test")
+    copied = pickle.loads(pickle.dumps(flag))
+    assert (copied, copied.about, copied.short, copied.splits) == (flag, flag.about, flag.short, ())
+    assert short_flags([flag, flag, Flag("text", "a", "leaks")]) == "unseen: 52% of test; leaks"
+
+
+def test_columns_that_hold_nothing_are_left_out():
+    rows = [{"": "this", "a": None, "b": 0, "c": ""}, {"": "", "a": None, "b": None, "c": ""}]
+    assert told_columns(rows) == [{"": "this", "b": 0}, {"": "", "b": None}]
+
+
+def test_what_applies_follows_from_the_targets():
+    tasks = {task: TensorSchema((), (), (Target("y", task, *([3] if task == "multiclass" else [])),)) for task in (
+        "binary", "multiclass", "regression")}  # fmt: skip
+    assert applicable_metrics(tasks["binary"]) == {"auc", "logloss", "ece"}
+    assert applicable_metrics(tasks["multiclass"]) == {"logloss", "ece"}
+    assert applicable_metrics(tasks["regression"]) == {"rmse", "mae", "r2"}
+    grouped = TensorSchema((), (), (Target("y", "binary"),), has_group=True)
+    assert "mrr" in applicable_metrics(grouped)
+
+
+def test_two_standard_errors_are_those_of_a_bootstrap():
+    random = np.random.default_rng(0)
+    scores = random.random(800)
+    labels = (random.random(800) < scores).astype(np.float32)
+    table = labelled(labels)
+    predictions = (torch.as_tensor(scores, dtype=torch.float32),)
+    found = headline_errors(Evaluation({}, {"auc": 0.8, "logloss": 0.5, "mrr": None}, predictions), table)
+    losses = -np.where(labels == 1, np.log(scores), np.log(1 - scores))
+    drawn = random.integers(0, 800, (1000, 800))
+    assert found["logloss"] == pytest.approx(2 * losses[drawn].mean(1).std(), rel=0.1)
+    assert set(found) == {"auc", "logloss"}
+
+
+def test_a_tile_names_the_best_baseline_by_what_is_better():
+    def item(name, auc, logloss):
+        parts = [{"metric": "auc", "baseline": auc}, {"metric": "logloss", "baseline": logloss}]
+        return {"name": name, "target": "y", "differences": parts}
+
+    compared = {"found": [item("constant", 0.5, 0.62), item("boosted", 0.7629, 0.512)]}
+    notes = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared})
+    assert notes == {"auc": "± 0.0056; boosted trees 0.7629", "logloss": "boosted trees 0.512"}
+    assert tile_notes({"errors": {}, "baselines": None}) == {}
+
+
+def test_slices_say_how_many_were_looked_at_and_show_the_surest_ten():
+    worse = [{"slice": f"city = {i}", "rows": 200, "auc": 0.6, "±": 0.1} for i in range(30)]
+    found = Slices("late", "auc", 1039, 32_734, 0.7855, worse, [], 0.039)
+    (table,) = slice_tables([found], "test")
+    assert table.text.startswith("AUC of all 32,734 rows: 0.7855. 30 of 1,039 looks")
+    assert "the mean label is 0.039 above the mean prediction" in table.text
+    assert [row["slice"] for row in table.worse] == [f"city = {i}" for i in range(10)]
+    assert table.worse[0]["AUC"] == 0.6
+    (none,) = slice_tables([Slices("late", "auc", 0, 50, None, [], [])], "test")
+    assert none.text == "No value of a column has enough rows of test to be looked at."
