@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.columns.lists import is_list_type, of_arrow, typed_lists
 from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
@@ -155,7 +156,8 @@ def read_files(
         What `expand` takes: CSV (also compressed) and Parquet files. Or a list of files as `expand` gives them.
     dtypes
         Type by column: int32, int64, float32, float64, string, bool, or datetime: timestamps, dates and ISO 8601 text
-        as int64 microseconds since 1970 in UTC, whole numbers as they are. A column of type time may hold any of these
+        as int64 microseconds since 1970 in UTC, whole numbers as they are; `datetime[%d.%m.%Y]` and `datetime[ms]` are
+        times written by a format or counted in a unit (`time_type`). A column of type time may hold any of these
         and comes for `gigabatch.features.columns.times.moments`. Lists are `list[string]`, `list[int64]` or
         `list[float32]`; in CSV files they are text, split at what stands behind the bracket: `list[string]|`. The
         frame holds exactly these columns, in this order.
@@ -366,7 +368,7 @@ def _read_one(
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
-            text = [name for name, dtype in dtypes.items() if dtype in AS_TEXT or is_list_type(dtype)]
+            text = [name for name, dtype in dtypes.items() if _is_read_as_text(dtype)]
             frame = parse(text)
             if rounded := _rounded(frame, dtypes):
                 frame = parse([*text, *rounded])
@@ -385,6 +387,10 @@ def _read_one(
     if len(frame) == 0:
         raise DataError(f"input {path}: it has a header but no rows.")
     return frame[list(dtypes)]
+
+
+def _is_read_as_text(dtype: str) -> bool:
+    return dtype in AS_TEXT or is_list_type(dtype) or time_type(dtype) is not None
 
 
 def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
@@ -536,6 +542,10 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
+    if (how := time_type(dtype)) is not None:
+        found, null = of_type(_plain(column, "string") if not is_dates(column) else column, how)
+        _refuse_nulls(int(null.sum()), nullable)
+        return engine_of(column).with_nulls(found, null) if bool(null.any()) else found
     if dtype in AS_TEXT and is_dates(column):
         if dtype == "datetime":
             return _cast_datetime(column, nullable)
@@ -578,10 +588,14 @@ def _cast_datetime(column: Column, nullable: bool) -> Any:
     """Timestamps or text as int64 microseconds since 1970."""
     null = column.isna()
     nulls = int(null.sum())
-    if nulls and not nullable:
-        raise ValueError(f"{nulls} null(s); fill them, or drop those rows")
+    _refuse_nulls(nulls, nullable)
     found = microseconds(column)
     return engine_of(column).with_nulls(found, null) if nulls else found
+
+
+def _refuse_nulls(nulls: int, nullable: bool) -> None:
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s); fill them, or drop those rows")
 
 
 def _require_digits(column: Column, dtype: str) -> None:
