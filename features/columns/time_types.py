@@ -160,7 +160,9 @@ def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
         require_digits(column, "int64" if whole else "float64")
         column = column.astype("int64" if whole else "float64")
     elif column.dtype.kind not in "iuf":
-        raise DataError(f"time column {column.name!r}: expected numbers of {how.form} since 1970, found {column.dtype}.")
+        raise DataError(
+            f"time column {column.name!r}: expected numbers of {how.form} since 1970, found {column.dtype}."
+        )
     nanoseconds, one = TIME_UNITS[how.form], TIME_UNITS["us"]
     numbers = column.fillna(0)
     longest = (LAST + 1) * TIME_UNITS["s"] // nanoseconds

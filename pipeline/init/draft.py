@@ -14,13 +14,14 @@ import pandas as pd
 
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
-from gigabatch.pipeline.init.columns import CODE_NAME, EPOCH_UNITS, TIME_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.target import Labels, labels_of
 
 DEFAULT_NULLS = ("", "NA")
-DAY = 86_400 * EPOCH_UNITS["us"] / EPOCH_UNITS["s"]  # microseconds
+DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
 FEWEST_TIMES = 20
 NOT_WHEN = re.compile(r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid")
@@ -302,8 +303,16 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool) -> 
             continuous += more[1]
             steps += more[2]
             made.notes |= dict.fromkeys((*more[0], *more[1]), f"made of {_shown(name)}")
-            if time is None or name != time.name:
+            if time is None or name != time.name or seen.dtype != "datetime":
                 inputs[name] = seen.dtype
+            if seen.note:
+                made.notes[f"inputs.{name}"] = seen.note
+            if seen.either:
+                first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")
+                made.remarks.append(
+                    f"In {_shown(name)} day and month could be either in all rows looked at; the {first} is taken to "
+                    f"stand first. If it is the {form}, exchange %d and %m under inputs."
+                )
             continue
         if seen.kind == "category":
             categorical[name] = seen.categories
@@ -369,15 +378,15 @@ def _date_features(
     while any(f"{prefix}_{part}" in names for part in (*parts, "days")):
         prefix += "_"
     if is_time:
-        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": seen.unit}
+        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": "us"}
         return {f"{prefix}_{part}": "string" for part in parts}, [], [{"date_parts": options}] if parts else []
-    column, day = _col(seen), _per_day(seen)
+    column, day = _col(seen), DAY
     angle = f"{column} / {day} % 365.2425 * {math.tau / 365.2425!r}"
     formulas = {
         "year_sin": f"sin({angle})", "year_cos": f"cos({angle})",
         "weekday": f"({column} // {day} + 3) % 7",  # 1 January 1970 was a Thursday, 3
         "hour": f"{column} % {day} // {day // 24}",
-        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {_per_day(time)} - {column} / {day}",
+        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {day} - {column} / {day}",
     }  # fmt: skip
     chosen = [*parts, "days"]
     steps = [{"expression": {"output": f"{prefix}_{part}", "expression": formulas[part]}} for part in chosen]
@@ -388,11 +397,6 @@ def _date_features(
 
 def _col(seen: Seen) -> str:
     return f"col({json.dumps(seen.name, ensure_ascii=False, allow_nan=False)})"
-
-
-def _per_day(seen: Seen) -> int:
-    """A day in the unit of the column."""
-    return round(86_400 * EPOCH_UNITS[seen.unit] / EPOCH_UNITS["s"])
 
 
 def _day(moment: float) -> str:
@@ -422,7 +426,7 @@ def try_splits(made: Draft) -> None:
         name = made.features.pop("time")
         made.remarks.append(f"A split by the time {_shown(name)} is not possible ({wrong}), so it is random.")
         dated = made.features.setdefault("inputs", {})
-        dated[name] = "datetime"
+        dated.setdefault(name, "datetime")
         made.notes["seed"] = RANDOM
     for seed in range(SEEDS):
         made.features["seed"] = seed
