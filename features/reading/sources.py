@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,6 +36,7 @@ PACKAGES = {  # what fsspec's protocols need
 }  # fmt: skip
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 WHOLE = ("int32", "int64")
+TEXT_TYPES = re.compile(r"object|str|string|(large_)?string(_view)?\[pyarrow\]")
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -162,7 +164,7 @@ def read_files(
         `list[float32]`; in CSV files they are text, split at what stands behind the bracket: `list[string]|`. The
         frame holds exactly these columns, in this order.
     null_values
-        Fields of CSV files that are null.
+        Whole fields of text, in CSV and Parquet files, that are null.
     separator
         What stands between two fields of CSV files. Blanks beside it are part of a field (RFC 4180), unless one stands
         behind it here, as in `", "`: then those after it are left out.
@@ -365,6 +367,7 @@ def _read_one(
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
             frame = _with_float_decimals(frame, path, dtypes)
+            frame = without_null_words(frame, null_values, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
@@ -407,6 +410,43 @@ def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str
             lists = column.cast(pa.large_list(field.type.value_type))
             frame[field.name] = of_arrow(lists, frame.index, field.name)
     return frame
+
+
+def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str, str]) -> Any:
+    """The frame with null in place of words that stand for it, as files are read.
+
+    Parameters
+    ----------
+    frame
+        The frame; it is not changed.
+    words
+        Whole texts that are null.
+    dtypes
+        Types by column; other columns and those of lists are left as they are.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.reading.sources import without_null_words
+    >>> without_null_words(pd.DataFrame({"age": ["7", "?"]}), ["?"], {"age": "float32"})["age"].tolist()
+    ['7', nan]
+    """
+    out = frame
+    for name, dtype in dtypes.items():
+        if name not in frame.columns or is_list_type(dtype):
+            continue
+        column = frame[name]
+        values = column.cat.categories if str(column.dtype) == "category" else column
+        if not TEXT_TYPES.fullmatch(str(values.dtype)):
+            continue
+        try:
+            hit = column.isin(list(words))
+        except TypeError:  # lists among Python's objects, of which the cast says what they are
+            continue
+        if bool(hit.any()):
+            out = out.copy(deep=False) if out is frame else out
+            out[name] = column.where(~hit)
+    return out
 
 
 def _with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.arrow_tables import is_text
 from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER
+from gigabatch.pipeline.init.dates import is_iso, written_dates
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
@@ -20,6 +21,7 @@ POSITIVE = (
 )  # fmt: skip
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
+FAR, MOST_FAR = 10, 0.05  # distances of the quartiles; share of the values
 ENDS = (" ", ".", "$", "€", "£", "%", " .", "$ ", "€ ", "£ ", "% ")
 
 
@@ -90,6 +92,9 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             "nothing to learn. Name another column, or give rows of the other label too."
         )
     numeric = bool(known.str.match(PLAIN_NUMBER).all())
+    may_be_dates = not numeric and len(counts) > 2 and task in (None, "regression")
+    if may_be_dates and (is_iso(known) or written_dates(known, lenient=False) is not None):
+        raise DataError(_is_date(name, counts.index[0]))
     given, task = task is not None, task or _task(name, known, counts, numeric)
     settings: dict[str, Any] = {"task": task}
     values = np.full(len(texts), np.nan)
@@ -102,6 +107,11 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             )
         values[~null] = known.astype("float64")
         note = f"{values[~null].min():g} to {values[~null].max():g}"
+        if share := _far_out(values[~null]):
+            note += (
+                f"; {share:.2%} of the values lie far out: a loss that they pull less at is train: {{losses: "
+                f"{{{name}: {{kind: huber}}}}}}"
+            )
     elif task == "binary":
         if len(counts) > 2:
             shown = ", ".join(map(repr, counts.index[:5]))
@@ -127,6 +137,20 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     return Labels(settings, values, stripped, int(null.sum()), note)
 
 
+def _is_date(name: str, example: str) -> str:
+    return (
+        f"target {name!r}: {example!r} is a date, and a date is no target. Write the number to predict in a column of "
+        "its own, such as the days until then."
+    )
+
+
+def _far_out(values: np.ndarray) -> float:
+    """Share of the values farther from the median than ten times the distance of the quartiles; 0 where many are."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    share = float((np.abs(values - middle) > FAR * (high - low)).mean()) if high > low else 0.0
+    return share if share <= MOST_FAR else 0.0
+
+
 def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarray:
     """The labels as the recipe would read them as text."""
     if arrow is None:
@@ -147,10 +171,13 @@ def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarra
              for v in floats], dtype=object)  # fmt: skip
     elif pa.types.is_integer(arrow):
         column = column.astype("str").where(column.notna(), None)
+    elif pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
+        raise DataError(_is_date(name, str(column.dropna().iloc[0]) if column.notna().any() else str(arrow)))
     elif not is_text(arrow):
         raise DataError(f"target {name!r}: a column of type {arrow} is no target. Name one of text or numbers.")
     found = np.array(column.astype("object"), dtype=object)
     found[pd.isna(found)] = None
+    found[found == ""] = None
     return found
 
 

@@ -92,7 +92,8 @@ def test_timestamps_and_compact_whole_numbers():
     [
         ("datetime[weeks]", "unknown unit 'weeks'"), ("datetime[%d.%m.%Q]", "%Q is unknown"),
         ("datetime[%d.%m.%Y %d]", "%d stands twice"), ("datetime[%d.%m]", "holds one year"),
-        ("datetime[%Y-%d]", "one month"), ("datetime[%Y-%m %I]", "clock of twelve"), ("datetime[%Y%m%]", "% is unknown"),
+        ("datetime[%Y-%d]", "one month"), ("datetime[%Y-%m %I]", "clock of twelve"),
+        ("datetime[%Y%m%]", "% is unknown"),
     ],
 )  # fmt: skip
 def test_types_that_are_none(dtype, said):
@@ -114,5 +115,5 @@ def test_files_and_frames_are_read_alike(tmp_path):
                           "at": pd.Series([1700000000000, None], dtype=pd.ArrowDtype(pa.int64()))})  # fmt: skip
     made = cast(arrow, types, "here", nullable=set(types))
     assert [int(made[name][0]) for name in types] == [int(read[name][0]) for name in types]
-    with pytest.raises(DataError, match="column 'day'.*null"):
+    with pytest.raises(DataError, match=r"column 'day'.*null"):
         cast(frame, types, "here")

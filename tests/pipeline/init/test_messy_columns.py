@@ -176,3 +176,14 @@ def test_a_later_date_of_another_form_is_an_error_that_names_it(tmp_path):
     assert serving.transform(serving.typed(asked))["sold_weekday"].tolist() == [0]
     with pytest.raises(DataError, match=r"'sold'.*'2023-01-02' is no time in the format '%d.%m.%Y'"):
         serving.typed(asked.assign(sold="2023-01-02"))
+
+
+def test_whole_numbers_that_count_the_rows_are_no_feature(tmp_path):
+    rng = np.random.default_rng(5)
+    numbers = 7000 + np.arange(300)
+    numbers[::30] = 7000
+    made, _ = drafted(tmp_path, rng.permutation(numbers), "ref")
+    assert made.left_out["ref"] == "whole numbers that count the rows, some twice"
+    assert "keys" not in made.features
+    made, _ = drafted(tmp_path, rng.integers(0, 600, 300), "ref")
+    assert "ref" in made.features["continuous"]
