@@ -155,7 +155,7 @@ def test_the_preprocessor_transformer_gives_what_the_preprocessor_does(rows):
     made = PreprocessorTransformer().fit(known)
     pd.testing.assert_frame_equal(made.transform(known), expected)
     assert made.get_feature_names_out().tolist() == expected.columns.tolist()
-    with pytest.raises(DataError, match="column 'seen' holds dates, lists"):
+    with pytest.raises(DataError, match="column 'seen' holds dates or lists"):
         PreprocessorTransformer().fit(rows)
 
 
