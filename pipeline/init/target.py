@@ -107,10 +107,11 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             )
         values[~null] = known.astype("float64")
         note = f"{values[~null].min():g} to {values[~null].max():g}"
-        if share := _far_out(values[~null]):
+        share, delta = _far_out(values[~null])
+        if share:
             note += (
                 f"; {share:.2%} of the values lie far out: a loss that they pull less at is train: {{losses: "
-                f"{{{name}: {{kind: huber}}}}}}"
+                f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
     elif task == "binary":
         if len(counts) > 2:
@@ -144,11 +145,12 @@ def _is_date(name: str, example: str) -> str:
     )
 
 
-def _far_out(values: np.ndarray) -> float:
-    """Share of the values farther from the median than ten times the distance of the quartiles; 0 where many are."""
+def _far_out(values: np.ndarray) -> tuple[float, float]:
+    """Share of the values farther from the median than ten times the distance of the quartiles, 0 where many are; and
+    that distance in deviations, from which on an error should count linearly."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     share = float((np.abs(values - middle) > FAR * (high - low)).mean()) if high > low else 0.0
-    return share if share <= MOST_FAR else 0.0
+    return (share, float((high - low) / values.std())) if 0 < share <= MOST_FAR else (0.0, 1.0)
 
 
 def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarray:
