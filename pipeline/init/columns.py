@@ -242,11 +242,11 @@ def _of_values(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> 
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
         return Seen(name, "date", times.values, times.dtype, note=note, either=times.either)
-    return _parsed(name, known, own)
+    return parsed_numbers(name, known, own)
 
 
-def _parsed(name: str, known: pd.Series, weak: tuple[str, ...]) -> Seen | None:
-    """The column if `ParseNumber` reads all of its fields in one of the usual ways."""
+def parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> Seen | None:
+    """The column of text without nulls if `ParseNumber` reads all of its fields in one of the usual ways."""
     distinct = pd.Series(known.unique(), dtype="str")
     letters = set("".join(distinct.head(1000).str.replace(r"[0-9.,'()+\-\s]", "", regex=True)))
     units = [unit for unit in UNITS if set(unit) <= letters and bool(distinct.str.contains(unit, regex=False).any())]

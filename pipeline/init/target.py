@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.arrow_tables import is_text
-from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER
+from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, parsed_numbers
 from gigabatch.pipeline.init.dates import is_iso, written_dates
 
 POSITIVE = (
@@ -92,9 +92,15 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             "nothing to learn. Name another column, or give rows of the other label too."
         )
     numeric = bool(known.str.match(PLAIN_NUMBER).all())
-    may_be_dates = not numeric and len(counts) > 2 and task in (None, "regression")
-    if may_be_dates and (is_iso(known) or written_dates(known, lenient=False) is not None):
+    unclear = not numeric and len(counts) > 2 and task in (None, "regression")
+    if unclear and (is_iso(known) or written_dates(known, lenient=False) is not None):
         raise DataError(_is_date(name, counts.index[0]))
+    if unclear and (read := parsed_numbers(name, known)) is not None:
+        example = known.iloc[0]
+        raise DataError(
+            f"target {name!r}: its labels are numbers in another form, {read.note}. Targets are read before the steps: "
+            f"write {example!r} as {read.values[0]:.12g} in the file, or set --task multiclass."
+        )
     given, task = task is not None, task or _task(name, known, counts, numeric)
     settings: dict[str, Any] = {"task": task}
     values = np.full(len(texts), np.nan)

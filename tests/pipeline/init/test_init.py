@@ -218,6 +218,12 @@ def test_a_word_that_is_null_in_one_column_and_a_label_in_the_target(tmp_path):
         ("x,y\n" + "1,yes\n2,Yes\n3,no\n" * 50, "y", "two labels are written in 3 ways"),
         ("x,y\n" + "".join(f"{k % 7},name{k}\n" for k in range(1500)), "y", "1,500 different labels"),
         ("x,y\n1,0\n2,1\n", "y", "no random split"),
+        (
+            "x;y\n" + "1;1.234,50\n2;7,25\n3;12,00\n" * 50,
+            "y",
+            r"'1.234,50' is 1234.5\. Targets are read before the steps: write '1.234,50' as 1234.5 in",
+        ),
+        ("x,y\n" + "1,31.12.2024\n2,1.1.2025\n3,2.1.2025\n" * 50, "y", "is a date, and a date is no target"),
     ],
 )
 def test_tables_that_are_refused(tmp_path, content, target, message):
