@@ -440,7 +440,7 @@ def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str
         if not TEXT_TYPES.fullmatch(str(values.dtype)):
             continue
         try:
-            hit = column.isin(list(words))
+            hit = column.isin(list(words)).fillna(False)
         except TypeError:  # lists among Python's objects, of which the cast says what they are
             continue
         if bool(hit.any()):
