@@ -13,7 +13,8 @@ from gigabatch.features.columns.times import ISO_8601
 
 EPOCH_UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
 TIME_NAME = re.compile(
-    r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when|day|datum|zeit|zeitpunkt|zeitstempel|fecha)([^a-z]|$)"
+    r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when|day|datum|zeit|zeitpunkt|zeitstempel|fecha"
+    r"|created|updated|modified)([^a-z]|$)"
 )
 CLOCK = (
     r"(?P<gap>,? |T)\d{1,2}(?P<minute>:\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"

@@ -202,6 +202,7 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     seen = f"{len(table.sample):,}"
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
+    made.remarks += [found.advice for found in labels.values() if found.advice]
     for found in labels.values():
         if found.settings["task"] != "multiclass":
             continue
@@ -222,7 +223,9 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
         elif seen.kind == "list":
             kept[name] = seen
         elif seen.num_values == 0 or (seen.num_values == 1 and not seen.null.any()):
-            value = "" if seen.num_values == 0 else f", {_shown(pd.Series(seen.values).dropna().iloc[0])}"
+            alone = pd.Series(seen.values).dropna()
+            shown = _shown if seen.kind != "date" else _day
+            value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
         elif reason := _id_reason(seen):
             made.left_out[name] = reason

@@ -41,6 +41,8 @@ class Labels:
         Number of nulls in the sample.
     note
         What is said of it.
+    advice
+        What else to set, a sentence; or empty.
     """
 
     settings: dict[str, Any]
@@ -48,6 +50,7 @@ class Labels:
     texts: np.ndarray
     nulls: int
     note: str
+    advice: str = ""
 
 
 def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str | None) -> Labels:
@@ -103,7 +106,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         )
     given, task = task is not None, task or _task(name, known, counts, numeric)
     settings: dict[str, Any] = {"task": task}
-    values = np.full(len(texts), np.nan)
+    values, advice = np.full(len(texts), np.nan), ""
     if task == "regression":
         if not numeric:
             example = known[~known.str.match(PLAIN_NUMBER)].iloc[0]
@@ -115,8 +118,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         note = f"{values[~null].min():g} to {values[~null].max():g}"
         share, delta = _far_out(values[~null])
         if share:
-            note += (
-                f"; {share:.2%} of the values lie far out: a loss that they pull less at is train: {{losses: "
+            advice = (
+                f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
     elif task == "binary":
@@ -141,7 +144,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         settings["label_strip"] = strip
     stripped = np.full(len(texts), None, dtype=object)
     stripped[~null] = known
-    return Labels(settings, values, stripped, int(null.sum()), note)
+    return Labels(settings, values, stripped, int(null.sum()), note, advice)
 
 
 def _is_date(name: str, example: str) -> str:

@@ -187,3 +187,14 @@ def test_whole_numbers_that_count_the_rows_are_no_feature(tmp_path):
     assert "keys" not in made.features
     made, _ = drafted(tmp_path, rng.integers(0, 600, 300), "ref")
     assert "ref" in made.features["continuous"]
+
+
+def test_a_date_that_is_always_the_same_is_shown_as_one(tmp_path):
+    made, _ = drafted(tmp_path, ["31.12.2024"] * 300, "exported")
+    assert made.left_out["exported"] == "one value alone, 2024-12-31"
+
+
+def test_seconds_in_a_column_named_created_are_times(tmp_path):
+    made, found = drafted(tmp_path, 1_700_000_000 + 5000 * np.arange(300), "created")
+    assert made.features["inputs"] == {"created": "datetime[s]"}
+    assert found["created"].max() == (1_700_000_000 + 5000 * 299) * 10**6
