@@ -164,7 +164,7 @@ def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
             f"time column {column.name!r}: expected numbers of {how.form} since 1970, found {column.dtype}."
         )
     nanoseconds, one = TIME_UNITS[how.form], TIME_UNITS["us"]
-    numbers = column.fillna(0)
+    numbers: Any = column.fillna(0)
     longest = (LAST + 1) * TIME_UNITS["s"] // nanoseconds
     first = FIRST * TIME_UNITS["s"] // nanoseconds
     wrong = wrong | ~((numbers >= first) & (numbers < longest))
