@@ -12,6 +12,7 @@ from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_t
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
+from gigabatch.features.exact.float_order import EXACT
 from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
 TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
@@ -177,7 +178,8 @@ def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
 
 def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     if column.dtype.kind == "f":
-        column = column.fillna(0).astype("int64")  # whole numbers beside a null
+        numbers: Any = column.fillna(0)  # whole numbers beside a null; others are written in no format
+        column = numbers.where((numbers == numbers.round()) & (numbers.abs() < EXACT), 0).astype("int64")
     text = column.astype("str").where(~null, "").str.strip()
     groups = text.str.extract(how.pattern)
     parts = {name: groups[place] for place, name in enumerate(how.directives)}

@@ -117,3 +117,9 @@ def test_files_and_frames_are_read_alike(tmp_path):
     assert [int(made[name][0]) for name in types] == [int(read[name][0]) for name in types]
     with pytest.raises(DataError, match=r"column 'day'.*null"):
         cast(frame, types, "here")
+
+
+@pytest.mark.parametrize("number", [20241231.5, float("inf"), 1e300, -20241231.0])
+def test_floats_that_are_no_whole_numbers_are_written_in_no_format(number):
+    how = time_type("datetime[%Y%m%d]?")
+    assert of_type(pd.Series([20241231.0, number]), how)[1].tolist() == [False, True]
