@@ -34,6 +34,7 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
+NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
 GROUP_FEATURE = (
     "a model can learn the groups of the train split by heart, which says nothing of others. Leave them out, or "
@@ -537,7 +538,9 @@ class TableRecipe(Recipe):
     def raw_files(self) -> tuple[RawFiles, ...]:
         chosen = self.settings
         dtypes = self._dtypes()
-        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(chosen.continuous, "number")
+        written = {name for name, dtype in dtypes.items() if dtype not in NUMBERS}  # steps make numbers of them
+        numbers = [name for name in chosen.continuous if name not in written]
+        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(numbers, "number")
         lengths = {length_name(column.name): "number" for column in chosen.list_columns}
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}

@@ -7,6 +7,7 @@ import pytest
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.arrow_tables import arrow_table
+from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.write import write_config
@@ -198,3 +199,20 @@ def test_seconds_in_a_column_named_created_are_times(tmp_path):
     made, found = drafted(tmp_path, 1_700_000_000 + 5000 * np.arange(300), "created")
     assert made.features["inputs"] == {"created": "datetime[s]"}
     assert found["created"].max() == (1_700_000_000 + 5000 * 299) * 10**6
+
+
+def test_checks_of_files_take_numbers_in_text_as_the_text_that_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(6)
+    table = pd.DataFrame({
+        "price": [f"{k}.{k % 900 + 100},50 €" for k in range(300)], "day": DAYS[:300].strftime("%d.%m.%Y"),
+        "y": rng.integers(0, 2, 300),
+    })  # fmt: skip
+    table.to_csv("t.csv", index=False, sep=";")
+    out, made = write_config("t.csv", "y")
+    assert (made.features["continuous"], made.features["time"]) == (["price"], "day")
+    assert main(["contract", "--config", str(out)]) == 0
+    learned = (tmp_path / "runs/t/contract.yaml").read_text()
+    assert '"price": {type: "string", role: "category"' in learned
+    assert '"day": {type: "datetime[%d.%m.%Y]", role: "time"' in learned
+    assert main(["contract", "--config", str(out), "--check"]) == 0
