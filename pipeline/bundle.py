@@ -23,6 +23,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.operators import operator_name
+from gigabatch.features.reading.sources import without_null_words
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.jagged import JaggedColumn
@@ -148,8 +149,13 @@ class Bundle:
                 )
 
     def predict_raw(self, frame: Any) -> Any:
-        """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns."""
-        return self.predict(self.raw_workflow.transform(self.raw_workflow.typed(frame)))
+        """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns.
+
+        Texts that stood for null in training (`null_values`) do so here.
+        """
+        workflow = self.raw_workflow
+        rows = without_null_words(frame, self.info.get("null_values", ()), workflow.dtypes)
+        return self.predict(workflow.transform(workflow.typed(rows)))
 
     @property
     def raw_workflow(self) -> Workflow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.columns.lists import is_list_type, of_arrow, typed_lists
 from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
@@ -34,6 +36,7 @@ PACKAGES = {  # what fsspec's protocols need
 }  # fmt: skip
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 WHOLE = ("int32", "int64")
+TEXT_TYPES = re.compile(r"object|str|string|(large_)?string(_view)?\[pyarrow\]")
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -155,12 +158,13 @@ def read_files(
         What `expand` takes: CSV (also compressed) and Parquet files. Or a list of files as `expand` gives them.
     dtypes
         Type by column: int32, int64, float32, float64, string, bool, or datetime: timestamps, dates and ISO 8601 text
-        as int64 microseconds since 1970 in UTC, whole numbers as they are. A column of type time may hold any of these
+        as int64 microseconds since 1970 in UTC, whole numbers as they are; `datetime[%d.%m.%Y]` and `datetime[ms]` are
+        times written by a format or counted in a unit (`time_type`). A column of type time may hold any of these
         and comes for `gigabatch.features.columns.times.moments`. Lists are `list[string]`, `list[int64]` or
         `list[float32]`; in CSV files they are text, split at what stands behind the bracket: `list[string]|`. The
         frame holds exactly these columns, in this order.
     null_values
-        Fields of CSV files that are null.
+        Whole fields of text, in CSV and Parquet files, that are null.
     separator
         What stands between two fields of CSV files. Blanks beside it are part of a field (RFC 4180), unless one stands
         behind it here, as in `", "`: then those after it are left out.
@@ -363,10 +367,11 @@ def _read_one(
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
             frame = _with_float_decimals(frame, path, dtypes)
+            frame = without_null_words(frame, null_values, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
-            text = [name for name, dtype in dtypes.items() if dtype in AS_TEXT or is_list_type(dtype)]
+            text = [name for name, dtype in dtypes.items() if _is_read_as_text(dtype)]
             frame = parse(text)
             if rounded := _rounded(frame, dtypes):
                 frame = parse([*text, *rounded])
@@ -387,6 +392,10 @@ def _read_one(
     return frame[list(dtypes)]
 
 
+def _is_read_as_text(dtype: str) -> bool:
+    return dtype in AS_TEXT or is_list_type(dtype) or time_type(dtype) is not None
+
+
 def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
     """The frame of a Parquet file, whose lists of whole numbers are as the file has them: beside a null pandas makes
     floats of them, which skip whole numbers from 2^53."""
@@ -401,6 +410,43 @@ def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str
             lists = column.cast(pa.large_list(field.type.value_type))
             frame[field.name] = of_arrow(lists, frame.index, field.name)
     return frame
+
+
+def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str, str]) -> Any:
+    """The frame with null in place of words that stand for it, as files are read.
+
+    Parameters
+    ----------
+    frame
+        The frame; it is not changed.
+    words
+        Whole texts that are null.
+    dtypes
+        Types by column; other columns and those of lists are left as they are.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.reading.sources import without_null_words
+    >>> without_null_words(pd.DataFrame({"age": ["7", "?"]}), ["?"], {"age": "float32"})["age"].tolist()
+    ['7', nan]
+    """
+    out = frame
+    for name, dtype in dtypes.items():
+        if name not in frame.columns or is_list_type(dtype):
+            continue
+        column = frame[name]
+        values = column.cat.categories if str(column.dtype) == "category" else column
+        if not TEXT_TYPES.fullmatch(str(values.dtype)):
+            continue
+        try:
+            hit = column.isin(list(words)).fillna(False)
+        except TypeError:  # lists among Python's objects, of which the cast says what they are
+            continue
+        if bool(hit.any()):
+            out = out.copy(deep=False) if out is frame else out
+            out[name] = column.where(~hit)
+    return out
 
 
 def _with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
@@ -536,6 +582,10 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
+    if (how := time_type(dtype)) is not None:
+        found, null = of_type(_plain(column, "string") if not is_dates(column) else column, how)
+        _refuse_nulls(int(null.sum()), nullable)
+        return engine_of(column).with_nulls(found, null) if bool(null.any()) else found
     if dtype in AS_TEXT and is_dates(column):
         if dtype == "datetime":
             return _cast_datetime(column, nullable)
@@ -578,10 +628,14 @@ def _cast_datetime(column: Column, nullable: bool) -> Any:
     """Timestamps or text as int64 microseconds since 1970."""
     null = column.isna()
     nulls = int(null.sum())
-    if nulls and not nullable:
-        raise ValueError(f"{nulls} null(s); fill them, or drop those rows")
+    _refuse_nulls(nulls, nullable)
     found = microseconds(column)
     return engine_of(column).with_nulls(found, null) if nulls else found
+
+
+def _refuse_nulls(nulls: int, nullable: bool) -> None:
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s); fill them, or drop those rows")
 
 
 def _require_digits(column: Column, dtype: str) -> None:

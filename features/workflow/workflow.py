@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
+from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
@@ -56,7 +57,7 @@ class Workflow:
         Columns that rows to be served do not have. A step may change them or choose rows by them; what it makes under
         another name must not tell a row its own label.
     dtypes
-        Types of raw columns, each one of `DTYPES`, for `typed`.
+        Types of raw columns, each one of `DTYPES` or of lists or times (`time_type`), for `typed`.
     outputs
         The columns that `transform` gives; None for every column.
 
@@ -101,7 +102,10 @@ class Workflow:
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
         """Columns that `fit` needs."""
-        unknown = [dtype for dtype in self.dtypes.values() if dtype not in DTYPES and not is_list_type(dtype)]
+        unknown = [
+            dtype for dtype in self.dtypes.values()
+            if dtype not in DTYPES and not is_list_type(dtype) and time_type(dtype) is None
+        ]  # fmt: skip
         if unknown:
             raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
 
@@ -500,7 +504,8 @@ class Workflow:
     def typed(self, frame: Any) -> Any:
         """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie.
 
-        A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds.
+        A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
+        one of a format or unit as what that says, or a timestamp.
         """
         require_columns(frame, self.applied_inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in self.applied_inputs}

@@ -98,7 +98,7 @@ def model_choice(raw: Any) -> ModelChoice:
         known = model_class(str(kind)).Settings
     except ModelError as error:
         raise ConfigError(f"model.kind: {error}") from error
-    return ModelChoice(str(kind), _strict(known, settings, "model"))
+    return ModelChoice(str(kind), checked_settings(known, settings, "model"))
 
 
 @dataclass(frozen=True)
@@ -693,7 +693,7 @@ class RunConfig(Settings):
                 found = _shortened(repr(start))
                 raise ConfigError(f"preprocess.from: expected a run or a folder, found {found}. Put it in quotes.")
             require_known_keys(PreprocessSettings, given, section="preprocess")
-            settings = _strict(PreprocessSettings, _with_column_settings(given), "preprocess")
+            settings = checked_settings(PreprocessSettings, with_column_settings(given), "preprocess")
             if settings.indicator not in INDICATORS:
                 known = ", ".join(INDICATORS)
                 raise ConfigError(f"preprocess.indicator: unknown value {settings.indicator!r}. Known: {known}.")
@@ -720,7 +720,7 @@ class RunConfig(Settings):
         """Last, since importing a model or a recipe takes seconds."""
         model, features = model_choice(self.model), self.features or {}
         if not is_dataclass(features):
-            features = _strict(recipe_class(self.recipe).Settings, features, "features")
+            features = checked_settings(recipe_class(self.recipe).Settings, features, "features")
         object.__setattr__(self, "model", model)  # pydantic refuses the assignment: a configuration is frozen
         object.__setattr__(self, "features", features)
         return self
@@ -872,6 +872,18 @@ def _where_yaml(error: Exception) -> str:
     return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
 
 
+def overrides_alone(overrides: Sequence[str | Mapping[str, Any]]) -> dict[str, Any]:
+    """What overrides set, as the sections of a configuration.
+
+    >>> overrides_alone(["features.seed=3", {"train.epochs": 2}])
+    {'features': {'seed': 3}, 'train': {'epochs': 2}}
+    """
+    raw: dict[str, Any] = {}
+    for override in overrides:
+        _apply(raw, override)
+    return raw
+
+
 def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
     if isinstance(override, Mapping):
         for key, value in override.items():
@@ -922,7 +934,7 @@ def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
     raw[last] = value
 
 
-def _with_column_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_column_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """The section `preprocess`, its keys known, with settings of columns made: pydantic, left to choose, would take a
     value that one kind refuses for the defaults of the other."""
     columns = given.get("columns")
@@ -933,11 +945,11 @@ def _with_column_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, item in columns.items():
         kind = NumberSettings if isinstance(item, Mapping) and numbers & item.keys() else CategorySettings
         is_made = isinstance(item, CategorySettings | NumberSettings)
-        made[name] = item if is_made else _strict(kind, item, f"preprocess.columns.{name}")
+        made[name] = item if is_made else checked_settings(kind, item, f"preprocess.columns.{name}")
     return {**given, "columns": made}
 
 
-def _strict(kind: type, given: Any, where: str) -> Any:
+def checked_settings(kind: type, given: Any, where: str) -> Any:
     """The dataclass of the section `where` from a mapping, nested ones too, refusing unknown keys."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: expected keys and values, found {type(given).__name__}.")

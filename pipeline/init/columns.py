@@ -11,10 +11,12 @@ import pandas as pd
 import pyarrow as pa
 
 from gigabatch.features.columns.numbers import FLOAT_TEXT
-from gigabatch.features.columns.times import ISO_8601, microseconds
+from gigabatch.features.columns.time_types import of_type, time_type
+from gigabatch.features.columns.times import microseconds
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
 from gigabatch.pipeline.arrow_tables import is_text
+from gigabatch.pipeline.init.dates import counted, is_iso, written_dates
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
 # times.
@@ -26,11 +28,13 @@ WEAK_NULL_WORDS = (
 PLAIN_NUMBER = FLOAT_TEXT.replace("|[iI][nN][fF]([iI][nN][iI][tT][yY])?|[nN][aA][nN]", "")
 UNITS = ("USD", "EUR", "GBP", "CHF", "JPY", "SEK", "NOK", "DKK", "PLN", "CNY", "INR", "kr", "km", "kg", "¤", "₹", "₽")
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
-EPOCH_UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
-TIME_NAME = re.compile(r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when)([^a-z]|$)")
 CODE_NAME = re.compile(
-    r"(^|[^a-zA-Z])(id|uuid|guid|key|code|zip|zipcode|plz|postcode|sku|nr|user|customer|item|product)$|[a-z](Id|ID)$"
+    r"(^|[^a-zA-Z])(id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean|gtin"
+    r"|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto)$|[a-z](Id|ID)$"
+    r"|(?i:(account|phone|order|invoice|card|customer|ticket|serial|article|item|part|flight)[ _-]?(no|num|number)$)"
+    r"|(?i:nummer$)"
 )
+MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
 
 @dataclass
@@ -53,8 +57,8 @@ class Seen:
         What is said of it beside numbers of values and nulls.
     null_words
         Words of the column that stand for null.
-    unit
-        Of times that are whole numbers: `s`, `ms`, `us` or `ns`.
+    either
+        Whether day and month of written dates could be the other way round in every row.
     whole
         Whether numbers are whole.
     elements
@@ -70,7 +74,7 @@ class Seen:
     steps: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""
     null_words: tuple[str, ...] = ()
-    unit: str = "us"
+    either: bool = False
     whole: bool = False
     elements: str = "string"
     categories: str = "string"
@@ -160,10 +164,11 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         seen.note = "infinities are held at the lowest and highest number"
         return seen
     is_whole = whole or bool((known == np.floor(known)).all())
-    unit = _epoch_unit(known) if is_whole and TIME_NAME.search(_lower(name)) else None
-    if unit is not None:
-        scale = EPOCH_UNITS["us"] / EPOCH_UNITS[unit]
-        return Seen(name, "date", values * scale, "int64", note=f"{unit} since 1970", unit=unit)
+    dtype = counted(_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
+    if dtype and (how := time_type(dtype)) is not None:
+        times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
+        note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
+        return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note)
     seen.whole = is_whole
     if seen.whole and CODE_NAME.search(name) and len(known) and (whole or np.abs(known).max() < 2**53):
         texts = np.array([None if np.isnan(value) else str(int(value)) for value in values], dtype=object)
@@ -176,14 +181,6 @@ def _lower(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def _epoch_unit(known: np.ndarray) -> str | None:
-    """In what unit the numbers are times of about 2001 to 2065, if in one."""
-    for unit, scale in EPOCH_UNITS.items():
-        if len(known) and known.min() >= scale and known.max() < 3 * scale:
-            return unit
-    return None
-
-
 def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     raw = column.astype("str") if csv else column.astype("object")
     raw = pd.Series(raw.to_numpy(dtype=object), dtype=object)
@@ -193,41 +190,63 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     if not len(known):
         return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
     weak = known.isin(WEAK_NULL_WORDS)
-    found = _of_values(name, known[~weak], csv, tuple(sorted(set(known[weak])))) if not weak.all() else None
+    odd = _odd_words(known[~weak])
+    left = known[~weak & ~known.isin(odd)]
+    own = odd if csv else tuple(sorted(set(known[weak]))) + odd
+    found = _of_values(name, left, csv, own) if len(left) else None
     if found is None:
         return _of_categories(name, raw.where(~null, None), csv, words)
     values = np.full(len(raw), np.nan)
-    values[known[~weak].index] = found.values
+    values[left.index] = found.values
     if found.kind == "number" and not found.dtype:
         found = _of_numbers(name, values, bool((found.values == np.floor(found.values)).all()))
         if found.kind == "category":  # a code: its text is what is written
             return _of_categories(name, raw.where(~null, None), csv, words, found.note)
-    found.values = values
+    elif found.kind == "number" and CODE_NAME.search(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
+        return _of_categories(name, raw.where(~null, None), csv, words, "numbers taken for names, by the column's name")
+    else:
+        found.values = values
+    if odd:
+        shown = ", ".join(map(repr, odd))
+        found.note = f"{found.note}{', ' * bool(found.note)}{shown} {'is' if len(odd) == 1 else 'are'} null"
     found.null_words = words + (tuple(sorted(set(known[weak]))) if csv else ())
     return found
 
 
-def _of_values(name: str, known: pd.Series, csv: bool, weak: tuple[str, ...]) -> Seen | None:
-    """The column if all known fields are numbers or times; None if they are names."""
+def _odd_words(known: pd.Series) -> tuple[str, ...]:
+    """The few words without a digit among fields that all have one otherwise."""
+    words = known[~known.str.contains(r"[0-9]")]
+    distinct = tuple(sorted(set(words)))
+    return distinct if len(distinct) <= MOST_WORDS and len(words) <= WORD_SHARE * len(known) else ()
+
+
+def _of_values(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> Seen | None:
+    """The column if all known fields are numbers or times; None if they are names.
+
+    own: words of the column that its step or type is to make null.
+    """
     if bool(known.str.match(PLAIN_NUMBER).all()):
         if bool(known.str.match(r"^[ \t]*0[0-9]+[ \t]*$").any()):
             return None  # 007 is a name
         numbers = known.astype("float64").to_numpy()
-        if csv:
+        if csv and not own:
             return Seen(name, "number", numbers)
-        step = {"parse_number": {"column": name, **({"null_values": list(weak)} if weak else {})}}
-        return Seen(name, "number", numbers, "string", [step], note="numbers written as text")
-    stripped = known.str.strip()
-    if bool(stripped.str.match(ISO_8601).all()) and bool((stripped == known).all()) and (csv or not weak):
+        step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
+        return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
+    if not own and is_iso(known):
         try:
             return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime")
         except DataError:
             return None
-    return _parsed(name, known, () if csv else weak)
+    if (times := written_dates(known, bool(own))) is not None:
+        note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
+        note += ", and day and month could be the other way round" if times.either else ""
+        return Seen(name, "date", times.values, times.dtype, note=note, either=times.either)
+    return parsed_numbers(name, known, own)
 
 
-def _parsed(name: str, known: pd.Series, weak: tuple[str, ...]) -> Seen | None:
-    """The column if `ParseNumber` reads all of its fields in one of the usual ways."""
+def parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> Seen | None:
+    """The column of text without nulls if `ParseNumber` reads all of its fields in one of the usual ways."""
     distinct = pd.Series(known.unique(), dtype="str")
     letters = set("".join(distinct.head(1000).str.replace(r"[0-9.,'()+\-\s]", "", regex=True)))
     units = [unit for unit in UNITS if set(unit) <= letters and bool(distinct.str.contains(unit, regex=False).any())]
@@ -273,6 +292,12 @@ def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...],
         options = {"case": "lower"}
     elif bool((stripped != distinct).any()):
         options = {"strip": True}
+    if bool(distinct.str.match(r"^\s*0[0-9]+\s*$").any()) and bool(stripped.str.match(r"^[0-9]+$").all()):
+        lengths = stripped.str.len().unique()
+        if len(lengths) == 1:  # a number of as many digits is the same name
+            seen.dtype = "string"
+            seen.steps = [{"clean_text": {"column": name, "width": int(lengths[0])}}]
+            return seen
     if options:
         cleaned = (folded if "case" in options else stripped).replace("", None)
         seen.values = _texts(raw.map(dict(zip(distinct, cleaned, strict=True))))

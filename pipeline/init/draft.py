@@ -11,21 +11,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
-from gigabatch.pipeline.init.columns import CODE_NAME, EPOCH_UNITS, TIME_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.target import Labels, labels_of
 
 DEFAULT_NULLS = ("", "NA")
-DAY = 86_400 * EPOCH_UNITS["us"] / EPOCH_UNITS["s"]  # microseconds
+DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
 FEWEST_TIMES = 20
-NOT_WHEN = re.compile(r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid")
-WHOSE = re.compile(r"user|customer|client|patient|visitor|member|account|session|household|person|subject")
+NOT_WHEN = re.compile(
+    r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid|geburt|liefer|bezahlt|storn"
+)
+WHOSE = re.compile(
+    r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
+)
 RANDOM = "of the random split"
+FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
 CHECKED = ("split", "class(es)", "multiclass needs two")  # what another seed may mend
 
@@ -132,7 +139,9 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
     return made
 
 
-def draft_columns(table: Table, labels: Mapping[str, Labels], *, timed: bool, more: bool = False) -> Draft:
+def draft_columns(
+    table: Table, labels: Mapping[str, Labels], *, timed: bool, more: bool = False, names: Collection[str] = ()
+) -> Draft:
     """What the columns of a table are: the settings of the recipe but for its files.
 
     Parameters
@@ -145,6 +154,8 @@ def draft_columns(table: Table, labels: Mapping[str, Labels], *, timed: bool, mo
         Whether rows may be split by a column of times.
     more
         Whether there are other features than these columns, so that possible leaks need not be kept for want of any.
+    names
+        Of columns beside these, which no column that steps make may have.
 
     Examples
     --------
@@ -165,7 +176,7 @@ def draft_columns(table: Table, labels: Mapping[str, Labels], *, timed: bool, mo
     _head(made, table, labels)
     kept = _kept(made, columns, labels, more)
     _nulls(made, table, kept, labels)
-    _roles(made, table, kept, timed)
+    _roles(made, table, kept, timed, {*table.sample.columns, *names})
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     return made
 
@@ -191,6 +202,7 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     seen = f"{len(table.sample):,}"
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
+    made.remarks += [found.advice for found in labels.values() if found.advice]
     for found in labels.values():
         if found.settings["task"] != "multiclass":
             continue
@@ -211,7 +223,9 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
         elif seen.kind == "list":
             kept[name] = seen
         elif seen.num_values == 0 or (seen.num_values == 1 and not seen.null.any()):
-            value = "" if seen.num_values == 0 else f", {_shown(pd.Series(seen.values).dropna().iloc[0])}"
+            alone = pd.Series(seen.values).dropna()
+            shown = _shown if seen.kind != "date" else _day
+            value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
         elif reason := _id_reason(seen):
             made.left_out[name] = reason
@@ -250,9 +264,10 @@ def _id_reason(seen: Seen) -> str:
         return ""
     if seen.kind == "number":
         span = float(known.max() - known.min()) + 1
-        if seen.whole and seen.num_values == len(known) and span < 2 * len(known):
-            return "another number in each row"
-        return ""
+        if not seen.whole or seen.num_values <= OWN_VALUE * len(known) or span >= 2 * len(known):
+            return ""
+        counts = seen.num_values < len(known)
+        return "whole numbers that count the rows, some twice" if counts else "another number in each row"
     if seen.num_values == len(known):
         return "another value in each row"
     if seen.num_values > OWN_VALUE * len(known):
@@ -263,6 +278,7 @@ def _id_reason(seen: Seen) -> str:
 def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels]) -> None:
     """Words that stand for null; those that are labels too are left to the columns that have them."""
     if table.arrow:
+        made.features["null_values"] = [""]
         return
     said = {str(text) for label in labels.values() for text in label.texts if text is not None}
     words = dict.fromkeys(DEFAULT_NULLS)
@@ -282,14 +298,13 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         made.features["null_values"] = list(words)
 
 
-def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool) -> None:
-    """Roles of the columns, the split, and the steps."""
+def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str]) -> None:
+    """Roles of the columns, the split, and the steps. names: that are taken."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
     continuous: list[str] = []
     lists: dict[str, Any] = {}
-    names = list(table.sample.columns)
     time = _time(kept) if timed else None
     for name, seen in kept.items():
         known = len(seen.values) - int(seen.null.sum())
@@ -301,9 +316,18 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool) -> 
             categorical |= more[0]
             continuous += more[1]
             steps += more[2]
+            names.update((*more[0], *more[1]))
             made.notes |= dict.fromkeys((*more[0], *more[1]), f"made of {_shown(name)}")
-            if time is None or name != time.name:
+            if time is None or name != time.name or seen.dtype != "datetime":
                 inputs[name] = seen.dtype
+            if seen.note:
+                made.notes[f"inputs.{name}"] = seen.note
+            if seen.either:
+                first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")
+                made.remarks.append(
+                    f"In {_shown(name)} day and month could be either in all rows looked at; the {first} is taken to "
+                    f"stand first. If it is the {form}, exchange %d and %m under inputs."
+                )
             continue
         if seen.kind == "category":
             categorical[name] = seen.categories
@@ -335,6 +359,18 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool) -> 
                 f"Rows of one {_shown(whose[0])} may lie in train and in test. Set split_key: {_shown(whose[0])} to "
                 "measure on others than those that were learnt from."
             )
+        half = next((name for name, seen in kept.items() if seen.kind == "date" and _says_when(seen)), None)
+        if half is not None and timed and kept[half].null.any():
+            made.remarks.append(
+                f"{_shown(half)} is null in {int(kept[half].null.sum()):,} rows, so rows are not split by it. Without "
+                f"these rows, time: {_shown(half)} measures on later rows than those that were learnt from."
+            )
+        if timed and (copies := _share_of_copies(table)) >= FEWEST_COPIES:
+            made.remarks.append(
+                f"{copies:.1%} of the rows looked at are copies of another in every column, and a random split puts "
+                "copies into train and test, where they are no test. Leave copies out, or set split_key to a column "
+                "whose values copies share."
+            )
     plain = set(categorical.values()) <= {"string"}
     made.features |= {
         "categorical": list(categorical) if plain else categorical, "continuous": continuous, "lists": lists,
@@ -342,14 +378,24 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool) -> 
     }  # fmt: skip
 
 
+def _share_of_copies(table: Table) -> float:
+    """Share of the rows of the sample that equal an earlier one in every column but lists."""
+    plain = [name for name in table.sample if not pa.types.is_nested(table.arrow.get(name, pa.null()))]
+    return float(table.sample[plain].duplicated().mean()) if plain else 0.0
+
+
 def _time(kept: Mapping[str, Seen]) -> Seen | None:
     """The column of times to split by: full, with many moments, and by its name of when the row was."""
     found = [
-        seen for name, seen in kept.items()
-        if seen.kind == "date" and not seen.null.any() and not NOT_WHEN.search(name.lower())
-        and seen.num_values >= FEWEST_TIMES
+        seen for seen in kept.values()
+        if seen.kind == "date" and not seen.null.any() and _says_when(seen)
     ]  # fmt: skip
     return max(found, key=lambda seen: (bool(TIME_NAME.search(seen.name.lower())), seen.num_values), default=None)
+
+
+def _says_when(seen: Seen) -> bool:
+    """Whether a column of dates may say when a row was, by its name and its many values."""
+    return not NOT_WHEN.search(seen.name.lower()) and seen.num_values >= FEWEST_TIMES
 
 
 def _date_features(
@@ -369,15 +415,15 @@ def _date_features(
     while any(f"{prefix}_{part}" in names for part in (*parts, "days")):
         prefix += "_"
     if is_time:
-        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": seen.unit}
+        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": "us"}
         return {f"{prefix}_{part}": "string" for part in parts}, [], [{"date_parts": options}] if parts else []
-    column, day = _col(seen), _per_day(seen)
+    column, day = _col(seen), DAY
     angle = f"{column} / {day} % 365.2425 * {math.tau / 365.2425!r}"
     formulas = {
         "year_sin": f"sin({angle})", "year_cos": f"cos({angle})",
         "weekday": f"({column} // {day} + 3) % 7",  # 1 January 1970 was a Thursday, 3
         "hour": f"{column} % {day} // {day // 24}",
-        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {_per_day(time)} - {column} / {day}",
+        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {day} - {column} / {day}",
     }  # fmt: skip
     chosen = [*parts, "days"]
     steps = [{"expression": {"output": f"{prefix}_{part}", "expression": formulas[part]}} for part in chosen]
@@ -388,11 +434,6 @@ def _date_features(
 
 def _col(seen: Seen) -> str:
     return f"col({json.dumps(seen.name, ensure_ascii=False, allow_nan=False)})"
-
-
-def _per_day(seen: Seen) -> int:
-    """A day in the unit of the column."""
-    return round(86_400 * EPOCH_UNITS[seen.unit] / EPOCH_UNITS["s"])
 
 
 def _day(moment: float) -> str:
@@ -422,7 +463,7 @@ def try_splits(made: Draft) -> None:
         name = made.features.pop("time")
         made.remarks.append(f"A split by the time {_shown(name)} is not possible ({wrong}), so it is random.")
         dated = made.features.setdefault("inputs", {})
-        dated[name] = "datetime"
+        dated.setdefault(name, "datetime")
         made.notes["seed"] = RANDOM
     for seed in range(SEEDS):
         made.features["seed"] = seed

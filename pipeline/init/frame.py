@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import without_null_words
 from gigabatch.pipeline.init.draft import Draft, draft_columns
 from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.target import labels_of
@@ -23,6 +24,7 @@ def draft_frame(
     continuous: Sequence[str] = (),
     drop: Sequence[str] = (),
     timed: bool = False,
+    null_values: Sequence[str] = ("",),
 ) -> Draft:
     """What the columns of a table are, as `draft_columns` says it but for those whose role is given.
 
@@ -40,6 +42,8 @@ def draft_frame(
         Columns to leave out.
     timed
         Whether rows may be split by a column of times.
+    null_values
+        Texts that stand for null.
 
     Raises
     ------
@@ -62,12 +66,14 @@ def draft_frame(
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DataError(f"fit: column(s) {', '.join(map(repr, twice))} have two roles. Name each once.")
     seen = look_at(table.drop_columns([*categorical, *continuous, *drop, *taken]), MOST_ROWS)
+    seen.sample = without_null_words(seen.sample, null_values, dict.fromkeys(seen.sample.columns, "string"))
     found = {name: labels_of(name, seen.sample[name], seen.arrow[name], task) for name, task in labels.items()}
-    made = draft_columns(seen, found, timed=timed, more=bool(categorical or continuous))
+    made = draft_columns(seen, found, timed=timed, more=bool(categorical or continuous), names=table.column_names)
     types = made.categories
     for name in categorical:
         kind = categorical[name] if isinstance(categorical, Mapping) else None
         types[name] = kind or ("int64" if pa.types.is_integer(table.schema.field(name).type) else "string")
+    made.features["null_values"] = list(null_values)
     made.features["categorical"] = types
     made.features["continuous"] = [*made.features.get("continuous", ()), *continuous]
     made.left_out = dict.fromkeys(drop, "drop") | made.left_out

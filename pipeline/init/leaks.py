@@ -9,6 +9,8 @@ MOST_ROWS = 50_000
 NUM_BINS = 64
 FEWEST_ROWS = 100
 AUC, ACCURACY, R2 = 0.99, 0.99, 0.99
+PURE, MOST_FREQUENT, FEWEST_FILLED = 0.995, 0.9, 20  # of a class among filled or null rows; among all; such rows
+FEWEST_OF_VALUE, MOST_VALUES = 5, 1000
 
 
 def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
@@ -38,6 +40,10 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
     """
     if len(label) < FEWEST_ROWS:
         return ""
+    if task != "regression" and (reason := _told_by_nulls(pd.isna(values), label)):
+        return reason
+    if task == "regression" and _are_ranges(values, label):
+        return "each of its values stands for a range of the target"
     rng = np.random.default_rng(0)
     rows = rng.permutation(len(label))[:MOST_ROWS]
     values, label = values[rows], label[rows]
@@ -54,20 +60,62 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
         accuracy = float(np.mean(np.concatenate(hits)))
         most = float(np.bincount(label.astype("int64")).max() / len(label))
         return f"it alone tells {accuracy:.1%} of the classes" if accuracy > max(ACCURACY, 1 - (1 - most) / 20) else ""
-    score = np.empty(len(label))
-    for fit in (True, False):
-        score[half != fit] = _means(codes[half == fit], label[half == fit], codes[half != fit])
+    score = _score(codes, label, half)
     if task == "binary":
         auc = _auc(score, label)
         if values.dtype.kind == "f" and not np.isnan(values).any():
             plain = _auc(values, label)
             auc = max(auc, plain, 1 - plain)
         return f"it alone reaches an AUC of {auc:.3f}" if auc > AUC else ""
-    spread = float(np.var(label))
-    r2 = 1 - float(np.mean((score - label) ** 2)) / spread if spread else 0.0
+    ranks = pd.Series(label).rank().to_numpy()  # a few large values hide in the variance what all others tell
+    r2 = max(_explained(score, label), _explained(_score(codes, ranks, half), ranks))
     if values.dtype.kind == "f" and np.isfinite(values).all() and np.var(values):
         r2 = max(r2, float(np.corrcoef(values, label)[0, 1]) ** 2)
     return f"it alone explains {r2:.1%} of the target's variance" if r2 > R2 else ""
+
+
+def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
+    """What it says that a column is filled or null, where that is so in one class alone; most often it is written once
+    the label is known, such as the date of a refund."""
+    classes, codes = np.unique(label, return_inverse=True)
+    shares = np.bincount(codes, minlength=len(classes)) / len(label)
+    for rows, what in ((~null, "filled"), (null, "null")):
+        if rows.sum() < FEWEST_FILLED or (~rows).sum() < FEWEST_FILLED:
+            continue
+        found = np.bincount(codes[rows], minlength=len(classes)) / rows.sum()
+        most = int(found.argmax())
+        if found[most] >= PURE and shares[most] <= MOST_FREQUENT:
+            return f"it is {what} in {rows.mean():.1%} of the rows, which are of one class alone"
+    return ""
+
+
+def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
+    """Whether each of a few values (null is one) lies in one unbroken range of the target, so that it follows from it;
+    values of less than five rows apart."""
+    codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    counts = np.bincount(codes)
+    often = counts >= FEWEST_OF_VALUE
+    if not 2 <= often.sum() <= MOST_VALUES or len(distinct) > MOST_VALUES or counts[often].sum() < 0.9 * len(codes):
+        return False
+    codes, label = codes[often[codes]], label[often[codes]]
+    low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
+    np.minimum.at(low, codes, label)
+    np.maximum.at(high, codes, label)
+    by_low = np.argsort(low[often], kind="stable")
+    return bool((low[often][by_low][1:] >= high[often][by_low][:-1]).all()) and label.min() < label.max()
+
+
+def _score(codes: np.ndarray, label: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """The mean label of each row's code in the other half of the rows."""
+    score = np.empty(len(label))
+    for fit in (True, False):
+        score[half != fit] = _means(codes[half == fit], label[half == fit], codes[half != fit])
+    return score
+
+
+def _explained(score: np.ndarray, label: np.ndarray) -> float:
+    spread = float(np.var(label))
+    return 1 - float(np.mean((score - label) ** 2)) / spread if spread else 0.0
 
 
 def _means(codes: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -212,7 +212,7 @@ def _csv_sample(path: str, names: list[str], separator: str, share: int) -> tupl
     module = load_engine("pandas")
 
     def parse(source: Any, rows: int | None) -> pd.DataFrame:
-        frame = module.read_csv(
+        frame: Any = module.read_csv(
             source, **csv_fields(separator), dtype="str", keep_default_na=False, na_values=[], nrows=rows
         )
         if type(frame.index).__name__ != "RangeIndex" or len(frame.columns) != len(names):

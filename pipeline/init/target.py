@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.arrow_tables import is_text
-from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER
+from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, parsed_numbers
+from gigabatch.pipeline.init.dates import is_iso, written_dates
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
@@ -20,6 +21,7 @@ POSITIVE = (
 )  # fmt: skip
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
+FAR, MOST_FAR = 10, 0.05  # distances of the quartiles; share of the values
 ENDS = (" ", ".", "$", "€", "£", "%", " .", "$ ", "€ ", "£ ", "% ")
 
 
@@ -39,6 +41,8 @@ class Labels:
         Number of nulls in the sample.
     note
         What is said of it.
+    advice
+        What else to set, a sentence; or empty.
     """
 
     settings: dict[str, Any]
@@ -46,6 +50,7 @@ class Labels:
     texts: np.ndarray
     nulls: int
     note: str
+    advice: str = ""
 
 
 def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str | None) -> Labels:
@@ -90,9 +95,18 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             "nothing to learn. Name another column, or give rows of the other label too."
         )
     numeric = bool(known.str.match(PLAIN_NUMBER).all())
+    unclear = not numeric and len(counts) > 2 and task in (None, "regression")
+    if unclear and (is_iso(known) or written_dates(known, lenient=False) is not None):
+        raise DataError(_is_date(name, counts.index[0]))
+    if unclear and (read := parsed_numbers(name, known)) is not None:
+        example = known.iloc[0]
+        raise DataError(
+            f"target {name!r}: its labels are numbers in another form, {read.note}. Targets are read before the steps: "
+            f"write {example!r} as {read.values[0]:.12g} in the file, or set --task multiclass."
+        )
     given, task = task is not None, task or _task(name, known, counts, numeric)
     settings: dict[str, Any] = {"task": task}
-    values = np.full(len(texts), np.nan)
+    values, advice = np.full(len(texts), np.nan), ""
     if task == "regression":
         if not numeric:
             example = known[~known.str.match(PLAIN_NUMBER)].iloc[0]
@@ -102,6 +116,12 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             )
         values[~null] = known.astype("float64")
         note = f"{values[~null].min():g} to {values[~null].max():g}"
+        share, delta = _far_out(values[~null])
+        if share:
+            advice = (
+                f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
+                f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
+            )
     elif task == "binary":
         if len(counts) > 2:
             shown = ", ".join(map(repr, counts.index[:5]))
@@ -124,7 +144,22 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         settings["label_strip"] = strip
     stripped = np.full(len(texts), None, dtype=object)
     stripped[~null] = known
-    return Labels(settings, values, stripped, int(null.sum()), note)
+    return Labels(settings, values, stripped, int(null.sum()), note, advice)
+
+
+def _is_date(name: str, example: str) -> str:
+    return (
+        f"target {name!r}: {example!r} is a date, and a date is no target. Write the number to predict in a column of "
+        "its own, such as the days until then."
+    )
+
+
+def _far_out(values: np.ndarray) -> tuple[float, float]:
+    """Share of the values farther from the median than ten times the distance of the quartiles, 0 where many are; and
+    that distance in deviations, from which on an error should count linearly."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    share = float((np.abs(values - middle) > FAR * (high - low)).mean()) if high > low else 0.0
+    return (share, float((high - low) / values.std())) if 0 < share <= MOST_FAR else (0.0, 1.0)
 
 
 def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarray:
@@ -147,10 +182,13 @@ def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarra
              for v in floats], dtype=object)  # fmt: skip
     elif pa.types.is_integer(arrow):
         column = column.astype("str").where(column.notna(), None)
+    elif pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
+        raise DataError(_is_date(name, str(column.dropna().iloc[0]) if column.notna().any() else str(arrow)))
     elif not is_text(arrow):
         raise DataError(f"target {name!r}: a column of type {arrow} is no target. Name one of text or numbers.")
     found = np.array(column.astype("object"), dtype=object)
     found[pd.isna(found)] = None
+    found[found == ""] = None
     return found
 
 

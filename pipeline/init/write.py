@@ -113,6 +113,8 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
                 lines += [f"    - {scalar(operator)}: {flow(options)}" for operator, options in step.items()]
         elif isinstance(value, dict):
             notes = made.notes if key == "targets" else {}
+            if key == "inputs":
+                notes = {named: made.notes.get(f"inputs.{named}", "") for named in value}
             lines.append(f"  {key}:")
             lines += [_line(f"    {scalar(named)}: {flow(item)}", notes.get(named)) for named, item in value.items()]
         else:

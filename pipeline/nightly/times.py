@@ -91,7 +91,7 @@ def future_files(features: Features, column: str, limit: float) -> list[str]:
             frame = read_files(
                 pipeline.engine,
                 path,
-                {column: "time"},
+                {column: getattr(settings, "inputs", {}).get(column, "time")},
                 separator=getattr(settings, "separator", ","),
                 names=getattr(settings, "column_names", None),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from sklearn.utils.validation import _check_sample_weight, _num_samples, check_i
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import TrainSettings, model_choice
+from gigabatch.pipeline.config.config import TrainSettings, checked_settings, model_choice, with_column_settings
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
@@ -89,6 +90,11 @@ class _Estimator(BaseEstimator):
     def _fit(self, X: Any, y: np.ndarray, target: Target, sample_weight: Any, strata: np.ndarray | None) -> None:
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction lies between 0 and 1, found {self.validation_fraction!r}.")
+        given = dict(self.train or {})
+        settings: TrainSettings = checked_settings(TrainSettings, given, "train")
+        last: TrainSettings = checked_settings(TrainSettings, {"select": "last"} | given, "train")
+        preprocess = checked_settings(PreprocessorSettings, with_column_settings(self.preprocess or {}), "preprocess")
+        choice = model_choice({"kind": self.model, **(self.model_settings or {})})
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows = self._rows(X)
         if len(rows) < 2:
@@ -111,10 +117,9 @@ class _Estimator(BaseEstimator):
             )
             for name, places in (("train", train_rows), ("valid", valid_rows))
         }
-        preprocessor = Preprocessor(schema, PreprocessorSettings(**(self.preprocess or {})))
+        preprocessor = Preprocessor(schema, preprocess)
         preprocessor.fit([features["train"]])
-        settings = TrainSettings(**({"select": "last"} if valid_rows is train_rows else {}) | dict(self.train or {}))
-        choice = model_choice({"kind": self.model, **(self.model_settings or {})})
+        settings = settings if valid_rows is not train_rows else last
         spec = ModelSpec(choice.kind, model_inputs(preprocessor), choice.settings)
         loss = target_loss(schema, settings.losses, settings.label_smoothing)
         device = resolve_device(self.device)
@@ -125,7 +130,13 @@ class _Estimator(BaseEstimator):
             trained = train_model(network, table, valid, loss, settings, seed=seed, device=device, folder=None)
         self.curve_ = trained.curve
         served = [*schema.names("categorical", "continuous"), *(name for c in schema.lists for name in c.columns)]
-        info = {"name": type(self).__name__, "recipe": "table", "seed": seed, "loss": loss.description}
+        info = {
+            "name": type(self).__name__,
+            "recipe": "table",
+            "seed": seed,
+            "loss": loss.description,
+            "null_values": [""],
+        }
         self.bundle_ = Bundle(preprocessor, trained.model.eval(), info, device, self.workflow_.serving(served))
 
     def _rows(self, X: Any) -> pd.DataFrame:
@@ -145,7 +156,7 @@ class _Estimator(BaseEstimator):
             types, lists, steps = dict.fromkeys(frame.columns, "float32"), {}, ()
         known = types | lists
         self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), [LABEL, WEIGHT], known)
-        return cast(frame[list(known)], known, "fit", nullable=set(known))
+        return cast(without_null_words(frame[list(known)], [""], known), known, "fit", nullable=set(known))
 
     def _schema(self, target: Target, weighted: bool) -> Schema:
         columns = [Column(name, "categorical", dtype) for name, dtype in self.categories_.items()]
@@ -286,13 +297,24 @@ class GigabatchRegressor(RegressorMixin, _Estimator):
         ValueError
             Where `y` is not finite, X is empty or holds what is no feature, or a weight is negative.
         """
-        y = np.asarray(_labels(self, X, y), dtype=np.float64)
+        y = _numbers(self, _labels(self, X, y))
         self._fit(X, y, Target(LABEL, "regression"), sample_weight, None)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each row, [N] float64."""
         return self._outputs(X)[:, 0]
+
+
+def _numbers(estimator: Any, y: np.ndarray) -> np.ndarray:
+    """The labels of a regression as float64."""
+    name, advice = type(estimator).__name__, "Give numbers, or take GigabatchClassifier for classes."
+    if y.dtype.kind in "mM" or (y.dtype.kind == "O" and any(isinstance(value, date) for value in y[:1])):
+        raise ValueError(f"{name}: y holds dates or durations, such as {y[0]!s}, which are no numbers. {advice}")
+    try:
+        return np.asarray(y, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}: y holds what is no number ({error}). {advice}") from error
 
 
 def _labels(estimator: Any, X: Any, y: Any) -> np.ndarray:

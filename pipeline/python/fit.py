@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.arrow_tables import arrow_table, is_text
-from gigabatch.pipeline.config.config import ConfigError, load_config
+from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
 from gigabatch.pipeline.display import note
+from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
-from gigabatch.pipeline.init.frame import draft_frame
+from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
+from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
@@ -112,15 +114,19 @@ def fit(
     labels = {label: item for key, item in targets.items() for label in (item or {}).get("columns", [key])}
     if missing := [label for label in labels if label not in table.column_names]:
         raise DataError.missing_columns(missing, table.column_names, "fit: target")
-    taken = _named(features, table.column_names)
-    timed = not any(setting in features for setting in SPLIT)
+    asked = overrides_alone(overrides).get("features")
+    said = (asked if isinstance(asked, dict) else {}) | features  # overrides of the recipe's settings say it too
+    taken = _named(said, table.column_names)
+    timed = not any(setting in said for setting in SPLIT)
     made = draft_frame(
         table, labels={label: _task(item) for label, item in labels.items()}, taken=taken, categorical=categorical,
-        continuous=continuous, drop=drop, timed=timed,
+        continuous=continuous, drop=drop, timed=timed, null_values=said.get("null_values", ("",)),
     )  # fmt: skip
     if not made.has_features and not features.get("lists"):
         raise DataError(f"fit: no column is left to learn from: {made.told()}.")
     found = made.features
+    if (time_type := _time_type(table, said)) is not None:
+        found["inputs"] = {said["time"]: time_type} | found.get("inputs", {})
     inferred = found.pop("targets")
     found |= {
         "path": ROWS, "steps": [*found.get("steps", []), *features.pop("steps", [])],
@@ -152,6 +158,16 @@ def _task(settings: Mapping[str, Any] | None) -> str | None:
     """The task of a label, if its target has settings."""
     task = (settings or {}).get("task")
     return "binary" if task == "multilabel" else task if task in ("binary", "multiclass", "regression") else None
+
+
+def _time_type(table: pa.Table, said: Mapping[str, Any]) -> str | None:
+    """The type of the time column that was named, where it is written in a format or counted in a unit."""
+    name = said.get("time")
+    if name is None or name in said.get("inputs", {}):
+        return None
+    sample = look_at(table.select([name]), MOST_ROWS)
+    seen = column_seen(name, sample.sample[name], sample.arrow[name])
+    return seen.dtype if seen.kind == "date" and seen.dtype.startswith("datetime[") else None
 
 
 def _role(name: str, kind: pa.DataType) -> str:

@@ -15,10 +15,12 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
+from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.arrow_tables import arrow_table
+from gigabatch.pipeline.config.config import checked_settings, with_column_settings
 from gigabatch.pipeline.init.draft import Draft
 from gigabatch.pipeline.init.frame import draft_frame
 
@@ -85,13 +87,15 @@ class PreprocessorTransformer(_FrameTransformer):
     Parameters
     ----------
     categorical, continuous
-        Columns of these kinds; those that neither names are what `gigabatch init` takes them for (docs/init.md), where
-        dates, lists and text that steps make numbers of are refused.
+        Columns of these kinds; those that neither names are what `gigabatch init` takes them for (docs/init.md), with
+        the steps that clean text, read numbers and hold infinities. Dates and lists are refused.
     settings
         Of `PreprocessorSettings`, such as `{"min_count": 2}`.
 
     Attributes
     ----------
+    workflow_ : Workflow
+        The steps before it.
     preprocessor_ : Preprocessor
         The fitted one.
 
@@ -129,18 +133,23 @@ class PreprocessorTransformer(_FrameTransformer):
         if has_names(X):
             draft = draft_of(self, frame)
             categories, numbers = draft.categories, tuple(draft.features["continuous"])
-            inputs = [name for name in draft.features.get("inputs", ()) if name not in categories]
-            if strange := [*inputs, *draft.features.get("lists", ())]:
+            inputs, steps = draft.features.get("inputs", {}), draft.features.get("steps", ())
+            dates = [name for name, dtype in inputs.items() if dtype.startswith("datetime")]
+            if strange := [*dates, *draft.features.get("lists", ())]:
                 raise DataError(
-                    f"PreprocessorTransformer: column {strange[0]!r} holds dates, lists or numbers written as text, "
-                    "which it does not encode. Leave it out, or make numbers of it by a WorkflowTransformer before."
+                    f"PreprocessorTransformer: column {strange[0]!r} holds dates or lists, which it does not encode. "
+                    "Leave it out, or make numbers of it by a WorkflowTransformer before."
                 )
         else:
-            categories, numbers = {}, tuple(frame.columns)
+            categories, numbers, inputs, steps = {}, tuple(frame.columns), {}, ()
         columns = [Column(name, "categorical", dtype) for name, dtype in categories.items()]
         columns += [Column(name, "continuous", "float32") for name in numbers]
         schema = Schema(tuple(columns), ())
-        self.preprocessor_ = Preprocessor(schema, PreprocessorSettings(**(self.settings or {})))
+        settings = checked_settings(PreprocessorSettings, with_column_settings(self.settings or {}), "settings")
+        types = {name: inputs.get(name, dtype) for name, dtype in schema.dtypes().items()}
+        self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), (), types)
+        self.workflow_.fit([self._raw(frame)])
+        self.preprocessor_ = Preprocessor(schema, settings)
         self.preprocessor_.fit([self._typed(frame)])
         self.columns_out_ = list(self.preprocessor_.transform(self._typed(frame.head(1)), targets=False).columns)
         return self
@@ -152,7 +161,13 @@ class PreprocessorTransformer(_FrameTransformer):
 
     def _typed(self, frame: pd.DataFrame) -> pd.DataFrame:
         schema = self.preprocessor_.schema
-        return cast(frame[schema.names()], schema.dtypes(), type(self).__name__, nullable=schema.names("categorical"))
+        made = self.workflow_.transform(self._raw(frame))
+        return cast(made, schema.dtypes(), type(self).__name__, nullable=schema.names("categorical"))
+
+    def _raw(self, frame: pd.DataFrame) -> pd.DataFrame:
+        types = self.workflow_.dtypes
+        known = without_null_words(frame[list(types)], [""], types)
+        return cast(known, types, type(self).__name__, nullable=set(types))
 
 
 class WorkflowTransformer(_FrameTransformer):

@@ -17,11 +17,13 @@ from html import escape
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
 
 from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.schema import Schema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.model import Model
@@ -142,7 +144,9 @@ class Run:
         Returns
         -------
         data frame or pyarrow.Table
-            As `Bundle.predict` gives it: of pandas with the index of `frame`, of Arrow for all others.
+            As `Bundle.predict` gives it: of pandas with the index of `frame`, of Arrow for all others. Before the
+            probabilities of a multiclass target, `<target>_<class>`, stands its likeliest class, `<target>`. Of which
+            label a binary target's probability is, `positive` says.
 
         Raises
         ------
@@ -151,11 +155,21 @@ class Run:
         """
         bundle = self._bundle
         table = arrow_table(frame, "predict", bundle.raw_workflow.applied_inputs)
-        found = bundle.predict_raw(exact_frame_of(table))
+        found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table)))
         if isinstance(frame, pd.DataFrame):
             found.index = frame.index
             return found
         return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
+
+    @property
+    def positive(self) -> dict[str, str]:
+        """By binary target: the label whose probability is predicted, as text."""
+        given = self.summary["config"]["features"].get("targets") or {}
+        return {
+            target.name: str((given.get(target.name) or {}).get("positive") or 1)
+            for target in self._bundle.schema.targets
+            if target.task == "binary"
+        }
 
     @cached_property
     def _bundle(self) -> Bundle:
@@ -180,6 +194,19 @@ class Run:
         summary = self.summary
         yield from evaluation_parts(summary, metric_rows(summary), f"Run {summary['name']} {summary['id']}")
         yield stage_rows(summary, self.skipped), "Stages"
+
+
+def with_classes(schema: Schema, predictions: pd.DataFrame) -> pd.DataFrame:
+    """The predictions of `Bundle.predict` with the likeliest class of each multiclass target, as text, before its
+    probabilities."""
+    found = predictions
+    for target in schema.targets:
+        if target.task != "multiclass" or not target.classes:
+            continue
+        names = list(target.prediction_names())
+        likeliest = np.asarray(target.classes, dtype=object)[predictions[names].to_numpy().argmax(axis=1)]
+        found.insert(found.columns.get_loc(names[0]), target.name, pd.Series(likeliest, index=found.index, dtype="str"))
+    return found
 
 
 def evaluation_parts(
@@ -219,15 +246,25 @@ def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row a split with the headline metrics that apply, or a row a split and target where there are several."""
     targets = summary["targets"]
     if all(len(values) == 1 for values in targets.values()):
-        return applicable([{"split": split, **values} for split, values in summary["metrics"].items()])
+        return applicable(
+            [{"split": split, **values, **_accuracy(targets[split])} for split, values in summary["metrics"].items()]
+        )
     names = (*HEADLINE, *REGRESSION_HEADLINE, *LOSS_METRICS)
     return applicable(
         [
-            {"split": split, "target": target} | {name: metrics.get(name) for name in names}
+            {"split": split, "target": target}
+            | {name: metrics.get(name) for name in names}
+            | _accuracy({target: metrics})
             for split, values in targets.items()
             for target, metrics in values.items()
         ]
     )
+
+
+def _accuracy(targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Of classes, which no AUC judges."""
+    (found,) = targets.values()
+    return {"accuracy": found["accuracy"]} if "accuracy" in found and "auc" not in found else {}
 
 
 def applicable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

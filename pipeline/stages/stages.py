@@ -1088,6 +1088,8 @@ class Encoded:
             period = {name: start.bundle.info[name] for name in PERIOD if name in start.bundle.info}
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         info |= {"prior_shift": trained.prior_shift} if trained.prior_shift else {}
+        nulls = getattr(config.features, "null_values", None)
+        info |= {} if nulls is None else {"null_values": list(nulls)}
         told: dict[str, Any] = {}
         seen = held if self.chosen_rows is None else held_ids(self._trained_rows())
         if not settings.epochs:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gigabatch.features.operators.categories.clean_text import CleanText
 from gigabatch.features.operators.categories.hash_bucket import HashBucket
 from gigabatch.features.operators.categories.hashed_cross import HashedCross
 from gigabatch.features.operators.lists.list_slice import ListSlice
@@ -15,6 +16,7 @@ from gigabatch.features.operators.rows.cast import Cast
 from gigabatch.features.operators.rows.filter import Filter
 from gigabatch.features.operators.rows.lambda_function import LambdaFunction, register_function
 from gigabatch.features.operators.rows.rename import Rename
+from gigabatch.features.reading.sources import cast, without_null_words
 from tests.cudf_api.checked import CheckedFrame
 
 register_function("doubled", lambda frame: frame + frame, inputs=["x"], outputs=["x"])
@@ -24,6 +26,7 @@ OPERATORS = [
     Cast(["x", "number"], "float32"),
     Cast(["number"], "string"),
     Cast(["flag"], "bool", nullable=True),
+    CleanText("key", case="upper", width=3),
     Clip("x", 0.0, 1.0),
     DropNulls(["key"]),
     Expression("y", "where(x > 0 and number != 2, log1p(x) ** 2, number % 2) + fill(x, 0) // clip(number, 0, 1)"),
@@ -48,3 +51,27 @@ def test_operator_uses_only_what_cudf_has(operator):
         "list": ["1|2|3", None, ""], "flag": ["True", None, "false"],
     })  # fmt: skip
     assert isinstance(operator(frame), CheckedFrame)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("datetime[%d.%m.%y %H:%M:%S.%f%z]", ["31.12.24 10:00:00.5+02:00", None]),
+        ("datetime[%b %d, %Y %I:%M %p]", ["Dec 31, 2024 10:00 PM", None]),
+        ("datetime[%Y%m%d]?", [20241231, 7]),
+        ("datetime[%Y%m%d]", [20241231.0, np.nan]),
+        ("datetime[ms]", ["1700000000000", None]),
+        ("datetime[s]?", [1.5, np.nan]),
+        ("datetime[ns]", [1, 2]),
+    ],
+)
+def test_types_of_times_use_only_what_cudf_has(dtype, values):
+    frame = CheckedFrame({"at": values})
+    assert isinstance(cast(frame, {"at": dtype}, "here", nullable=["at"]), CheckedFrame)
+
+
+def test_null_words_use_only_what_cudf_has():
+    frame = CheckedFrame({"key": ["a", "?", None], "x": [1.0, 2.0, 3.0]})
+    found = without_null_words(frame, ["?"], {"key": "string", "x": "float32"})
+    assert isinstance(found, CheckedFrame)
+    assert found["key"].isna().tolist() == [False, True, True]

@@ -16,7 +16,8 @@ CASES = ("lower", "upper")
 class CleanText(ColumnOperator):
     """Make one category of texts that differ in blanks, case or spelling alone.
 
-    First blanks are taken off both ends, then the case is changed, then whole texts are replaced; what is empty at the
+    First blanks are taken off both ends, then the case is changed, then zeros are put before short numbers, then whole
+    texts are replaced; what is empty at the
     end is null. Null stays null. Numbers and booleans are taken as their text, as `Cast` to string does. Row-wise.
 
     Parameters
@@ -32,12 +33,15 @@ class CleanText(ColumnOperator):
     replace
         Other texts, or None for null, by whole texts as they are after `strip` and `case`. All are replaced at once,
         so that two can change places.
+    width
+        Texts of fewer digits, and nothing else, get zeros in front: with 5, a zip code that came as the number 1067 is
+        01067. None for no zeros.
 
     Raises
     ------
     DataError
-        An unknown `case`, nothing to do, a `replace` that is no mapping from text to text or null, or a column that is
-        no text.
+        An unknown `case`, a `width` that is no whole number from 1 to 100, nothing to do, a `replace` that is no
+        mapping from text to text or null, or a column that is no text.
 
     Examples
     --------
@@ -57,6 +61,7 @@ class CleanText(ColumnOperator):
         strip: bool = True,
         case: str | None = None,
         replace: Mapping[str, str | None] | None = None,
+        width: int | None = None,
     ) -> None:
         if case is not None and case not in CASES:
             raise DataError(f"CleanText of {column!r}: unknown case {case!r}. Known: {', '.join(CASES)}.")
@@ -65,10 +70,13 @@ class CleanText(ColumnOperator):
                 f"CleanText of {column!r}: replace gives a text or null by text, such as {{n/a: null, ny: new york}}; "
                 f"found {replace!r}. Put numbers and yes or no in quotes."
             )
-        if not strip and case is None and not replace:
-            raise DataError(f"CleanText of {column!r}: nothing to do. Set strip, case or replace.")
+        if width is not None and (isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 100):
+            raise DataError(f"CleanText of {column!r}: width is a whole number from 1 to 100, found {width!r}.")
+        if not strip and case is None and not replace and width is None:
+            raise DataError(f"CleanText of {column!r}: nothing to do. Set strip, case, replace or width.")
         self.column, self.output = column, column if output is None else output
         self.strip, self.case, self.replace = strip, case, None if replace is None else dict(replace)
+        self.width = width
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         if is_dates(frame[self.column]):
@@ -78,6 +86,9 @@ class CleanText(ColumnOperator):
             text = text.str.strip()
         if self.case is not None:
             text = text.str.lower() if self.case == "lower" else text.str.upper()
+        if self.width is not None:
+            digits = text.str.match(r"^[0-9]+$").fillna(False).astype("bool")
+            text = text.where(~digits, text.str.zfill(self.width))
         found = text
         for old, new in (self.replace or {}).items():
             others = ~text.isin([old])

@@ -9,6 +9,7 @@ from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.lists import list_entries
+from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -33,6 +34,7 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
+NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
 GROUP_FEATURE = (
     "a model can learn the groups of the train split by heart, which says nothing of others. Leave them out, or "
@@ -73,7 +75,7 @@ class TableSettings:
     time
         Column of numbers, timestamps, dates or ISO 8601 text; rows are then split in its order. All but numbers are
         whole microseconds since 1970 in UTC from here on, for steps and in the features stage; `score` writes them as
-        ISO text.
+        ISO text. Of times that are written otherwise `inputs` gives the type.
     split_key
         Without `time` rows are split by a hash of this column (by default `group`, else the row number) and `seed`, so
         that equal keys share a split.
@@ -85,7 +87,7 @@ class TableSettings:
     split
         Shares of the rows (`train`, `valid`, `test`), or with a time their numbers: `{valid_rows: 1, test_rows: 1}`.
     null_values
-        Texts that stand for null.
+        Texts that stand for null, in CSV and Parquet files and in rows to be predicted.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     column_names
@@ -96,7 +98,8 @@ class TableSettings:
     inputs
         `{name: type}` of columns that only steps read, or that steps read as another type than their role's: int32,
         int64, float32, float64, string, bool, or datetime: timestamps, dates or ISO 8601 text, for steps whole
-        microseconds since 1970 in UTC (`date_parts: {unit: us}`).
+        microseconds since 1970 in UTC (`date_parts: {unit: us}`). `datetime[%d.%m.%Y]` is text of this format,
+        `datetime[ms]` whole numbers of this unit; `datetime[ms]?` makes null of what is neither.
     entities
         What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is
         a categorical column; columns are features, by default the key alone. What belongs to neither is the row's
@@ -207,9 +210,16 @@ class TableSettings:
 
     def _check_steps(self) -> None:
         for name, dtype in self.inputs.items():
-            if dtype not in DTYPES:
-                raise DataError(f"table: input {name!r} has type {dtype!r}. Known: {', '.join(DTYPES)}.")
-        named = [name for name in self.inputs if name in (*self.targets, self.weight, self.group, self.time)]
+            if dtype not in DTYPES and _time_type(name, dtype) is None:
+                raise DataError(
+                    f"table: input {name!r} has type {dtype!r}. Known: {', '.join(DTYPES)}, datetime[%d.%m.%Y] (a "
+                    "format), datetime[ms] (a unit)."
+                )
+        named = [
+            name for name, dtype in self.inputs.items()
+            if name in (*self.targets, self.weight, self.group)
+            or (name == self.time and not dtype.startswith("datetime"))
+        ]  # fmt: skip
         if named:
             raise DataError(f"table: inputs names {named[0]!r}, whose role says already how it is read. Leave it out.")
         listed = [("split_key", self.split_key)] if self.split_key else []
@@ -322,7 +332,7 @@ class TableRecipe(Recipe):
             if nulls
         ]
         splits, targets = encode_targets(self._split(files), self.targets)
-        workflow = self.settings.workflow(engine, self._raw_types() | times)
+        workflow = self.settings.workflow(engine, self._raw_types() | times | self._time_inputs())
         splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
         schema = Schema(
             tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities),
@@ -440,10 +450,13 @@ class TableRecipe(Recipe):
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         chosen = self.settings
-        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *chosen.keys)}
-        frame = self._read_files(
-            engine, pattern, dtypes
-        )  # a time stays as it is written, until the fit's type is known
+        # A time stays as it is written: the workflow knows its type.
+        dtypes = {
+            name: dtype if time_type(dtype) is None else "time"
+            for name, dtype in self._dtypes().items()
+            if name in (*columns, *chosen.keys)
+        }
+        frame = self._read_files(engine, pattern, dtypes)
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         return frame
 
@@ -525,7 +538,9 @@ class TableRecipe(Recipe):
     def raw_files(self) -> tuple[RawFiles, ...]:
         chosen = self.settings
         dtypes = self._dtypes()
-        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(chosen.continuous, "number")
+        written = {name for name, dtype in dtypes.items() if dtype not in NUMBERS}  # steps make numbers of them
+        numbers = [name for name in chosen.continuous if name not in written]
+        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(numbers, "number")
         lengths = {length_name(column.name): "number" for column in chosen.list_columns}
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
@@ -539,7 +554,7 @@ class TableRecipe(Recipe):
                 tuple(chosen.null_values), chosen.separator,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 frozenset((*chosen.categories, *chosen.inputs)),
-                filled, make=self._as_checked,
+                filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
             )
             for name, pattern in self._patterns().items()
         )  # fmt: skip
@@ -576,7 +591,11 @@ class TableRecipe(Recipe):
         time = str(self.settings.time)
         raw = frame[time]
         frame[time] = moments(raw)
-        return "datetime" if is_calendar(raw) else str(frame[time].dtype)
+        return "datetime" if self._time_inputs() or is_calendar(raw) else str(frame[time].dtype)
+
+    def _time_inputs(self) -> dict[str, str]:
+        """The type of the time where `inputs` gives it."""
+        return {name: dtype for name, dtype in self.settings.inputs.items() if name == self.settings.time}
 
     def _split(self, files: dict[str, Any]) -> dict[str, Any]:
         shares = self.settings.split
@@ -616,6 +635,14 @@ class TableRecipe(Recipe):
         declared = self.settings.categories[name]
         made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
         return "int64" if made and frame[name].dtype.kind in "iu" else declared
+
+
+def _time_type(name: str, dtype: Any) -> Any:
+    """As `time_type`, with the input's name in errors."""
+    try:
+        return time_type(dtype) if isinstance(dtype, str) else None
+    except DataError as error:
+        raise DataError(f"table: input {name!r}: {error}") from error
 
 
 def length_name(name: str) -> str:

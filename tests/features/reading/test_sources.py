@@ -385,3 +385,18 @@ def test_lists_that_pandas_wrote_from_arrow_columns_are_read(tmp_path, lists):
     for read in (engine.read_parquet, engine.read_columns):
         assert pa.array(read(tmp_path / "rows.parquet")["words"]).to_pylist() == [["a", "b"], [], None]
         assert read(tmp_path / "rows.parquet", ["user"])["user"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_null_values_are_null_in_text_of_every_kind_of_file(tmp_path, ending):
+    frame = pd.DataFrame({"city": ["Oslo", "", "?", "NA"], "size": ["1.5", "?", "", "2"], "kind": list("ab??")})
+    path = tmp_path / f"rows.{ending}"
+    if ending == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.astype({"kind": "category"}).to_parquet(path)
+    types = {"city": "string", "size": "float32", "kind": "string"}
+    found = read_files("pandas", str(path), types, null_values=["", "?"])
+    assert found.astype("object").where(found.notna(), None).to_dict("list") == {
+        "city": ["Oslo", None, None, "NA"], "size": [1.5, None, None, 2.0], "kind": ["a", "b", None, None],
+    }  # fmt: skip

@@ -218,6 +218,12 @@ def test_a_word_that_is_null_in_one_column_and_a_label_in_the_target(tmp_path):
         ("x,y\n" + "1,yes\n2,Yes\n3,no\n" * 50, "y", "two labels are written in 3 ways"),
         ("x,y\n" + "".join(f"{k % 7},name{k}\n" for k in range(1500)), "y", "1,500 different labels"),
         ("x,y\n1,0\n2,1\n", "y", "no random split"),
+        (
+            "x;y\n" + "1;1.234,50\n2;7,25\n3;12,00\n" * 50,
+            "y",
+            r"'1.234,50' is 1234.5\. Targets are read before the steps: write '1.234,50' as 1234.5 in",
+        ),
+        ("x,y\n" + "1,31.12.2024\n2,1.1.2025\n3,2.1.2025\n" * 50, "y", "is a date, and a date is no target"),
     ],
 )
 def test_tables_that_are_refused(tmp_path, content, target, message):
@@ -305,3 +311,53 @@ def test_infinities_beside_the_numbers_do_not_hide_a_leak():
     values = label + np.linspace(0, 0.1, 1000)
     values[::50] = -np.inf
     assert leak(values, label, "binary").startswith("it alone reaches an AUC of")
+
+
+def refunds(rows=1000):
+    rng = np.random.default_rng(6)
+    label = rng.random(rows) < 0.3
+    told = label & (rng.random(rows) < 0.5)  # of half of the refunds a reason is known
+    day = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D")
+    return pd.DataFrame({
+        "refund_date": np.where(told, day.strftime("%Y-%m-%d"), ""),
+        "refund_reason": np.where(told, rng.choice(["late", "broken"], rows), ""),
+        "checked_by": np.where(label | (rng.random(rows) < 0.4), rng.choice(["a", "b"], rows), ""),
+        "gift": np.where(rng.random(rows) < 0.1, "card", ""), "price": rng.normal(size=rows),
+        "refunded": np.where(label, "yes", "no"),
+    })  # fmt: skip
+
+
+def test_what_is_filled_in_one_class_alone_is_a_possible_leak(tmp_path):
+    table = refunds()
+    made = draft_config(written(tmp_path, table), "refunded", None, 2000)
+    assert made.leaks == ["refund_date", "refund_reason", "checked_by"]
+    share = (table["refund_date"] != "").mean()
+    assert made.left_out["refund_date"] == (
+        f"a possible leak: it is filled in {share:.1%} of the rows, which are of one class alone"
+    )
+    assert "it is null in" in made.left_out["checked_by"]
+    assert made.features["categorical"] == ["gift"]
+    table["refunded"] = np.where(table["refunded"] == "yes", "c", np.where(table["price"] > 0, "a", "b"))
+    assert "refund_reason" in draft_config(written(tmp_path, table), "refunded", None, 2000).leaks
+
+
+def test_what_follows_from_the_target_of_a_regression_is_a_possible_leak(tmp_path):
+    rng = np.random.default_rng(7)
+    income = np.exp(rng.normal(0, 2.5, 1000)).round(4)
+    table = pd.DataFrame({
+        "log": np.log(income) + 0.0, "band": pd.cut(income, [-1, 0.5, 2, 10, 1e9], labels=["d", "b", "c", "a"]),
+        "taxed": np.where(income > 3, "x", ""), "root": np.sqrt(income),
+        "age": rng.integers(18, 80, 1000), "city": rng.choice(list("abcd"), 1000),
+        "hint": np.log(income) + rng.normal(0, 1, 1000), "income": income,
+    })  # fmt: skip
+    made = draft_config(written(tmp_path, table), "income", None, 2000)
+    assert made.leaks == ["log", "band", "taxed", "root"]
+    assert made.left_out["band"] == "a possible leak: each of its values stands for a range of the target"
+    assert made.features["continuous"] == ["age", "hint"]
+
+
+def test_what_is_rarely_filled_or_null_is_no_leak():
+    label = np.arange(1000) % 20 == 0
+    few = np.where(np.arange(1000) == 20, 1.0, np.nan)
+    most = np.where(np.arange(1000) % 3 == 0, np.nan, 1.0)
+    assert leak(few, label.astype(float), "binary") == leak(most, label.astype(float), "binary") == ""

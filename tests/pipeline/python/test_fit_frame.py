@@ -172,7 +172,7 @@ def test_labels_of_every_kind_are_learnt(rows, places, task, labels):
     choice = rows["price"].fillna(0) if labels is None else np.array(list(labels))[np.arange(ROWS) % len(labels)]
     run = fit(rows[["city", "price"]].assign(y=choice), places, {"train.epochs": 1}, target="y")
     assert run.summary["config"]["features"]["targets"]["y"]["task"] == task
-    expected = ["y_a", "y_b", "y_c"] if task == "multiclass" else ["y"]
+    expected = ["y", "y_a", "y_b", "y_c"] if task == "multiclass" else ["y"]
     assert run.predict(rows[["city", "price"]]).columns.tolist() == expected
 
 
@@ -267,3 +267,100 @@ def test_a_target_of_another_form_is_refused_with_an_example(target):
 def test_a_text_in_the_place_of_a_list_of_columns_is_refused():
     with pytest.raises(ConfigError, match=r"categorical is a list of columns, found 'shop'. Write \['shop'\]"):
         fit(pd.DataFrame({"sold": [0, 1], "shop": [1, 2]}), target="sold", categorical="shop")
+
+
+def test_empty_text_and_null_words_of_the_run_are_null_in_fit_and_predict(rows, places):
+    city = rows["city"].where(rows.index % 5 != 0, "").where(rows.index % 7 != 0, "NA")
+    frame = rows[["price", "sold"]].assign(city=city.mask(rows.index % 11 == 0), age=["unknown", *["31"] * 299])
+    frame["age"] = np.where(frame.index % 9 == 0, "unknown", (frame.index % 50).astype(str))
+    run = fit(frame, places, target="sold", null_values=["", "unknown"], continuous=["age"])
+    vocabulary = run.bundle().preprocessor.vocabularies["city"].values
+    assert sorted(vocabulary.tolist()) == ["Bonn", "NA", "Oslo", "Rom"]
+    told = frame.drop(columns="sold").head(1)
+    asked = pd.concat([told.assign(city=text, age=age) for text, age in (("", "unknown"), (None, None))])
+    found = run.predict(asked)["sold"]
+    assert found.iloc[0] == pytest.approx(found.iloc[1], abs=1e-6)
+    assert found.iloc[0] != pytest.approx(float(run.predict(told.assign(city="NA", age="3"))["sold"].iloc[0]))
+
+
+def test_an_empty_label_of_a_frame_is_none(rows, places):
+    frame = rows[["price", "city"]].assign(sold=rows["sold"].where(rows.index % 10 != 0, ""))
+    found = fit(frame, places, {"train.epochs": 1}, target="sold").summary["config"]["features"]
+    assert found["targets"]["sold"] == {"task": "binary", "positive": "yes"}
+    assert found["drop_null_targets"] is True
+
+
+def test_overrides_say_how_rows_are_split_as_arguments_do(rows, places):
+    frame = rows.drop(columns=["seen"]).assign(gain=1.0)
+    for override in ({"features.split_key": "uuid"}, "features.split_key=uuid"):
+        run = fit(frame, places, {"train.epochs": 1}, override, {"features.weight": "gain"}, target="sold")
+        found = run.summary["config"]["features"]
+        assert (found["split_key"], found["time"], found["weight"]) == ("uuid", None, "gain")
+        assert "gain" not in found["continuous"]
+
+
+def test_a_time_that_is_named_is_read_as_it_is_written(rows, places):
+    day = pd.date_range("2024-01-01", periods=ROWS, freq="9h")
+    frame = rows[["price", "sold"]].assign(day=day.strftime("%d.%m.%Y"), at=day.as_unit("ms").astype("int64"))
+    for time, dtype in (("day", "datetime[%d.%m.%Y]"), ("at", "datetime[ms]")):
+        run = fit(frame, places, {"train.epochs": 1}, target="sold", time=time)
+        assert run.summary["config"]["features"]["inputs"][time] == dtype
+        assert run.summary["splits"]["test"]["rows"] if "splits" in run.summary else run.summary["rows"]
+        assert run.predict(frame.drop(columns="sold").head(3)).shape == (3, 1)
+
+
+def test_no_column_that_steps_make_takes_the_name_of_one_that_is_there(rows, places):
+    frame = rows[["seen", "sold"]].assign(seen_weekday=rows["city"], price=1.0 * np.arange(ROWS))
+    found = fit(frame, places, {"train.epochs": 1}, target="sold", categorical=["seen_weekday"]).summary["config"]
+    assert found["features"]["categorical"] == {"seen__weekday": "int64", "seen_weekday": "string"}
+
+
+def test_predictions_say_which_label_they_are_of(rows, places):
+    run = fit(rows[["price", "city", "sold"]], places, target="sold")
+    assert run.positive == {"sold": "yes"}
+    told = rows[["price", "city"]]
+    kind = np.where(told["city"] == "Rom", "red", np.where(told["price"] > 0, "green", "blue"))
+    run = fit(told.assign(kind=kind), places, {"train.epochs": 12}, target="kind")
+    found = run.predict(told)
+    assert found.columns.tolist() == ["kind", "kind_blue", "kind_green", "kind_red"]
+    likeliest = [
+        max(("blue", "green", "red"), key=lambda name, row=row: row[f"kind_{name}"]) for _, row in found.iterrows()
+    ]
+    assert found["kind"].tolist() == likeliest
+    assert (found["kind"] == kind).mean() > 0.7
+    assert run.predict(pa.Table.from_pandas(told, preserve_index=False)).column_names == found.columns.tolist()
+    (table,) = (part for part in run._parts() if not isinstance(part, str) and part[1].startswith("Run "))
+    test = next(row for row in table[0] if row["split"] == "test")
+    assert test["accuracy"] == run.summary["targets"]["test"]["kind"]["accuracy"]
+
+
+def test_copies_and_halves_of_times_are_told_before_a_random_split(rows, places, capsys):
+    frame = rows[["price", "city", "seen", "sold"]].astype({"seen": "datetime64[us]"})
+    frame = pd.concat([frame, frame.head(60)], ignore_index=True)
+    fit(frame, places, {"train.epochs": 1}, target="sold")
+    said = capsys.readouterr().err
+    assert "16.7% of the rows looked at are copies of another in every column" in said
+    assert "seen is null in 2 rows, so rows are not split by it" in said
+
+
+def test_far_values_of_a_target_suggest_a_loss_that_they_pull_less_at(rows):
+    random = np.random.default_rng(3)
+    pay = random.normal(size=ROWS)
+    made = draft_frame(arrow_table(rows[["price"]].assign(pay=pay), "rows"), labels={"pay": None})
+    assert not any("huber" in remark for remark in made.remarks)
+    pay[::100] = 1000.0
+    made = draft_frame(arrow_table(rows[["price"]].assign(pay=pay), "rows"), labels={"pay": None})
+    delta = (np.quantile(pay, 0.75) - np.quantile(pay, 0.25)) / pay.std()
+    assert made.remarks[-1] == (
+        "1.00% of the values of pay lie far out. A loss that they pull less at: train: "
+        f"{{losses: {{pay: {{kind: huber, delta: {delta:.2g}}}}}}}"
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [lambda day: day, lambda day: day.strftime("%Y-%m-%d"), lambda day: day.strftime("%d.%m.%Y")]
+)
+def test_a_date_is_no_target(rows, change):
+    frame = rows[["price"]].assign(due=change(pd.date_range("2024-01-01", periods=ROWS)))
+    with pytest.raises(DataError, match=r"target 'due': '2024-01-01.* is a date, and a date is no target|'01.01.2024'"):
+        fit(frame, target="due")

@@ -155,7 +155,7 @@ def test_the_preprocessor_transformer_gives_what_the_preprocessor_does(rows):
     made = PreprocessorTransformer().fit(known)
     pd.testing.assert_frame_equal(made.transform(known), expected)
     assert made.get_feature_names_out().tolist() == expected.columns.tolist()
-    with pytest.raises(DataError, match="column 'seen' holds dates, lists"):
+    with pytest.raises(DataError, match="column 'seen' holds dates or lists"):
         PreprocessorTransformer().fit(rows)
 
 
@@ -195,3 +195,43 @@ def test_an_encoding_of_the_label_leaves_a_rows_own_label_out(rows):
 def test_steps_that_change_the_rows_are_refused(rows):
     with pytest.raises(DataError, match="changes the rows, and y would not follow"):
         WorkflowTransformer([{"drop_nulls": {"columns": ["price"]}}]).fit(rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train": {"epochs": -3}}, r"^train\.epochs: .*greater"),
+        ({"train": {"epoch": 3}}, "unknown key 'train.epoch'. Did you mean 'train.epochs'"),
+        ({"preprocess": {"min_cnt": 3}}, "unknown key 'preprocess.min_cnt'"),
+        ({"model_settings": {"layer": [3]}}, "unknown key 'model.layer'"),
+    ],
+)
+def test_a_setting_that_is_none_is_a_value_error_with_its_name(rows, sold, settings, said):
+    with pytest.raises(ValueError, match=said):
+        GigabatchClassifier(**settings).fit(rows, sold)
+
+
+@pytest.mark.parametrize("labels", [pd.date_range("2024-01-01", periods=200), ["a", "b"] * 100])
+def test_a_regression_of_what_is_no_number_is_refused_plainly(rows, labels):
+    with pytest.raises(ValueError, match=r"GigabatchRegressor: y holds .*no number.* take GigabatchClassifier"):
+        GigabatchRegressor().fit(rows, labels)
+
+
+def test_the_preprocessor_transformer_cleans_as_the_draft_says(rows):
+    texts = rows["price"].round(2).astype("str") + " €"
+    known = pd.DataFrame(
+        {"city": rows["city"].where(rows.index % 2 == 0, rows["city"].str.upper() + " "), "price": texts}
+    )
+    known["ratio"] = np.where(rows.index % 50 == 0, np.inf, rows["price"])
+    plain = pd.DataFrame({"city": rows["city"].str.lower(), "price": rows["price"].round(2)})
+    highest = rows["price"][rows.index % 50 != 0].max()
+    plain["ratio"] = rows["price"].where(rows.index % 50 != 0, highest)
+    made, expected = PreprocessorTransformer().fit(known), PreprocessorTransformer().fit(plain)
+    pd.testing.assert_frame_equal(made.transform(known), expected.transform(plain))
+
+
+def test_a_grid_over_epochs_and_rates_keeps_the_best():
+    x, y = make_classification(120, n_features=4, random_state=0)
+    grid = {"train": [{"epochs": epochs, "lr_max": rate} for epochs in (1, 20) for rate in (1e-5, 0.02)]}
+    search = GridSearchCV(GigabatchClassifier(random_state=0, model="lr"), grid, cv=2).fit(x, y)
+    assert search.best_params_["train"] == {"epochs": 20, "lr_max": 0.02}

@@ -37,8 +37,23 @@ def test_numbers_are_taken_as_their_text():
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["01067", "1067", " 7 ", "7a", "-7", "123456", "", None], ["01067", "01067", "00007", "7a", "-7", "123456"]),
+        ([1067, 99998], ["01067", "99998"]),
+        ([1067.0, None], ["01067"]),
+    ],
+)
+def test_zeros_that_a_number_has_lost_are_put_back(values, expected):
+    found = assert_row_wise(CleanText("x", width=5), pd.DataFrame({"x": values}))["x"]
+    assert [value for value in found if not pd.isna(value)] == expected
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"width": 0}, "width is a whole number from 1 to 100, found 0"),
+        ({"width": True}, "width is a whole number from 1 to 100, found True"),
         ({"case": "title"}, "unknown case 'title'. Known: lower, upper"),
         ({"strip": False}, "nothing to do"),
         ({"replace": {"a": 1}}, "replace gives a text or null by text"),

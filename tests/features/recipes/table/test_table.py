@@ -631,3 +631,59 @@ def test_a_label_that_a_step_makes_is_refused_by_name(tmp_path, role):
     )
     with pytest.raises(DataError, match="'made' is made by a step, but targets, weight, group"):
         TableRecipe(settings).build("pandas")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_times_of_a_format_or_a_unit_are_one_notion(tmp_path, ending):
+    """As the split's time, for steps and for raw rows, in files and in frames, as they were written."""
+    days = pd.date_range("2024-01-01", periods=100, freq="31h")
+    order = np.random.default_rng(0).permutation(100)
+    rows = pd.DataFrame({
+        "day": days.strftime("%d.%m.%Y %H:%M"), "seen": days.as_unit("s").astype("int64"), "late": [0, 1] * 50,
+        "id": range(100),
+    }).iloc[order]  # fmt: skip
+    rows.loc[3, "seen"] = None
+    rows["seen"] = rows["seen"].astype("Int64")
+    path = tmp_path / f"rows.{ending}"
+    rows.to_csv(path, index=False) if ending == "csv" else rows.to_parquet(path)
+    settings = TableSettings(
+        path=str(path), time="day", inputs={"day": "datetime[%d.%m.%Y %H:%M]", "seen": "datetime[s]?"}, keys=("id",),
+        continuous=("seen_hour",), categorical=("day_weekday",), targets={"late": {"task": "binary"}},
+        steps=(
+            {"date_parts": {"column": "day", "parts": ["weekday"], "prefix": "day", "unit": "us"}},
+            {"expression": {"output": "seen_hour", "expression": "seen % 86400000000 // 3600000000"}},
+        ),
+    )  # fmt: skip
+    tables = TableRecipe(settings).build("pandas")
+    assert tables.schema.dtypes()["day"] == "datetime"
+    assert tables.splits["test"]["id"].tolist() == [str(number) for number in range(90, 100)]
+    found = pd.concat(tables.splits.values()).reset_index(drop=True)
+    assert found["day"].tolist() == days.as_unit("us").astype("int64").tolist()
+    assert found["day_weekday"].astype("str").tolist() == [str(day.weekday()) for day in days]
+    hours = [float("nan") if place == 3 else float(day.hour) for place, day in enumerate(days)]
+    assert np.array_equal(found["seen_hour"].to_numpy(dtype="float64"), hours, equal_nan=True)
+    serving = tables.workflow.serving(["day_weekday", "seen_hour"])
+    raw = TableRecipe(settings).raw_rows("pandas", str(path), serving.applied_inputs)
+    asked = rows.drop(columns="late")
+    stamps = asked.assign(day=pd.to_datetime(asked["day"], format="%d.%m.%Y %H:%M"))
+    floats = asked.assign(seen=asked["seen"].astype("float64"))
+    for given in (raw, asked, stamps, floats):
+        made = serving.transform(serving.typed(given))
+        assert made["day_weekday"].astype("str").tolist() == [str(days[place].weekday()) for place in order]
+        seen = made["seen_hour"].astype("float64").to_numpy()
+        assert np.array_equal(seen, np.array(hours)[order], equal_nan=True)
+    with pytest.raises(DataError, match=r"column 'day'.*'2024-01-01' is no time in the format"):
+        serving.typed(asked.assign(day="2024-01-01"))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"day": "datetime[weeks]"}, "input 'day': .*unknown unit 'weeks'"),
+        ({"day": "string"}, "inputs names 'day', whose role says already how it is read"),
+        ({"x": "date"}, r"type 'date'. Known: .*datetime\[%d.%m.%Y\] \(a format\)"),
+    ],
+)
+def test_types_of_times_that_are_refused(inputs, said):
+    with pytest.raises(DataError, match=said):
+        TableSettings(path="x.csv", time="day", inputs=inputs, continuous=("x",), targets={"y": {"task": "binary"}})

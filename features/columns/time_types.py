@@ -1,0 +1,235 @@
+"""Types of times that are written by a format or counted in a unit: `datetime[%d.%m.%Y]` and `datetime[ms]`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.setting_checks import TIME_UNITS, time_unit
+
+TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
+DIRECTIVES = {
+    "Y": r"(\d{4})", "y": r"(\d{2})", "m": r"(\d{1,2})", "b": r"([A-Za-z]{3,9})\.?", "d": r"(\d{1,2})",
+    "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})", "S": r"(\d{1,2})",
+    "f": r"(\d{1,9})", "z": r"(Z|[+-]\d{2}:?\d{2})",
+}  # fmt: skip
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+SPECIAL = "\\.^$*+?{}[]|()"
+DIGITS = r"^[+-]?\d+(\.\d*)?$"
+PIVOT = 69  # two digits of a year from here on are of the twentieth century, as POSIX has it
+
+
+@dataclass(frozen=True)
+class TimeType:
+    """How the times of a column are written.
+
+    Parameters
+    ----------
+    form
+        A format (`%Y %y %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`), or a key of `TIME_UNITS`.
+    lenient
+        Whether what is written otherwise is null; else it is an error.
+    pattern
+        The regular expression of a format, one group a directive.
+    directives
+        Of each group, in order.
+    """
+
+    form: str
+    lenient: bool
+    pattern: str = ""
+    directives: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def time_type(dtype: str) -> TimeType | None:
+    """What a type says of how times are written; None where it is another type.
+
+    Parameters
+    ----------
+    dtype
+        `datetime[%d.%m.%Y]` (a format), or `datetime[ms]` (a unit since 1970); a `?` behind makes null of what is
+        written otherwise.
+
+    Raises
+    ------
+    DataError
+        An unknown unit or directive, one that stands twice, or a format without a year and a month.
+
+    Examples
+    --------
+    >>> from gigabatch.features.columns.time_types import time_type
+    >>> time_type("datetime[ms]?")
+    TimeType(form='ms', lenient=True, pattern='', directives=())
+    >>> time_type("datetime") is None
+    True
+    """
+    found = TYPE.fullmatch(dtype)
+    if found is None:
+        return None
+    form, lenient = found[1], found[2] is not None
+    if "%" not in form:
+        return TimeType(time_unit(form, f"type {dtype!r}"), lenient)
+    pattern, directives, place = "", [], 0
+    while place < len(form):
+        letter = form[place]
+        if letter == "%":
+            place += 1
+            name = form[place : place + 1]
+            if name not in DIRECTIVES or name in directives:
+                known = " ".join(f"%{one}" for one in DIRECTIVES)
+                why = "stands twice" if name in directives else "is unknown"
+                raise DataError(f"type {dtype!r}: %{name} {why}. Known: {known}, each once.")
+            directives.append(name)
+            letter = DIRECTIVES[name]
+        elif letter in SPECIAL:
+            letter = f"\\{letter}"
+        pattern += letter
+        place += 1
+    there = set(directives)
+    if not there & {"Y", "y"} or not there & {"m", "b"} or {"Y", "y"} <= there or {"m", "b"} <= there:
+        raise DataError(f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b).")
+    if ("I" in there) != ("p" in there) or {"H", "I"} <= there:
+        raise DataError(f"type {dtype!r}: the hours of a clock of twelve are %I beside %p, else %H.")
+    return TimeType(form, lenient, f"^{pattern}$", tuple(directives))
+
+
+def of_type(column: Column, how: TimeType) -> tuple[Any, Any]:
+    """Times that are written as a type says, as microseconds since 1970 in UTC.
+
+    Timestamps and dates are taken as they are; whole numbers are read by a format as the text that they are (20241231).
+
+    Parameters
+    ----------
+    column
+        Text, numbers, timestamps or dates.
+    how
+        As `time_type` gives it.
+
+    Returns
+    -------
+    (Column, Column)
+        int64 microseconds, 0 where null; and bool, whether each is null.
+
+    Raises
+    ------
+    DataError
+        A value that is written otherwise, is no day of the calendar or lies outside the years 1 to 9999, unless the
+        type is lenient; the message names the column and the value.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.columns.time_types import of_type, time_type
+    >>> found, null = of_type(pd.Series(["1.1.1970 00:01", None]), time_type("datetime[%d.%m.%Y %H:%M]"))
+    >>> found.tolist(), null.tolist()
+    ([60000000, 0], [False, True])
+    """
+    null = column.isna()
+    if is_dates(column):
+        return microseconds(column), null
+    if bool(null.all()):
+        return null.astype("int64") * 0, null
+    found, wrong = (_of_format if how.pattern else _of_unit)(column, how, null)
+    wrong = wrong & ~null
+    if bool(wrong.any()) and not how.lenient:
+        example = engine_of(column).to_pandas(column[wrong].head(1).astype("str")).tolist()[0]
+        kind = f"in the format {how.form!r}" if how.pattern else f"in {how.form} since 1970"
+        raise DataError(
+            f"time column {column.name!r}: {example!r} is no time {kind}, of the years 1 to 9999. Correct it or the "
+            "type, or put a ? behind the type to take such values for null."
+        )
+    null = null | wrong
+    return found.where(~null, 0).astype("int64"), null
+
+
+def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
+    wrong = null & ~null
+    if is_text(column):
+        text = column.astype("str").str.strip()
+        wrong = ~text.str.match(DIGITS).fillna(False).astype("bool")
+        column = text.where(~(wrong | null), "0")
+        whole = not bool(column.str.contains(".", regex=False).any())
+        require_digits(column, "int64" if whole else "float64")
+        column = column.astype("int64" if whole else "float64")
+    elif column.dtype.kind not in "iuf":
+        raise DataError(
+            f"time column {column.name!r}: expected numbers of {how.form} since 1970, found {column.dtype}."
+        )
+    nanoseconds, one = TIME_UNITS[how.form], TIME_UNITS["us"]
+    numbers: Any = column.fillna(0)
+    longest = (LAST + 1) * TIME_UNITS["s"] // nanoseconds
+    first = FIRST * TIME_UNITS["s"] // nanoseconds
+    wrong = wrong | ~((numbers >= first) & (numbers < longest))
+    numbers = numbers.where(~wrong, 0)
+    if numbers.dtype.kind == "f" and bool((numbers != numbers.round()).any()):
+        return (numbers.astype("float64") * (nanoseconds / one)).round().astype("int64"), wrong
+    numbers = numbers.astype("int64")
+    return (numbers * (nanoseconds // one) if nanoseconds >= one else numbers // (one // nanoseconds)), wrong
+
+
+def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
+    if column.dtype.kind == "f":
+        numbers: Any = column.fillna(0)  # whole numbers beside a null; others are written in no format
+        column = numbers.where((numbers == numbers.round()) & (numbers.abs() < EXACT), 0).astype("int64")
+    text = column.astype("str").where(~null, "").str.strip()
+    groups = text.str.extract(how.pattern)
+    parts = {name: groups[place] for place, name in enumerate(how.directives)}
+    wrong = groups[0].isna()
+
+    def number(name: str, other: int = 0) -> Any:
+        if name not in parts:
+            return wrong.astype("int64") * 0 + other
+        return parts[name].fillna("1").astype("int64")
+
+    year = number("Y")
+    if "y" in parts:
+        short = number("y")
+        year = short + 1900 + (short < PIVOT).astype("int64") * 100
+    month = number("m")
+    if "b" in parts:
+        name = parts["b"].fillna("jan").str.lower().str.slice(0, 3)
+        month = wrong.astype("int64") * 0
+        for place, short_name in enumerate(MONTHS):
+            month = month + (name == short_name).astype("int64") * (place + 1)
+    day = number("d", 1)
+    hour = number("H")
+    if "I" in parts:
+        twelve = number("I")
+        wrong = wrong | (twelve < 1) | (twelve > 12)
+        hour = twelve % 12 + (parts["p"].fillna("A").str.lower() == "p").astype("int64") * 12
+    minute, second = number("M"), number("S")
+    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    short_month = (month == 4) | (month == 6) | (month == 9) | (month == 11)
+    february = (month == 2).astype("int64")
+    longest = 31 - short_month.astype("int64") - february * (3 - leap.astype("int64"))
+    wrong = wrong | (month < 1) | (month > 12) | (day < 1) | (day > longest) | (year < 1)
+    wrong = wrong | (hour > 23) | (minute > 59) | (second > 59)
+    found = (_days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second) * SECOND
+    if "f" in parts:
+        found = found + parts["f"].fillna("0").str.slice(0, 6).str.ljust(6, "0").astype("int64")
+    if "z" in parts:
+        offset = parts["z"].fillna("Z").str.replace("Z", "+0000", regex=False).str.replace(":", "", regex=False)
+        ahead = 1 - 2 * (offset.str.slice(0, 1) == "-").astype("int64")
+        hours, minutes = offset.str.slice(1, 3).astype("int64"), offset.str.slice(3, 5).astype("int64")
+        wrong = wrong | (hours > 23) | (minutes > 59)
+        found = found - ahead * (hours * 60 + minutes) * 60 * SECOND
+    outside = (found < FIRST * SECOND) | (found >= (LAST + 1) * SECOND)
+    return found, wrong | outside
+
+
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Days since 1970 of the Gregorian calendar, in whole numbers: years that begin in March end with the leap day."""
+    shifted = year - (month <= 2).astype("int64")
+    era = shifted // 400
+    of_era = shifted - era * 400
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468

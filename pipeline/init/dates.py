@@ -1,0 +1,146 @@
+"""How the times of a column are written: the type by which the recipe `table` reads them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.features.columns.time_types import of_type, time_type
+from gigabatch.features.columns.times import ISO_8601
+
+EPOCH_UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
+TIME_NAME = re.compile(
+    r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when|day|datum|zeit|zeitpunkt|zeitstempel|fecha"
+    r"|created|updated|modified)([^a-z]|$)"
+)
+CLOCK = (
+    r"(?P<gap>,? |T)\d{1,2}(?P<minute>:\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"
+    r"(?P<half>(?P<blank> ?)[AaPp]\.?[Mm]\.?)?(?P<zone>(?P<apart> ?)(?:Z|[+-]\d{2}:?\d{2}))?"
+)
+DAYS = (
+    (r"\d{4}(?P<sign>[-./])\d{1,2}(?P=sign)\d{1,2}", ("%Y{0}%m{0}%d",)),
+    (r"\d{1,2}(?P<sign>\.)\d{1,2}\.\d{4}", ("%d{0}%m{0}%Y", "%m{0}%d{0}%Y")),
+    (r"\d{1,2}(?P<sign>[-/])\d{1,2}(?P=sign)\d{4}", ("%m{0}%d{0}%Y", "%d{0}%m{0}%Y")),
+    (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y")),
+    (r"\d{2}(?P<sign>[-/])\d{2}(?P=sign)\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y")),
+    (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
+    (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
+    (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{4}", ("%b{0}%d, %Y",)),
+)
+FIRST_LOOK = 200
+
+
+@dataclass(frozen=True)
+class Written:
+    """How times are written.
+
+    Parameters
+    ----------
+    dtype
+        The type for `inputs`, such as `datetime[%d.%m.%Y]`.
+    values
+        float64 microseconds since 1970.
+    either
+        Whether day and month could be the other way round in every row.
+    """
+
+    dtype: str
+    values: np.ndarray
+    either: bool = False
+
+
+def written_dates(known: pd.Series, lenient: bool) -> Written | None:
+    """The format of a column of text; None where no one format fits every field.
+
+    Where day and month could be either in all rows, the day is first where points separate them, else the month.
+
+    Parameters
+    ----------
+    known
+        Text without nulls.
+    lenient
+        Whether the type takes other fields for null.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.dates import written_dates
+    >>> written_dates(pd.Series(["31/12/2024 14:05", "1/2/2025 0:00"]), False).dtype
+    'datetime[%d/%m/%Y %H:%M]'
+    """
+    texts = known.str.strip()
+    distinct = pd.Series(texts.unique(), dtype="str")
+    fitting = []
+    for form in _formats(distinct.iloc[0]):
+        how = time_type(f"datetime[{form}]?")
+        assert how is not None
+        if bool(of_type(distinct.head(FIRST_LOOK), how)[1].any()):
+            continue
+        found, wrong = of_type(distinct, how)
+        if not bool(wrong.any()):
+            fitting.append((form, dict(zip(distinct, found.astype("float64"), strict=True))))
+    if not fitting:
+        return None
+    form, by_text = fitting[0]
+    values = texts.map(by_text).to_numpy(dtype="float64")
+    return Written(f"datetime[{form}]{'?' if lenient else ''}", values, len(fitting) > 1)
+
+
+def _formats(text: str) -> list[str]:
+    """Formats in which a text may be a time, the likelier one first."""
+    shapes = ((re.fullmatch(f"{days}(?:{CLOCK})?", text), forms) for days, forms in DAYS)
+    found, forms = next((shape for shape in shapes if shape[0]), (None, ()))
+    if found is None:
+        return []
+    parts, clock = found.groupdict(), ""
+    if parts["gap"]:
+        clock = parts["gap"] + ("%I" if parts["half"] else "%H") + ":%M"
+        clock += ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
+        clock += f"{parts['blank']}%p" if parts["half"] else ""
+        clock += f"{parts['apart']}%z" if parts["zone"] else ""
+    return [form.format(parts["sign"]) + clock for form in forms]
+
+
+def is_iso(known: pd.Series) -> bool:
+    """Whether every field is ISO 8601, which the type datetime reads."""
+    return bool(known.str.match(ISO_8601).all())
+
+
+def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
+    """The type of numbers that are times of about 2001 to 2065 since 1970, or days such as 20241231; empty otherwise.
+
+    Seconds and days by the column's name alone, as other numbers are as long; finer units also by their size.
+
+    Parameters
+    ----------
+    name
+        Of the column, in lower case.
+    known
+        float64, without NaN.
+    whole
+        Whether all are whole.
+    code
+        Whether the column is named as one of ids.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.dates import counted
+    >>> counted("seen at", np.array([1.7e9]), True, False), counted("x", np.array([1.7e12]), True, False)
+    ('datetime[s]', 'datetime[ms]')
+    """
+    named = bool(TIME_NAME.search(name))
+    if not len(known) or code or not (whole or named):
+        return ""
+    low, high = known.min(), known.max()
+    if whole and named and low >= 19_000_101 and high <= 21_001_231:
+        how = time_type("datetime[%Y%m%d]?")
+        assert how is not None
+        return "datetime[%Y%m%d]" if not of_type(pd.Series(known), how)[1].any() else ""
+    for unit, scale in EPOCH_UNITS.items():
+        if low >= scale and high < 3 * scale and (named or unit != "s") and (whole or unit == "s"):
+            return f"datetime[{unit}]"
+    return ""

@@ -1,0 +1,125 @@
+"""Times by a format or a unit, against the standard library's `strptime` and calendar."""
+
+import datetime as dt
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigabatch.features.columns.time_types import of_type, time_type
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import cast, read_files
+
+EPOCH = dt.datetime(1970, 1, 1)
+FORMATS = [
+    "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%Y%m%d", "%d-%b-%Y", "%b %d, %Y %I:%M %p", "%d.%m.%y %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S.%f", "(%Y) %m.%d", "%Y/%m",
+]  # fmt: skip
+MOMENTS = st.datetimes(dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 30))
+
+
+def us(moment):
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(times=st.lists(MOMENTS, min_size=1, max_size=5))
+def test_what_strftime_writes_is_read_as_strptime_reads_it(form, times):
+    texts = [time.strftime(form) for time in times]
+    found, null = of_type(pd.Series([*texts, None], dtype="str"), time_type(f"datetime[{form}]"))
+    assert found.tolist() == [*(us(dt.datetime.strptime(text, form)) for text in texts), 0]
+    assert null.tolist() == [False] * len(texts) + [True]
+
+
+def test_offsets_and_single_digits():
+    how = time_type("datetime[%d.%m.%Y %H:%M%z]")
+    found, _ = of_type(pd.Series([" 1.2.2024 3:05+02:00", "01.02.2024 01:05Z", "31.1.2024 23:05-0200"]), how)
+    assert found.nunique() == 1
+    assert found[0] == us(dt.datetime(2024, 2, 1, 1, 5))
+
+
+@pytest.mark.parametrize(
+    "text", ["29.02.2023", "31.04.2024", "0.1.2024", "1.13.2024", "2024-01-31", "31.12.24", "31.12.2024 x", "", "k.A."]
+)
+def test_what_contradicts_the_format_is_an_error_or_null(text):
+    column = pd.Series(["28.02.2024", text], name="day", dtype="str")
+    with pytest.raises(DataError, match=r"time column 'day': .* is no time in the format '%d.%m.%Y'"):
+        of_type(column, time_type("datetime[%d.%m.%Y]"))
+    found, null = of_type(column, time_type("datetime[%d.%m.%Y]?"))
+    assert found.tolist() == [us(dt.datetime(2024, 2, 28)), 0]
+    assert null.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9), ("min", 1 / 60)])
+@pytest.mark.parametrize("kind", ["int64", "str", "Int64", "float64"])
+def test_units(unit, scale, kind):
+    moment = dt.datetime(2024, 2, 29, 12, 1)
+    number = round((moment - EPOCH).total_seconds() * scale)
+    column = pd.Series([number, number], name="at").astype(kind)
+    found, _ = of_type(column, time_type(f"datetime[{unit}]"))
+    assert found.tolist() == [us(moment)] * 2
+
+
+def test_fractions_of_a_second():
+    found, _ = of_type(pd.Series([1700000000.25]), time_type("datetime[s]"))
+    assert found.tolist() == [1700000000_250000]
+    found, _ = of_type(pd.Series(["1700000000.25", "3"]), time_type("datetime[s]"))
+    assert found.tolist() == [1700000000_250000, 3_000_000]
+
+
+@pytest.mark.parametrize("value", [10**14, -(10**14), "12:30", "1_000", float("inf")])
+def test_numbers_that_are_no_times_of_the_unit(value):
+    column = pd.Series([value], name="at")
+    with pytest.raises(DataError, match=r"time column 'at': .* is no time in s since 1970"):
+        of_type(column, time_type("datetime[s]"))
+    assert of_type(column, time_type("datetime[s]?"))[1].tolist() == [True]
+
+
+def test_timestamps_and_compact_whole_numbers():
+    times = pd.Series(pd.to_datetime(["2024-12-31 10:00+02:00", None]))
+    found, null = of_type(times, time_type("datetime[%d.%m.%Y]"))
+    assert found[0] == us(dt.datetime(2024, 12, 31, 8))
+    assert null.tolist() == [False, True]
+    for numbers in (pd.Series([20241231]), pd.Series([20241231.0, np.nan])):
+        assert of_type(numbers, time_type("datetime[%Y%m%d]"))[0][0] == us(dt.datetime(2024, 12, 31))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        ("datetime[weeks]", "unknown unit 'weeks'"), ("datetime[%d.%m.%Q]", "%Q is unknown"),
+        ("datetime[%d.%m.%Y %d]", "%d stands twice"), ("datetime[%d.%m]", "holds one year"),
+        ("datetime[%Y-%d]", "one month"), ("datetime[%Y-%m %I]", "clock of twelve"),
+        ("datetime[%Y%m%]", "% is unknown"),
+    ],
+)  # fmt: skip
+def test_types_that_are_none(dtype, said):
+    with pytest.raises(DataError, match=said):
+        time_type(dtype)
+
+
+def test_files_and_frames_are_read_alike(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("day,at\n31.12.2024,1700000000000\nNA,\n")
+    types = {"day": "datetime[%d.%m.%Y]", "at": "datetime[ms]"}
+    read = read_files("pandas", str(path), types, nullable=set(types))
+    assert read["day"][0] == us(dt.datetime(2024, 12, 31))
+    assert read["at"][0] == 1700000000_000000
+    assert read.isna().to_numpy().tolist() == [[False, False], [True, True]]
+    frame = pd.DataFrame({"day": ["31.12.2024", None], "at": [1700000000000.0, None]})
+    assert cast(frame, types, "here", nullable=set(types)).equals(read)
+    arrow = pd.DataFrame({"day": pd.Series(["31.12.2024", None], dtype=pd.ArrowDtype(pa.large_string())),
+                          "at": pd.Series([1700000000000, None], dtype=pd.ArrowDtype(pa.int64()))})  # fmt: skip
+    made = cast(arrow, types, "here", nullable=set(types))
+    assert [int(made[name][0]) for name in types] == [int(read[name][0]) for name in types]
+    with pytest.raises(DataError, match=r"column 'day'.*null"):
+        cast(frame, types, "here")
+
+
+@pytest.mark.parametrize("number", [20241231.5, float("inf"), 1e300, -20241231.0])
+def test_floats_that_are_no_whole_numbers_are_written_in_no_format(number):
+    how = time_type("datetime[%Y%m%d]?")
+    assert of_type(pd.Series([20241231.0, number]), how)[1].tolist() == [False, True]
