@@ -525,7 +525,9 @@ class TableRecipe(Recipe):
     def raw_files(self) -> tuple[RawFiles, ...]:
         chosen = self.settings
         dtypes = self._dtypes()
-        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(chosen.continuous, "number")
+        # A continuous column that is text in the files (inputs) becomes numbers in a step, which checks do not run.
+        numbers = [name for name in chosen.continuous if dtypes.get(name) != "string"]
+        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(numbers, "number")
         lengths = {length_name(column.name): "number" for column in chosen.list_columns}
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
