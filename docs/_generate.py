@@ -348,6 +348,7 @@ def callable_entry(name: str, build: Any, leave_out: tuple[str, ...]) -> list[st
 def operators_page() -> str:
     """Every operator of a workflow with its arguments, its errors and an example."""
     from gigabatch.features.operators import operator_class, operator_names
+    from gigabatch.features.operators.__main__ import markdown_table
 
     by_folder: dict[str, list[str]] = {}
     for name in operator_names():
@@ -357,6 +358,7 @@ def operators_page() -> str:
         "# Operators\n",
         "A step names an operator and its arguments: `- clip: {column: delay, low: -30, high: 180}` under "
         '`features.steps`, or `Clip("delay", -30, 180)` in Python. [How steps are put together](../workflow.md).\n',
+        markdown_table(),
     ]
     for folder in ("missing", "numbers", "categories", "history", "groups", "lists", "rows"):
         out.append(f"## {folder.capitalize()}\n")
