@@ -1,5 +1,6 @@
 """Sphinx: `make docs`. Warnings are errors, nothing is fetched, docs/reference is made anew from the code."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def escape_bars(app, what, name, obj, options, lines):  # |w| is a norm in our d
     lines[:] = [line if line.lstrip().startswith(">>>") else line.replace("|", r"\|") for line in lines]
 
 
+def hide_tests(app, docname, source):  # the tests that prove a row are for who reads the sources
+    if docname == "errors":
+        source[0] = re.sub(r"(?m)^(\|.*) \| (?:test|---|`tests/[^|`]+`) \|$", r"\1 |", source[0])
+        source[0] = re.sub(r"(?m)^\|---\|---\|---\|$", "|---|---|", source[0])
+
+
 def setup(app):
+    app.connect("source-read", hide_tests)
     app.add_lexer("mermaid", TextLexer)
     app.connect("autodoc-process-docstring", escape_bars, priority=100)  # before napoleon
