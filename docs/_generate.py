@@ -154,7 +154,8 @@ def type_text(annotation: Any) -> str:
         inside = arguments[1]
         return "keys and values" if inside is Any else f"{type_text(inside)} by name"
     names = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path",
-             type(None): "null", Any: "keys and values", dict: "keys and values", tuple: "list", list: "list"}  # fmt: skip
+             type(None): "null", Any: "keys and values", dict: "keys and values", tuple: "list",
+             list: "list"}  # fmt: skip
     if annotation in names:
         return names[annotation]
     if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
@@ -283,8 +284,8 @@ def settings_page() -> str:
 
     rows = config_settings()
     out = [NOTE, "# Settings\n",
-           "A run is one YAML file. Override a setting on the command line with its dotted name: `gigabatch train --config "
-           "run.yaml train.epochs=3`. Unknown keys and values out of bounds are refused before any work. Settings of "
+           "A run is one YAML file. Override a setting on the command line with its dotted name: `gigabatch train "
+           "--config run.yaml train.epochs=3`. Unknown keys and values out of bounds are refused before any work. Settings of "
            "models stand in [models](models.md), arguments of steps in [operators](operators.md).\n"]  # fmt: skip
     titles: dict[str, list[str]] = {}
     for path, annotation, default, bounds, text in rows:
@@ -311,8 +312,8 @@ def models_page() -> str:
     from gigabatch.models.shelf import MODELS, model_class
 
     out = [NOTE, "# Models, optimizers, schedules\n",
-           "Choose a model by `model.kind`; its settings stand beside it. [Which one for which data](../models/README.md)."
-           "\n"]  # fmt: skip
+           "Choose a model by `model.kind`; its settings stand beside it. [Which one for which data]"
+           "(../models/README.md).\n"]  # fmt: skip
     for name in MODELS:
         kind = model_class(name)
         first = prose(docstring_sections(kind.__doc__)[""].partition("\n\n")[0])
@@ -400,8 +401,8 @@ def metric_functions() -> dict[str, Any]:
 def metrics_page() -> str:
     """Every metric's function, with what it takes and gives."""
     out = [NOTE, "# Metrics\n",
-           "`gigabatch.models.metrics.pointwise` and `.ranking`. [Which a report shows, and what they mean](../metrics.md)."
-           "\n"]  # fmt: skip
+           "`gigabatch.models.metrics.pointwise` and `.ranking`. [Which a report shows, and what they mean]"
+           "(../metrics.md).\n"]  # fmt: skip
     for name, found in metric_functions().items():
         parts = docstring_sections(found.__doc__)
         out += [f"## `{name}`\n", f"```python\n{name}{signature_text(found)}\n```\n", f"{prose(parts[''])}\n"]

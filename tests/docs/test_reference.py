@@ -135,7 +135,7 @@ def test_every_command_has_its_options(pages):
 
 
 def test_every_metric_is_there(pages):
-    names = {name for name in ("roc_auc", "log_loss", "gauc", "grouped_mrr", "RankedGroups", "PositiveRanks")}
+    names = {"roc_auc", "log_loss", "gauc", "grouped_mrr", "RankedGroups", "PositiveRanks"}
     assert names < generate.metric_functions().keys()
     for name in generate.metric_functions():
         section(pages["metrics"], f"## `{name}`")
