@@ -286,7 +286,8 @@ def settings_page() -> str:
     out = [NOTE, "# Settings\n",
            "A run is one YAML file. Override a setting on the command line with its dotted name: `gigabatch train "
            "--config run.yaml train.epochs=3`. Unknown keys and values out of bounds are refused before any work. "
-           "Settings of models stand in [models](models.md), arguments of steps in [operators](operators.md).\n"]  # fmt: skip
+           "Settings of models stand in [models](models.md), arguments of steps in "
+           "[operators](operators.md).\n"]  # fmt: skip
     titles: dict[str, list[str]] = {}
     for path, annotation, default, bounds, text in rows:
         section = path.rpartition(".")[0]
