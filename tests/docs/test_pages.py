@@ -15,6 +15,13 @@ def test_no_page_links_to_a_place_that_nobody_looked_at():
     assert found == KNOWN
 
 
+def test_pages_beside_the_documentation_link_to_files_that_are_there():
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", (DOCS.parent / name).read_text()):
+            path = link.partition("#")[0]
+            assert link == "https://keepachangelog.com/en/1.1.0/" or (DOCS.parent / path).exists(), f"{name}: {link}"
+
+
 def test_every_page_is_reached_from_the_index():
     listed = set()
     for page in (DOCS / "index.md", DOCS / "models" / "README.md"):
