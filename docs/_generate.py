@@ -333,14 +333,19 @@ def models_page() -> str:
 
 
 def callable_entry(name: str, build: Any, leave_out: tuple[str, ...]) -> list[str]:
+    """A builder's arguments, told by its Parameters or by `name: what it does.` in its text."""
     parts = docstring_sections(inspect.getdoc(build))
     words = described(parts.get("Parameters", ""))
-    out = [f"### `{name}`\n", f"{prose(parts[''])}\n"]
+    text = " ".join(parts[""].split())
+    out = [f"### `{name}`\n", f"{prose(parts[''].partition(chr(10) * 2)[0])}\n"]
     for item in inspect.signature(build).parameters.values():
-        if item.name not in leave_out:
-            default = "**required**" if item.default is item.empty else f"default `{yaml_text(item.default)}`"
-            kind = item.annotation if isinstance(item.annotation, str) else inspect.formatannotation(item.annotation)
-            out.append(f"- `{item.name}` ({default}, `{kind}`) {prose(words.get(item.name, ''))}")
+        if item.name in leave_out:
+            continue
+        default = "**required**" if item.default is item.empty else f"default `{yaml_text(item.default)}`"
+        kind = item.annotation if isinstance(item.annotation, str) else inspect.formatannotation(item.annotation)
+        told = re.search(rf"(?<!\w){item.name}: (.+?\.)(?:\s|$)", text)
+        said = prose(words.get(item.name, told[1] if told else ""))
+        out.append(f"- `{item.name}` ({default}, `{kind}`){': ' * bool(said)}{said}")
     return [*out, ""]
 
 
