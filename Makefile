@@ -29,7 +29,7 @@ GPU_PYTHON := $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup plan tune profile advise compare features train codistill evaluate score embed serve export nightly runs promote rollback test test-thorough \
-        test-cudf-api test-gpu-box fuzz lint bench bench-env quality-env gpu-pack gpu-run gpu-check data-trivago \
+        docs test-cudf-api test-gpu-box fuzz lint bench bench-env quality-env gpu-pack gpu-run gpu-check data-trivago \
         data-movielens gc clean
 
 help:  ## show this list
@@ -116,6 +116,11 @@ lint: $(READY)  ## ruff and mypy
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
+docs: $(READY)  ## the documentation as HTML, in docs/_build/html; warnings and dead links are errors
+	$(PYTHON) -c 'import furo, myst_parser, sphinx' 2> /dev/null || \
+	    $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(PYTHON) -m sphinx --builder html --fail-on-warning --quiet --jobs auto docs docs/_build/html
+
 test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real classes, no GPU needed (installs 3.8 GB)
 	test -x .venv-cudf/bin/python || python3 -m venv .venv-cudf
 	test -e .venv-cudf/.ready || .venv-cudf/bin/python -m pip install --quiet --constraint constraints.txt \
@@ -191,4 +196,4 @@ gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m gigabatch gc --config $(CONFIG) $(ARGS)
 
 clean:  ## remove environments and caches; artifacts and runs stay
-	rm -rf .venv .venv-cudf .venv-box .venv-bench .venv-quality build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cudf .venv-box .venv-bench .venv-quality docs/_build docs/reference build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

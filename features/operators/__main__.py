@@ -1,4 +1,5 @@
-"""`python -m gigabatch.features.operators`: each operator, its kind and what it does; the table of docs/workflow.md."""
+"""`python -m gigabatch.features.operators`: each operator, its kind and what it does; the first table of
+docs/reference/operators.md."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from gigabatch.features.operators.base import Configured
 
 def markdown_table() -> str:
     """Name, kind and the first line of the documentation, a row an operator."""
-    rows = [f"| `{name}` | {kind(operator_class(name))} | {purpose(name)} |" for name in operator_names()]
+    rows = [f"| [`{name}`](#{name}) | {kind(operator_class(name))} | {purpose(name)} |" for name in operator_names()]
     return "\n".join(["| name | kind | what it does |", "|---|---|---|", *rows, ""])
 
 

@@ -280,13 +280,12 @@ class SASRec(ItemShares):
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """The mean over the positives, the rows with target 1, of:
 
-        full: -log softmax of the row's item among the whole catalogue, exactly (`catalogue_logsumexp`). Time and
-            gradients are those of all items in each step.
-        softmax: the same among items of other positives of the batch, by `window_softmax`.
-        drawn, bpr: softmax of the item among itself and its drawn negatives, or above each of them
-            (models/recommenders/drawn.py), which `train.negatives` draws.
-
-        bce: the target's own loss of the outputs, of all rows; with drawn negatives it is the paper's.
+        - full: -log softmax of the row's item among the whole catalogue, exactly (`catalogue_logsumexp`). Time and
+          gradients are those of all items in each step.
+        - softmax: the same among items of other positives of the batch, by `window_softmax`.
+        - drawn, bpr: softmax of the item among itself and its drawn negatives, or above each of them
+          (models/recommenders/drawn.py), which `train.negatives` draws.
+        - bce: the target's own loss of the outputs, of all rows; with drawn negatives it is the paper's.
 
         All but bce are indifferent to scale and offset of a user's scores. So a and b of the output are learnt beside
         them by the target's loss with the score held fixed.

@@ -89,14 +89,13 @@ def dag(monkeypatch):
 
 def commands(dag) -> dict[str, list[str]]:
     """What each example starts, from `gigabatch` on."""
-    (entry,) = re.findall(r"^CMD (\[.*\])$", text("Dockerfile"), re.MULTILINE)
     (cron,) = re.findall(r"^(\S*gigabatch nightly .*?) >", text("cron.sh"), re.MULTILINE)
     (night,) = re.findall(r'^(gigabatch nightly) "\$@" &$', text("night.sh"), re.MULTILINE)
-    image = YAML(typ="safe").load(entry)
+    (script,) = container()["command"]
+    assert script == "/opt/gigabatch/docs/deploy/night.sh"
     return {
         "systemd": shlex.split(service()["ExecStart"][0]),
         "cron": shlex.split(cron),
-        "image": [*shlex.split(night), *image],
         "kubernetes": [*shlex.split(night), *container()["args"]],
         "airflow": dag.COMMAND,
     }
@@ -105,7 +104,7 @@ def commands(dag) -> dict[str, list[str]]:
 def test_each_example_starts_a_command_that_there_is(dag):
     nightly = typer.main.get_command(make_app()).commands["nightly"]
     found = commands(dag)
-    assert len(found) == 5
+    assert len(found) == 4
     for name, (program, command, *arguments) in found.items():
         assert Path(program).name == "gigabatch", name
         assert command == "nightly", name
@@ -194,17 +193,30 @@ def test_kubernetes_tries_again_what_was_stopped_and_leaves_the_rest_to_a_person
     assert spec["jobTemplate"]["spec"]["backoffLimit"] > 0
 
 
-def test_the_image_compiles_as_who_runs_the_nights_and_where_they_look():
-    lines = [line for line in text("Dockerfile").splitlines() if line and not line.startswith("#")]
-    compiles = next(place for place, line in enumerate(lines) if "compile_loops.sh" in line)
-    before = "\n".join(lines[:compiles])
-    uid = re.search(r"--uid (\d+)", before)[1]
-    assert re.search(rf"^USER {uid}$", before, re.MULTILINE)
-    assert re.search(r"^ENV .*NUMBA_CACHE_DIR=", before, re.MULTILINE)
-    assert not [line for line in lines[compiles:] if line.startswith(("USER", "ENV", "COPY"))]
-    assert lines[-2].startswith("ENTRYPOINT")
-    assert "docs/deploy/night.sh" in lines[-2]
-    assert job()["jobTemplate"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == int(uid)
+def instructions(name: str) -> list[tuple[str, str]]:
+    """(instruction, its text) of a Dockerfile, continued lines joined."""
+    joined = (ROOT / name).read_text().replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
+def test_an_image_compiles_as_who_runs_and_where_they_look(name):
+    found = instructions(name)
+    assert {word for word, _ in found} == {"FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "ENTRYPOINT", "CMD"}
+    compiles = found.index(("RUN", "gigabatch warm"))
+    assert [words for word, words in found[:compiles] if word == "USER"][-1] in ("10001", "rapids")  # not root
+    (places,) = (words for word, words in found[:compiles] if word == "ENV")
+    assert "NUMBA_CACHE_DIR=/var/cache/gigabatch" in places
+    assert found[compiles + 1 :] == [("ENTRYPOINT", '["gigabatch"]'), ("CMD", '["--help"]')]
+    installed = [words for word, words in found if word == "RUN" and "pip install" in words]
+    assert all("--no-cache-dir" in words and "[serve,export,remote,track]" in words for words in installed)
+
+
+def test_kubernetes_runs_as_the_user_of_the_image():
+    (created,) = (re.search(r"--uid (\d+)", words) for word, words in instructions("Dockerfile") if "useradd" in words)
+    uid = int(created[1])
+    assert ("USER", str(uid)) in instructions("Dockerfile")
+    assert job()["jobTemplate"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == uid
 
 
 def test_airflow_gets_a_state_for_every_exit_code(dag, tmp_path):

@@ -1,7 +1,7 @@
 """`gigabatch tune`: the largest batch that fits, the fastest, and the largest that is still as good as the run's own.
 
 What is measured, on the run's own tables: time and memory of a step by batch size; the gradient noise scale, which says
-about where larger batches cease to help; then whole trainings in pairs, which decide. docs/training.md explains it.
+about where larger batches cease to help; then whole trainings in pairs, which decide. docs/tuning.md explains it.
 """
 
 from __future__ import annotations

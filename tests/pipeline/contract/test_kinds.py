@@ -295,3 +295,28 @@ def test_labels_that_are_stripped_and_flags_have_bounds_too(tmp_path):
     flags = pd.read_csv(folder / "d.csv", dtype=str)["flag"]
     assert found.bad[rules[0]].rows == int((flags == "true").sum())
     assert (found.nulls["flag"], found.ranges["flag"]) == (int(flags.isna().sum()), (0.0, 1.0))
+
+
+def test_a_number_that_a_step_parses_is_checked_as_the_text_that_it_is(tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for part in range(2):
+        cents = np.random.default_rng(part).integers(100, 120, 500)
+        price = [f"${cent / 100:.2f}" for cent in cents]
+        frame = pd.DataFrame({"price": price, "sold": cents % 2})
+        frame.to_csv(folder / f"part-{part}.csv", index=False)
+    recipe = TableRecipe(
+        TableSettings(
+            path=str(folder), continuous=("price",), inputs={"price": "string"}, targets={"sold": {"task": "binary"}},
+            steps=({"parse_number": {"column": "price"}},),
+        )
+    )  # fmt: skip
+    contract, accepted = contract_of(recipe, tmp_path)
+    assert (recipe.raw_files()[0].dtypes["price"], recipe.raw_files()[0].role("price")) == ("string", "category")
+    counts = accepted.statistics["all"].categories["price"].counts
+    assert len(counts) == 20  # $1.00 to $1.19
+    assert counts["count"].sum() == 1000
+    other = folder / "part-2.csv"
+    pd.DataFrame({"price": ["EUR 5"] * 500, "sold": [0, 1] * 250}).to_csv(other, index=False)
+    (reason,) = check_file(contract, recipe, str(other), accepted).reasons
+    assert "'price'" in reason
