@@ -1169,8 +1169,9 @@ class Encoded:
                 stages=artifacts,
                 evaluated=evaluated(),
             )
-            with using_kernels(config.train.kernels):
+            with using_kernels(config.train.kernels), progress(None, "evaluate") as bar:
                 summary = write_run(folder, key[:12], data)
+                bar.advance(summary["rows_by_stage"]["evaluate"])
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
 
         artifact = pipeline.store.build("evaluate", key, write)
