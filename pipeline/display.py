@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from html import escape
 from io import StringIO
 from numbers import Integral, Real
 from typing import Any, Literal, Self, TextIO
 
 import numpy as np
+from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -39,6 +39,7 @@ METRIC_LABELS = {
     "normalised_entropy": "Normalised entropy",
 }
 AT_DEPTH = {"hr": "HR", "ndcg": "NDCG", "recall": "Recall", "coverage": "Coverage"}  # of hr@10, ndcg@10, ...
+STAGES = ("features", "encode", "train", "evaluate")
 Rows = Sequence[Mapping[str, Any]]
 Detail = Literal["quiet", "normal", "verbose"]
 _detail: Detail = "normal"
@@ -137,7 +138,7 @@ def plain_table(rows: Rows, title: str | None = None) -> str:
 
 
 def html_table(rows: Rows, title: str | None = None) -> str:
-    """HTML of `rows` for a `_repr_html_`; every name and value is escaped."""
+    """HTML of `rows` for a `_repr_html_`; every name and value is escaped, but for `Markup`."""
     columns = headings(rows)
     align = {name: "right" if _is_numeric(rows, name) else "left" for name in columns}
 
@@ -146,9 +147,13 @@ def html_table(rows: Rows, title: str | None = None) -> str:
         return "<tr>" + "".join(f'<{tag} style="text-align:{align[c]}">{escape(t)}</{tag}>' for t, c in cells) + "</tr>"
 
     caption = f'<caption style="text-align:left;font-weight:600">{escape(title)}</caption>' if title else ""
-    body = "".join(line("td", (format_value(row.get(name)) for name in columns)) for row in rows)
+    body = "".join(line("td", (_html_cell(row.get(name)) for name in columns)) for row in rows)
     style = "font-variant-numeric:tabular-nums"
     return f'<table style="{style}">{caption}<thead>{line("th", columns)}</thead><tbody>{body}</tbody></table>'
+
+
+def _html_cell(value: Any) -> str:
+    return value if isinstance(value, Markup) else format_value(value)
 
 
 def _rich_table(rows: Rows, title: str | None, file: TextIO) -> str:
@@ -508,8 +513,8 @@ def _screen(file: TextIO | None) -> _Lines:
 
 
 def tell_skipped(stage: str) -> None:
-    """Say in a notebook that a stage's artifact was there already; a log has a line of its own."""
-    if _detail != "quiet" and not _open and _is_cell(sys.stderr):
+    """Say in a notebook that the artifact of a stage of a run was there already; a log has a line of its own."""
+    if stage in STAGES and _detail != "quiet" and not _open and _is_cell(sys.stderr):
         text = "skipped, unchanged"
         CellOutput().draw(cell_line(stage, text, mark="✓"), f"{stage}: {text}")
 
