@@ -82,7 +82,7 @@ def _values(known: pa.ChunkedArray) -> Markup:
 
 def value_shares(values: Sequence[Any], shares: Sequence[float]) -> Markup:
     """A bar of these shares, in falling order, with the first ones named."""
-    named = [f"{_shown(value)} {percent(share)}" for value, share in zip(values, shares, strict=True)]
+    named = [f"{_shown(value)}: {percent(share)}" for value, share in zip(values, shares, strict=True)]
     return Markup('<span style="white-space:nowrap">{}&nbsp; {}</span>').format(
         stacked_bar(list(map(float, shares)), ", ".join(named)), ", ".join(named[:NAMED])
     )

@@ -94,10 +94,7 @@ def importance_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         return nothing("importance was not measured (evaluate.importance)")
     shown = rows[:MOST_BARS]
     longest = max([row["mean"] for row in shown if row["mean"] is not None], default=0.0)
-    drawn = bars(
-        [(row["name"], _share(row["mean"], longest), f"{format_value(row['mean'])} ± {format_value(row['std'])}")
-         for row in shown]
-    )  # fmt: skip
+    drawn = bars([(row["name"], _share(row["mean"], longest), _mean_text(row)) for row in shown])
     more = f", {len(rows) - len(shown)} more columns" if len(rows) > len(shown) else ""
     note = f"drop of {metric_label(str(rows[0]['metric']))} where a column is shuffled, ± its deviation{more}"
     return Figure((figure("Importance", drawn, note),))
@@ -187,6 +184,10 @@ def _drawn(chart: Any) -> Markup:
 
 def _key() -> str:
     return f"drawing{next(_number)}"
+
+
+def _mean_text(row: Mapping[str, Any]) -> str:
+    return format_value(None) if row["mean"] is None else f"{row['mean']:.3g} ± {row['std']:.1g}"
 
 
 def _share(value: float | None, longest: float) -> float:

@@ -6,7 +6,7 @@ Every text is escaped, but for `Markup`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,8 +34,9 @@ def block(*parts: str) -> Markup:
     return Markup(f'<div style="{STYLE}">') + Markup("").join(map(Markup, parts)) + Markup("</div>")
 
 
-def beside(parts: Iterable[str], width_em: int = 24) -> Markup:
-    """Parts next to each other, as many as there is room for."""
+def beside(parts: Sequence[str]) -> Markup:
+    """Parts next to each other, as many as there is room for; one alone is larger."""
+    width_em = 18 if len(parts) > 1 else 30
     cell = Markup(f'<div style="flex:1 1 {width_em}em;max-width:{width_em + 10}em;min-width:0">')
     inner = Markup("").join(cell + Markup(part) + Markup("</div>") for part in parts)
     return Markup('<div style="display:flex;flex-wrap:wrap;gap:1em 1.5em;margin:.6em 0">') + inner + Markup("</div>")
@@ -113,14 +114,15 @@ def bars(rows: Sequence[tuple[str, float, str]], color: str = BAR) -> Markup:
     """A row of (name, length in [0, 1], text) each: name, bar, text."""
     found = Markup("").join(
         Markup(
-            '<div style="display:contents"><span style="overflow-wrap:anywhere">{}</span><span style="background:{};'
+            '<div style="display:contents"><span style="overflow-wrap:break-word;max-width:14em">{}</span>'
+            '<span style="background:{};'
             'height:.6em;align-self:center;border-radius:.2em"><span style="display:block;height:100%;width:{:.1f}%;'
             'background:{};border-radius:.2em"></span></span><span style="text-align:right;'
             'font-variant-numeric:tabular-nums">{}</span></div>'
         ).format(name, TRACK, 100 * min(max(length, 0.0), 1.0), color, text)
         for name, length, text in rows
     )
-    grid = "display:grid;grid-template-columns:fit-content(14em) minmax(6em,1fr) max-content;gap:.15em .8em"
+    grid = "display:grid;grid-template-columns:fit-content(14em) minmax(3em,1fr) max-content;gap:.15em .8em"
     return Markup(f'<div style="{grid};line-height:1.5">') + found + Markup("</div>")
 
 
@@ -128,7 +130,8 @@ def figure(title: str, body: str, note: str = "", legend: Sequence[tuple[str, st
     """A drawing under its title; legend: pairs of a label and the variable of its colour."""
     keys = Markup("").join(
         Markup(
-            '<span style="margin-left:.9em"><span style="display:inline-block;width:.7em;height:.7em;'
+            '<span style="margin-left:.9em;white-space:nowrap">'
+            '<span style="display:inline-block;width:.7em;height:.7em;'
             'border-radius:.2em;background:var({})"></span> {}</span>'
         ).format(variable, escape(label))
         for label, variable in legend
