@@ -38,10 +38,16 @@ def column_rows(table: pa.Table, roles: Mapping[str, tuple[str, str]]) -> list[d
         known = values.drop_null()
         is_time = dtype == "datetime"
         first = [_time(item) if is_time else item for item in values[:FIRST].to_pylist()]
-        row = {"column": name, "role": role, "type": dtype, "first rows": ", ".join(map(_shown, first))}
+        row: dict[str, Any] = {"column": name, "role": role, "type": dtype, "first rows": _first(first)}
         row["nulls"] = share_bar((len(values) - len(known)) / len(values)) if len(values) else None
         found.append(row | _spread(known, amounts=role not in ("categorical", "key", "group"), is_time=is_time))
     return found
+
+
+def _first(values: Sequence[Any]) -> str:
+    """The first values; few characters stay on one line."""
+    text = ", ".join(map(_shown, values))
+    return Markup('<span style="white-space:nowrap">{}</span>').format(text) if len(text) <= 34 else text
 
 
 def _spread(known: pa.ChunkedArray, amounts: bool, is_time: bool) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from urllib.parse import quote
 import numpy as np
 from markupsafe import Markup, escape
 
+from gigabatch.pipeline.display import html_table
+
 # The variables that charts are drawn in (pipeline/reports/charts.py); the four series are seen on white and on black.
 COLORS = {
     "--ink": "currentColor",
@@ -27,11 +29,12 @@ COLORS = {
 STYLE = ";".join(f"{name}:{value}" for name, value in COLORS.items())
 BAR, TRACK = "#3d7fc4", "rgba(128,128,128,.22)"
 MOST_CHARACTERS = 60  # of a value among others
+ROWS_SHOWN = 25  # of a long table
 
 
-def block(*parts: str) -> Markup:
+def block(*parts: str) -> str:
     """Parts below each other, in which charts find their colours."""
-    return Markup(f'<div style="{STYLE}">') + Markup("").join(map(Markup, parts)) + Markup("</div>")
+    return f'<div style="{STYLE}">{"".join(parts)}</div>'
 
 
 def beside(parts: Sequence[str]) -> Markup:
@@ -58,6 +61,15 @@ def links(places: Mapping[str, Path]) -> Markup:
         if path.exists()
     ]
     return Markup('<div style="margin:.3em 0">') + Markup(" · ").join(found) + Markup("</div>")
+
+
+def folded_table(rows: Sequence[Mapping[str, object]]) -> Markup:
+    """A table of these rows, of which those after the first `ROWS_SHOWN` open on a click."""
+    shown, rest = rows[:ROWS_SHOWN], rows[ROWS_SHOWN:]
+    if not rest:
+        return Markup(html_table(shown))
+    more = Markup("<details><summary>{} more</summary>{}</details>").format(len(rest), Markup(html_table(rest)))
+    return Markup(html_table(shown)) + more
 
 
 def short(value: object, most: int = MOST_CHARACTERS) -> str:

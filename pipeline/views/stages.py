@@ -19,7 +19,7 @@ from gigabatch.models.model import Model
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import html_table
 from gigabatch.pipeline.views.columns import column_rows, numbers_drawn, value_shares
-from gigabatch.pipeline.views.parts import block, heading, links, share_bar, short
+from gigabatch.pipeline.views.parts import block, folded_table, heading, links, share_bar, short
 
 ROWS_LOOKED_AT = 10_000  # the first of the train split
 VALUES = 6  # of a vocabulary
@@ -45,7 +45,7 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
         if isinstance(value, Mapping) and value and place.count(".") < 2:
             for name, inner in value.items():
                 add(f"{place}.{name}", inner)
-        else:
+        elif value != {}:
             found[place] = value
 
     plain = config.model_dump(mode="json", by_alias=True, exclude={"features", "model"}, exclude_defaults=True)
@@ -74,7 +74,9 @@ def features_html(name: str, rows: Mapping[str, int], schema: Schema, first: pa.
     counts = ", ".join(f"{split} {count:,}" for split, count in rows.items())
     looked = "" if len(first) >= rows["train"] else f"; below, the first {len(first):,} of train"
     said = [Markup('<div style="opacity:.8">{}</div>').format(note) for note in notes]
-    return block(heading(f"Features of {name}", f"{counts} rows{looked}"), html_table(column_rows(first, roles)), *said)
+    return block(
+        heading(f"Features of {name}", f"{counts} rows{looked}"), folded_table(column_rows(first, roles)), *said
+    )
 
 
 def encoded_html(preprocessor: Preprocessor, train: PackedTable, valid: PackedTable, rows: Mapping[str, int]) -> str:
@@ -106,7 +108,7 @@ def encoded_html(preprocessor: Preprocessor, train: PackedTable, valid: PackedTa
     found += [{"column": column.name, "given as": "list of ids", "ids": column.num_ids} for column in schema.lists]
     counts = ", ".join(f"{split} {count:,}" for split, count in rows.items())
     text = f"{counts} rows of {4 * schema.num_words:,} bytes"
-    return block(heading("Encoded", text), html_table(found))
+    return block(heading("Encoded", text), folded_table(found))
 
 
 def bundle_html(
@@ -131,6 +133,6 @@ def bundle_html(
     takes = "" if workflow is None else f"; predict_raw takes {', '.join(workflow.applied_inputs)}"
     return block(
         heading(f"Bundle {info.get('name', '')}", f"{type(model).__name__}, {weights:,} weights{seed}, on {device}"),
-        html_table(rows),
+        folded_table(rows),
         heading("", f"predicts {predicted}{takes}"),
     )
