@@ -55,15 +55,55 @@ logging.basicConfig(stream=sys.stdout, format="own: %(message)s")
 log.warning("once")
 """,
 }
+OPERATOR = """
+from gigabatch import Pipeline, register_operator
+from gigabatch.features.operators.base import ColumnOperator
+
+@register_operator("{name}")
+class {kind}(ColumnOperator):
+    reads, writes = ("column",), ("output",)
+    def __init__(self, column, output):
+        self.column, self.output = column, output
+    def compute(self, frame):
+        return {{self.output: frame[self.column] * {factor}}}
+"""
+OWN_CODE = {
+    "rows": """
+import pandas as pd
+pd.DataFrame({"x": [float(i) for i in range(100)], "y": [0, 1] * 50}).to_csv("rows.csv", index=False)
+""",
+    "file": "%%writefile my_steps.py" + OPERATOR.format(name="from_file", kind="FromFile", factor=2),
+    "cell": OPERATOR.format(name="from_cell", kind="FromCell", factor=3),
+    "used": """
+def columns():
+    steps = [{f"from_{place}": {"column": "x", "output": place}} for place in ("file", "cell")]
+    job = Pipeline.from_config({
+        "name": "own", "imports": ["my_steps.py"], "recipe": "table",
+        "features": {"path": "rows.csv", "inputs": {"x": "float64"}, "steps": steps,
+                     "continuous": ["x", "file", "cell"], "targets": {"y": {"task": "binary"}}},
+    })
+    found = job.features().frame("train", ["x", "file", "cell"])
+    print((found["file"] / found["x"]).max(), (found["cell"] / found["x"]).max())
+
+columns()
+""",
+    "again": "columns()",
+    "cell, changed": OPERATOR.format(name="from_cell", kind="FromCell", factor=5),
+    "used, changed": "columns()",
+}
+
+
+def run_cells(sources, folder):
+    cells = [nbformat.v4.new_code_cell(text, id=re.sub(r"\W+", "-", name)) for name, text in sources.items()]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    place = {"metadata": {"path": str(folder)}}
+    nbclient.NotebookClient(notebook, timeout=90, startup_timeout=300, kernel_name="python3", resources=place).execute()
+    return {name: cell.outputs for name, cell in zip(sources, notebook.cells, strict=True)}
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    cells = [nbformat.v4.new_code_cell(source, id=name.replace(" ", "-")) for name, source in CELLS.items()]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    place = {"metadata": {"path": str(tmp_path_factory.mktemp("cells"))}}
-    nbclient.NotebookClient(notebook, timeout=60, startup_timeout=300, kernel_name="python3", resources=place).execute()
-    return {name: cell.outputs for name, cell in zip(CELLS, notebook.cells, strict=True)}
+    return run_cells(CELLS, tmp_path_factory.mktemp("cells"))
 
 
 def shown(output):
@@ -129,3 +169,12 @@ def test_a_table_is_a_table_with_its_text_escaped(outputs):
 def test_a_log_that_the_user_set_up_shows_a_warning_once(outputs):
     (line,) = outputs["own log"]
     assert line.text == "own: once\n"
+
+
+def test_code_of_a_cell_and_of_a_file_computes_and_what_changes_is_made_again(tmp_path):
+    outputs = run_cells(OWN_CODE, tmp_path)
+    told = {name: [item.get("text") or shown(item) for item in outputs[name]] for name in OWN_CODE}
+    assert told["used"][-1] == "2.0 3.0\n"
+    assert told["again"] == ["✓ features skipped, unchanged", "2.0 3.0\n"]
+    assert told["used, changed"][-1] == "2.0 5.0\n"
+    assert not any("skipped" in text for text in told["used, changed"])
