@@ -67,7 +67,7 @@ def _amounts(known: pa.ChunkedArray, unit: str = "", is_time: bool = False) -> M
     if not len(numbers):
         return Markup("")
     low, high = float(numbers.min()), float(numbers.max())
-    ends = [_time(value) if is_time else format_value(value) + unit for value in (low, high)]
+    ends = [str(_time(value)) if is_time else format_value(value) + unit for value in (low, high)]
     inner = np.quantile(numbers, [0.005, 0.995])
     is_long = high - low > 3 * (inner[1] - inner[0]) > 0
     counts, _ = np.histogram(numbers, BINS, range=tuple(inner) if is_long else (low, high))

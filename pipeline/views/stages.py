@@ -106,8 +106,8 @@ def encoded_html(preprocessor: Preprocessor, train: PackedTable, valid: PackedTa
         values = first.floats[:, place].numpy()
         found.append({"column": name, "given as": "number", "distribution": numbers_drawn(values)})
     found += [{"column": column.name, "given as": "list of ids", "ids": column.num_ids} for column in schema.lists]
-    counts = ", ".join(f"{split} {count:,}" for split, count in rows.items())
-    text = f"{counts} rows of {4 * schema.num_words:,} bytes"
+    told = ", ".join(f"{split} {count:,}" for split, count in rows.items())
+    text = f"{told} rows of {4 * schema.num_words:,} bytes"
     return block(heading("Encoded", text), folded_table(found))
 
 
