@@ -157,3 +157,35 @@ def test_settings_that_nobody_set_are_not_shown(odd):
 def test_a_notebook_reads_what_python_reads(run):
     stored = json.loads((run.path / FIGURES).read_text())
     assert stored == {"importance": list(run.importance), "calibration": list(run.calibration)}
+
+
+def test_lists_several_targets_and_many_columns_are_shown(tmp_path):
+    rows = pd.DataFrame({f"n{place}": [float(i * place) for i in range(200)] for place in range(30)})
+    rows["tags"] = [["a", "<b>"], [], None, ["a"]] * 50
+    rows["bought"], rows["spent"] = [0.0, 1.0] * 100, rows["n3"] * 2
+    rows.to_parquet(tmp_path / "rows.parquet")
+    config = {
+        "name": "lists",
+        "recipe": "table",
+        "features": {
+            "path": str(tmp_path / "rows.parquet"),
+            "continuous": [f"n{place}" for place in range(30)],
+            "lists": {"tags": {}},
+            "targets": {"bought": {"task": "binary"}, "spent": {"task": "regression"}},
+        },
+        "train": {"epochs": 1},
+        "artifacts": str(tmp_path / "artifacts"),
+        "runs": str(tmp_path / "runs"),
+    }
+    features = Pipeline.from_config(config).features()
+    encoded = features.encode()
+    run = encoded.train()
+    page = features._repr_html_()
+    assert "[a, &lt;b&gt;], [], –" in page
+    assert "target, regression" in page
+    assert "<summary>9 more</summary>" in page  # of 30 numbers, 2 targets, a list and the row number
+    assert "list of ids" in encoded._repr_html_()
+    assert "1 lists" in encoded.table("train")._repr_html_()
+    assert "list[string]" in run.bundle()._repr_html_()
+    assert {row["target"] for row in run.calibration} == {"bought"}
+    assert "Calibration of bought" in run._repr_html_()
