@@ -94,7 +94,8 @@ def importance_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         return nothing("importance was not measured (evaluate.importance)")
     shown = rows[:MOST_BARS]
     longest = max([row["mean"] for row in shown if row["mean"] is not None], default=0.0)
-    drawn = bars([(row["name"], _share(row["mean"], longest), _mean_text(row)) for row in shown])
+    decimals = int(np.clip(2 - np.floor(np.log10(longest)), 0, 6)) if longest > 0 else 3
+    drawn = bars([(row["name"], _share(row["mean"], longest), _mean_text(row, decimals)) for row in shown])
     more = f", {len(rows) - len(shown)} more columns" if len(rows) > len(shown) else ""
     note = f"drop of {metric_label(str(rows[0]['metric']))} where a column is shuffled, ± its deviation{more}"
     return Figure((figure("Importance", drawn, note),))
@@ -186,8 +187,8 @@ def _key() -> str:
     return f"drawing{next(_number)}"
 
 
-def _mean_text(row: Mapping[str, Any]) -> str:
-    return format_value(None) if row["mean"] is None else f"{row['mean']:.3g} ± {row['std']:.1g}"
+def _mean_text(row: Mapping[str, Any], decimals: int) -> str:
+    return format_value(None) if row["mean"] is None else f"{row['mean']:z.{decimals}f} ± {row['std']:.{decimals}f}"
 
 
 def _share(value: float | None, longest: float) -> float:

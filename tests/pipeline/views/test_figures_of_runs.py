@@ -106,7 +106,7 @@ def test_a_run_of_before_shows_what_it_has_and_says_what_it_lacks(run, tmp_path)
 def test_numbers_that_are_none_are_no_bars():
     rows = [{"name": "a", "mean": 0.2, "std": 0.1, "metric": "AUC"}, {"name": "b", "mean": None, "std": None}]
     page = importance_figure(rows)._repr_html_()
-    assert "0.2 ± 0.1" in page
+    assert "0.200 ± 0.100" in page
     assert re.findall(r"height:100%;width:([\d.]+)%", page) == ["100.0", "0.0"]
 
 
