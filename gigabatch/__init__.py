@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
+    from gigabatch.pipeline.views.figures import curves
 
 __version__ = "0.2.0"
 
@@ -70,6 +71,7 @@ _PLACES = {
     "PreprocessorTransformer": "pipeline.python.transformers",
     "WorkflowTransformer": "pipeline.python.transformers",
     "Callback": "pipeline.training.callbacks",
+    "curves": "pipeline.views.figures",
     "Bundle": "pipeline.bundle",
     "load_bundle": "pipeline.bundle",
     "Workflow": "features.workflow.workflow",
@@ -158,6 +160,7 @@ __all__ = [
     "Workflow",
     "WorkflowTransformer",
     "__version__",
+    "curves",
     "fit",
     "load_bundle",
     "register_model",

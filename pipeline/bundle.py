@@ -36,6 +36,7 @@ from gigabatch.own_code import OwnCodeError, require_told, told
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.machine import tell_of_compilation
 from gigabatch.pipeline.store.keys import file_checksum
+from gigabatch.pipeline.views.stages import bundle_html
 
 log = logging.getLogger(__name__)
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
@@ -90,6 +91,15 @@ class Bundle:
     @property
     def schema(self) -> Schema:
         return self.preprocessor.schema
+
+    def __repr__(self) -> str:
+        predicted = ", ".join(name for target in self.schema.targets for name in target.prediction_names())
+        return (
+            f"Bundle({self.info.get('name', '')!r}, {type(self.model).__name__}, predicts {predicted}, {self.device})"
+        )
+
+    def _repr_html_(self) -> str:
+        return bundle_html(self.preprocessor, self.model, self.info, self.workflow, self.device)
 
     def predict(self, frame: Any) -> Any:
         """Predict rows of the features stage.

@@ -1,4 +1,4 @@
-"""Tables and progress for people: rich on a terminal, plain aligned text and log lines elsewhere, HTML in Jupyter.
+"""Tables and progress for people: rich on a terminal, HTML in a notebook, plain aligned text and log lines elsewhere.
 
 Everything here is for display only, so a terminal that cannot show something never stops a run.
 """
@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from html import escape
 from io import StringIO
 from numbers import Integral, Real
 from typing import Any, Literal, Self, TextIO
 
 import numpy as np
+from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -39,6 +39,7 @@ METRIC_LABELS = {
     "normalised_entropy": "Normalised entropy",
 }
 AT_DEPTH = {"hr": "HR", "ndcg": "NDCG", "recall": "Recall", "coverage": "Coverage"}  # of hr@10, ndcg@10, ...
+STAGES = ("features", "encode", "train", "evaluate")
 Rows = Sequence[Mapping[str, Any]]
 Detail = Literal["quiet", "normal", "verbose"]
 _detail: Detail = "normal"
@@ -110,8 +111,12 @@ def headings(rows: Rows) -> list[str]:
 
 
 def render_table(rows: Rows, title: str | None = None, file: TextIO | None = None) -> None:
-    """Write a table of `rows` (mappings from heading to value) to `file`, by default standard output."""
+    """Write a table of `rows` (mappings from heading to value) to `file`, by default standard output; in a notebook it
+    is an output of the cell."""
     file = sys.stdout if file is None else file
+    if _is_cell(file):
+        CellOutput().draw(html_table(rows, title), plain_table(rows, title))
+        return
     _write(file, _rich_table(rows, title, file) if rows and _is_terminal(file) else plain_table(rows, title))
 
 
@@ -133,7 +138,7 @@ def plain_table(rows: Rows, title: str | None = None) -> str:
 
 
 def html_table(rows: Rows, title: str | None = None) -> str:
-    """HTML of `rows` for a `_repr_html_`; every name and value is escaped."""
+    """HTML of `rows` for a `_repr_html_`; every name and value is escaped, but for `Markup`."""
     columns = headings(rows)
     align = {name: "right" if _is_numeric(rows, name) else "left" for name in columns}
 
@@ -142,9 +147,13 @@ def html_table(rows: Rows, title: str | None = None) -> str:
         return "<tr>" + "".join(f'<{tag} style="text-align:{align[c]}">{escape(t)}</{tag}>' for t, c in cells) + "</tr>"
 
     caption = f'<caption style="text-align:left;font-weight:600">{escape(title)}</caption>' if title else ""
-    body = "".join(line("td", (format_value(row.get(name)) for name in columns)) for row in rows)
+    body = "".join(line("td", (_html_cell(row.get(name)) for name in columns)) for row in rows)
     style = "font-variant-numeric:tabular-nums"
     return f'<table style="{style}">{caption}<thead>{line("th", columns)}</thead><tbody>{body}</tbody></table>'
+
+
+def _html_cell(value: Any) -> str:
+    return value if isinstance(value, Markup) else format_value(value)
 
 
 def _rich_table(rows: Rows, title: str | None, file: TextIO) -> str:
@@ -185,6 +194,75 @@ def _is_terminal(file: TextIO) -> bool:
         return False
 
 
+class CellOutput:
+    """An output of the notebook's cell that runs: shown by the first call of `draw`, drawn anew by each one after."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def draw(self, html: str, text: str) -> None:
+        """html: what a notebook shows; text: what a front end without HTML does."""
+        from IPython.display import display
+
+        data = {"text/html": html, "text/plain": text}
+        if self._shown is None:
+            self._shown = display(data, raw=True, display_id=True)
+        else:
+            self._shown.update(data, raw=True)
+
+
+def cell_line(label: str, text: str, share: float | None = None, mark: str = "") -> str:
+    """HTML of a stage's line: a mark or a bar, the label, and how far it is. share: of the work, in [0, 1]."""
+    bar = ""
+    if share is not None:
+        bar = (
+            '<span style="flex:none;align-self:center;width:9em;height:.5em;border-radius:.25em;'
+            'background:rgba(128,128,128,.25)"><span style="display:block;height:100%;border-radius:.25em;'
+            f'background:#3d7fc4;width:{100 * share:.1f}%"></span></span>'
+        )
+    mark = f'<span style="flex:none;width:1em;opacity:.7">{mark or "…"}</span>'
+    return (
+        '<div style="display:flex;gap:.6em;align-items:baseline;font-variant-numeric:tabular-nums;line-height:1.5">'
+        f'{mark}<b style="flex:none;min-width:5.5em;font-weight:600">{escape(label)}</b>{bar}'
+        f'<span style="opacity:.8;overflow-wrap:anywhere">{escape(text)}</span></div>'
+    )
+
+
+def cell_text(text: str, mark: str = "") -> str:
+    """HTML of a line of text; a mark is set in bold before it."""
+    before = f"<b>{escape(mark)}</b> " if mark else ""
+    return f'<div style="line-height:1.5;overflow-wrap:anywhere">{before}{escape(text)}</div>'
+
+
+def _is_cell(file: TextIO) -> bool:
+    """Whether what is written to `file` appears below a notebook's cell. If so, the log of Gigabatch does too."""
+    if type(file).__module__ != "ipykernel.iostream":
+        return False
+    log = logging.getLogger("gigabatch")
+    if not any(isinstance(handler, _CellLog) for handler in log.handlers):
+        log.addHandler(_CellLog(logging.INFO))
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.INFO)
+    return True
+
+
+class _CellLog(logging.Handler):
+    """Warnings as outputs of a notebook's cell, and other lines of the log beside the progress of the stage that they
+    are of. A log that the user has set up is left to show all of it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.root.handlers or (_detail == "quiet" and record.levelno < logging.WARNING):
+            return
+        try:
+            text = _printable(record.getMessage())
+            if record.levelno >= logging.WARNING:
+                CellOutput().draw(cell_text(text, f"{record.levelname.capitalize()}:"), f"{record.levelname}: {text}")
+            elif _open:
+                _open[0].say(text)
+        except Exception:
+            self.handleError(record)
+
+
 def _write(file: TextIO | None, text: str) -> None:
     """Write with '?' for what the file's encoding lacks. `file` is None where a process has no standard output."""
     if file is None:
@@ -195,8 +273,13 @@ def _write(file: TextIO | None, text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Show a line on standard error, where progress is shown; nothing where the level of `detail` is quiet."""
-    if _detail != "quiet":
+    """Show a line on standard error, where progress is shown, or as an output of a notebook's cell; nothing where the
+    level of `detail` is quiet."""
+    if _detail == "quiet":
+        return
+    if _is_cell(sys.stderr):
+        CellOutput().draw(cell_text(_printable(text)), _printable(text))
+    else:
         _write(sys.stderr, _printable(text) + "\n")
 
 
@@ -207,70 +290,92 @@ def progress(
     file: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> "Progress":
-    """Show how far `work` is: a bar on a terminal, else a log line every five seconds at most and one at the end.
+    """Show how far `work` is: a bar on a terminal, a line that is drawn in place in a notebook, else a log line every
+    five seconds at most and one at the end.
 
     `for batch in progress(batches, "epoch 1"): ...` counts items; `with progress(num_rows, "train") as bar:
     bar.advance(batch_rows, "loss 0.41")` counts what it is told. `None` stands for an unknown total. Writes to `file`,
-    by default standard error. `clock` returns seconds.
+    by default standard error. `clock` returns seconds. What shows progress within the block of a `with` statement is
+    told beside the line of the block on a terminal and in a notebook, and has lines of its own in a log.
     """
     return Progress(work, label, sys.stderr if file is None else file, clock)
+
+
+_open: list["Progress"] = []  # those of `with` statements, the outermost first
 
 
 class Progress:
     """What `progress` returns: iterate over it, or use it in a `with` statement and call `advance`."""
 
-    LOG_SECONDS, BAR_SECONDS = 5.0, 0.1
-
     def __init__(self, work: Iterable[Any] | int | None, label: str, file: TextIO, clock: Callable[[], float]) -> None:
         self._items = None if work is None or isinstance(work, int) else work
-        self._total = work if isinstance(work, int) else _length(work)
-        self._label, self._note, self._done, self._before = _printable(label), "", 0, 0
+        self.total = work if isinstance(work, int) else _length(work)
+        self.label, self.done, self._before = _printable(label), 0, 0
+        self._note = self._said = ""
         self._file: TextIO | None = None if _detail == "quiet" else file
         self._clock = clock
-        self._bar = _bar(file) if _is_terminal(file) else None
-        self._interval = self.BAR_SECONDS if self._bar else self.LOG_SECONDS
 
     def __enter__(self) -> Self:
-        self._start = self._shown = self._clock()
-        if self._bar:
-            self._task = self._bar.add_task("", total=self._total, label=self._label, note="")
-            self._quietly(self._bar.start)
+        self._begin()
+        _open.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._quietly(self._bar_end if self._bar else lambda: _write(self._file, self._last_line(kind is not None)))
+        _open.remove(self)
+        self._end(kind is not None)
 
     def __iter__(self) -> Iterator[Any]:
         assert self._items is not None, "progress(total) is for a with statement; give an iterable to iterate over"
-        with self:
+        self._begin()
+        stopped = True
+        try:
             for item in self._items:
                 yield item
                 self.advance()
+            stopped = False
+        finally:
+            self._end(stopped)
+
+    def _begin(self) -> None:
+        self._start = self._shown = self._clock()
+        self._screen = _screen(self._file)
+        self._quietly(lambda: self._screen.start(self))
+
+    def _end(self, stopped: bool) -> None:
+        self._said = ""
+        self._quietly(lambda: self._screen.end(self, stopped))
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
         """Count `count` more as done; `note` (a loss, a file name) is shown beside it until the next one."""
-        self._done += count
+        self.done += count
         self._note = self._note if note is None else _printable(note)
-        now = self._clock()
-        if now - self._shown >= self._interval:
-            self._shown = now
-            self._quietly(self._draw if self._bar else lambda: _write(self._file, self._line()))
+        self._said = ""
+        self._draw()
+
+    def say(self, text: str) -> None:
+        """Show `text` beside the line, in place of the note, until the next call of this or of `advance`."""
+        self._said = _printable(text)
+        self._quietly(lambda: self._screen.draw(self))
 
     def resume(self, count: int) -> None:
         """Count `count` as done before: part of what is done, and of no speed, as its seconds are not known here."""
-        self._done = self._before = count
-        if self._bar:
-            self._bar.update(self._task, completed=count)  # rich leaves its first sample out of the speed
+        self.done = self._before = count
+        self._quietly(lambda: self._screen.resume(count))
+
+    @property
+    def note(self) -> str:
+        """What is shown beside the line."""
+        return self._said or self._note
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._start
 
     def _draw(self) -> None:
-        assert self._bar is not None
-        self._bar.update(self._task, completed=self._done, note=self._note)
-        self._bar.refresh()
-
-    def _bar_end(self) -> None:
-        assert self._bar is not None
-        self._draw()
-        self._bar.stop()
+        now = self._clock()
+        if now - self._shown >= self._screen.interval_s:
+            self._shown = now
+            self._quietly(lambda: self._screen.draw(self))
 
     def _quietly(self, action: Callable[[], None]) -> None:
         """Run `action` unless the output has gone away: a lost terminal must not end a training run."""
@@ -280,27 +385,138 @@ class Progress:
             action()
         except (OSError, ValueError):  # hung-up terminal or full disk; closed file or odd encoding
             self._file = None
-            if self._bar:
-                with suppress(OSError, ValueError):
-                    self._bar.stop()  # gives sys.stdout and sys.stderr back
+            with suppress(OSError, ValueError):
+                self._screen.close()
 
-    def _line(self) -> str:
-        seconds = self._clock() - self._start
-        of_total = f" of {self._total:,} ({100 * self._done / self._total:.0f} %)" if self._total else ""
-        count = f"{self._done:,}{of_total}, " if self._done or self._total else ""
-        return f"{self._label}: {count}{seconds:.1f} s{self._tail(seconds)}\n"
+    def told(self) -> str:
+        """How far it is: 1,200 of 3,000 (40 %), 2.5 s, 480/s, loss 0.41."""
+        of_total = f" of {self.total:,} ({100 * self.done / self.total:.0f} %)" if self.total else ""
+        count = f"{self.done:,}{of_total}, " if self.done or self.total else ""
+        return f"{count}{self.seconds:.1f} s{self._tail()}"
 
-    def _last_line(self, stopped: bool) -> str:
-        seconds = self._clock() - self._start
-        of_total = f" of {self._total:,}" if stopped and self._total else ""
+    def told_last(self, stopped: bool) -> str:
+        """How far it came: done, 3,000 in 6.1 s, 491/s, loss 0.38."""
+        of_total = f" of {self.total:,}" if stopped and self.total else ""
         of_total += f" ({self._before:,} of them before)" if self._before else ""
         verb = "stopped after" if stopped else "done,"
-        return f"{self._label}: {verb} {self._done:,}{of_total} in {seconds:.1f} s{self._tail(seconds)}\n"
+        return f"{verb} {self.done:,}{of_total} in {self.seconds:.1f} s{self._tail()}"
 
-    def _tail(self, seconds: float) -> str:
-        now = self._done - self._before
+    def _tail(self) -> str:
+        now, seconds = self.done - self._before, self.seconds
         rate = f", {format_value(now / seconds)}/s" if seconds > 0 and now else ""
-        return rate + (f", {self._note}" if self._note else "")
+        return rate + (f", {self.note}" if self.note else "")
+
+
+class _Lines:
+    """Progress as lines of a log; what other screens of it derive from."""
+
+    interval_s = 5.0
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+
+    def start(self, work: Progress) -> None:
+        """Before anything is done."""
+
+    def draw(self, work: Progress) -> None:
+        _write(self._file, f"{work.label}: {work.told()}\n")
+
+    def end(self, work: Progress, stopped: bool) -> None:
+        _write(self._file, f"{work.label}: {work.told_last(stopped)}\n")
+
+    def resume(self, count: int) -> None:
+        """`count` is done, at no speed."""
+
+    def close(self) -> None:
+        """The output has gone away."""
+
+
+class _Bar(_Lines):
+    """Progress as a bar of rich's on a terminal."""
+
+    interval_s = 0.1
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file)
+        self._bar = _bar(file)
+        self._task = self._bar.add_task("", total=None, label="", note="")
+
+    def start(self, work: Progress) -> None:
+        self._bar.update(self._task, total=work.total, label=work.label)
+        self._bar.start()
+
+    def draw(self, work: Progress) -> None:
+        self._bar.update(self._task, completed=work.done, note=work.note)
+        self._bar.refresh()
+
+    def end(self, work: Progress, stopped: bool) -> None:
+        self.draw(work)
+        self._bar.stop()
+
+    def resume(self, count: int) -> None:
+        self._bar.update(self._task, completed=count)  # rich leaves its first sample out of the speed
+
+    def close(self) -> None:
+        self._bar.stop()  # gives sys.stdout and sys.stderr back
+
+
+class _Cell(_Lines):
+    """Progress as one output of a notebook's cell, which is drawn again in place."""
+
+    interval_s = 0.2
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._output = CellOutput()
+
+    def start(self, work: Progress) -> None:
+        self.draw(work)
+
+    def draw(self, work: Progress) -> None:
+        share = min(work.done / work.total, 1.0) if work.total else None
+        self._output.draw(cell_line(work.label, work.told(), share), f"{work.label}: {work.told()}")
+
+    def end(self, work: Progress, stopped: bool) -> None:
+        text = work.told_last(stopped).removeprefix("done, ")
+        line = cell_line(work.label, text, mark="✗" if stopped else "✓")
+        self._output.draw(line, f"{work.label}: {work.told_last(stopped)}")
+
+
+class _Within(_Lines):
+    """Progress beside the line of the block that it is part of."""
+
+    interval_s = 0.1
+
+    def __init__(self, outer: Progress) -> None:
+        super().__init__(None)
+        self._outer = outer
+
+    def draw(self, work: Progress) -> None:
+        self._outer.say(f"{work.label}: {work.told()}")
+
+    def start(self, work: Progress) -> None:
+        self._outer.say(work.label)
+
+    def end(self, work: Progress, stopped: bool) -> None:
+        self._outer.say("")
+
+
+def _screen(file: TextIO | None) -> _Lines:
+    if file is None:
+        return _Lines(None)
+    drawn = _is_cell(file), _is_terminal(file)
+    if not any(drawn):
+        return _Lines(file)
+    if outer := next((work for work in reversed(_open) if work._file is file), None):
+        return _Within(outer)
+    return _Cell() if drawn[0] else _Bar(file)
+
+
+def tell_skipped(stage: str) -> None:
+    """Say in a notebook that the artifact of a stage of a run was there already; a log has a line of its own."""
+    if stage in STAGES and _detail != "quiet" and not _open and _is_cell(sys.stderr):
+        text = "skipped, unchanged"
+        CellOutput().draw(cell_line(stage, text, mark="✓"), f"{stage}: {text}")
 
 
 class _Console(Console):

@@ -245,7 +245,7 @@ class _Category:
 
     def __init__(self, name: str, dtype: str, vocabulary: Vocabulary) -> None:
         self.name, self.dtype, self.layout = name, dtype, vocabulary.layout
-        values = _as_list(vocabulary.values)
+        values = as_list(vocabulary.values)
         kinds = sorted(kind.__name__ for kind in set(map(type, values)))
         if not set(kinds) <= {_KINDS[dtype]}:
             raise DataError(
@@ -425,7 +425,7 @@ def _getter(keys: list[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda row: tuple([row[key] for key in keys])
 
 
-def _as_list(column: Any) -> list[Any]:
+def as_list(column: Any) -> list[Any]:
     """A column of Arrow, cuDF or pandas as Python values."""
     if hasattr(column, "to_pylist"):
         return column.to_pylist()

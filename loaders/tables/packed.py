@@ -25,6 +25,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.columns import check_columns, column_specs, require_same_schema
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.list_files import ListWriter, read_lists
+from gigabatch.loaders.tables.shown import table_html
 from gigabatch.loaders.tables.storage import (
     WORDS_FILE,
     WRITE_BYTES,
@@ -42,6 +43,7 @@ from gigabatch.loaders.tables.storage import (
 # keep launches few.
 CPU_BLOCK_ROWS = 8192
 GPU_BLOCK_ROWS = 1 << 20
+ROWS_SHOWN = 5  # in a notebook
 
 
 class Batch(NamedTuple):
@@ -245,6 +247,18 @@ class PackedTable:
         if columns:
             check_columns(specs, columns)
         return table
+
+    def __repr__(self) -> str:
+        schema = self.schema
+        columns = (f"{len(schema.ids)} ids", f"{len(schema.floats)} floats", f"{len(schema.lists)} lists")
+        targets = ", ".join(target.name for target in schema.targets)
+        return (
+            f"PackedTable({self.num_rows:,} rows of {schema.num_words} words: {', '.join(columns)}, targets {targets}; "
+            f"{self.num_bytes:,} bytes on {self.device})"
+        )
+
+    def _repr_html_(self) -> str:
+        return table_html(self.schema, self.unpack(self.words[:ROWS_SHOWN]), repr(self))
 
     @property
     def num_rows(self) -> int:

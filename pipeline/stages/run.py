@@ -31,7 +31,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import about_seconds, format_value, headings, html_table, render_table
+from gigabatch.pipeline.display import STAGES, about_seconds, format_value, headings, html_table, render_table
 from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baseline_rows,
@@ -71,9 +71,11 @@ from gigabatch.pipeline.store.keys import versions
 from gigabatch.pipeline.training.ensemble import MEMBER
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.train import PEERS, SENT
+from gigabatch.pipeline.views.figures import Drawn, calibration_figure, importance_figure, learning_figure, loss_figure
+from gigabatch.pipeline.views.parts import beside, block, links
 
+FIGURES = "figures.json"  # of a run
 SPLITS = ("train", "valid", "test")
-STAGES = ("features", "encode", "train", "evaluate")
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
 CALIBRATION_TITLE = "Calibration (fitted on valid, so the other splits judge)"
 MULTILABEL_TITLE = "Labels of each multilabel target together (macro: mean of labels; micro: all as one list)"
@@ -92,7 +94,7 @@ class Run:
     Parameters
     ----------
     path
-        `runs/<name>/<id>/`, which holds summary.json, metrics.jsonl, model/ and report.html.
+        `runs/<name>/<id>/`, which holds summary.json, metrics.jsonl, figures.json, model/ and report.html.
     skipped
         Stages that were not made again.
 
@@ -107,6 +109,8 @@ class Run:
     >>> run = Run(Pipeline(config).train().path)
     >>> run.summary["rows"], run.curve[-1]["epoch"]
     (100, 40.0)
+    >>> [row["name"] for row in run.importance], len(run.calibration) > 0
+    (['city', 'price'], True)
     >>> run.bundle().predict(rows).shape
     (100, 1)
     >>> run.predict(rows[["city", "price"]]).shape
@@ -123,9 +127,39 @@ class Run:
         return read_json_lines(self.path / "summary.json", lines=False)[0]
 
     @property
-    def curve(self) -> list[dict[str, Any]]:
-        """The learning curve: the lines of metrics.jsonl."""
-        return read_json_lines(self.path / "metrics.jsonl")
+    def curve(self) -> Drawn:
+        """The learning curve: the lines of metrics.jsonl, drawn in a notebook. `gigabatch.curves` compares runs."""
+        return Drawn(read_json_lines(self.path / "metrics.jsonl"), learning_figure)
+
+    @property
+    def importance(self) -> Drawn:
+        """How much `metric` drops on the test split where a column is shuffled: `name`, `mean` and `std`, the most
+        important first; drawn in a notebook. Empty without `evaluate.importance`.
+
+        Raises
+        ------
+        ArtifactError
+            Where the run has no figures.json, as runs before November 2026.
+        """
+        return Drawn(self._figures()["importance"], importance_figure)
+
+    @property
+    def calibration(self) -> Drawn:
+        """Bins of test rows by prediction: `target`, mean `predicted`, share of positives `observed` and `rows`, or the
+        sum of their weights; drawn in a notebook. Of binary targets.
+
+        Raises
+        ------
+        ArtifactError
+            As of `importance`.
+        """
+        return Drawn(self._figures()["calibration"], calibration_figure)
+
+    def _figures(self) -> dict[str, Any]:
+        path = self.path / FIGURES
+        if not path.exists():
+            raise ArtifactError(f"{path}: not there, the run is older than its figures. Train again to have them.")
+        return read_json_lines(path, lines=False)[0]
 
     def bundle(self, device: str = "cpu", engine: str = "pandas") -> Bundle:
         """The model, ready to predict."""
@@ -185,9 +219,15 @@ class Run:
             print(f"current {'this run' if is_current else current.name}{how}")
 
     def _repr_html_(self) -> str:
-        return "".join(
-            f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part) for part in self._parts()
-        )
+        parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part) for part in self._parts()]
+        first = next(place for place, part in enumerate(parts) if part.startswith("<table")) + 1
+        drawn = [*loss_figure(self.curve).parts]
+        if (self.path / FIGURES).exists():
+            drawn += [part for rows in (self.importance, self.calibration) if rows for part in rows.figure().parts]
+        places = {
+            name: self.path / file for name, file in (("report", "report.html"), ("model", "model"), ("folder", ""))
+        }
+        return "".join([*parts[:first], links(places), block(beside(drawn)), *parts[first:]])
 
     def _parts(self) -> Iterator[Part]:
         """Lines, and tables as rows and title, in the order in which a terminal and a notebook show them."""
@@ -363,9 +403,25 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds, trained)
+    (folder / FIGURES).write_text(json_text(figures_of(results)))
     (folder / "summary.json").write_text(json_text(summary, indent=1))
     write_report(folder / "report.html", report_data(data.config, summary, results, curve))
     return summary
+
+
+def figures_of(results: Mapping[str, Any]) -> dict[str, Any]:
+    """What figures.json holds of an evaluation: rows of `Run.importance` and of `Run.calibration`."""
+    metric = results["importance_metric"]
+    calibration = [
+        {"target": quality.title, "predicted": predicted, "observed": observed, "rows": count}
+        for quality in results["quality"]
+        if (bins := quality.calibration) is not None
+        for predicted, observed, count in zip(
+            *(np.asarray(values, float).tolist() for values in (bins.predicted, bins.observed, bins.count)), strict=True
+        )
+        if count > 0
+    ]
+    return {"importance": [{**row, "metric": metric} for row in results["importance"]], "calibration": calibration}
 
 
 def trained_epochs(curve: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -52,7 +52,7 @@ from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
-from gigabatch.pipeline.display import html_table, progress
+from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -115,6 +115,7 @@ from gigabatch.pipeline.training.train import (
     train_model,
 )
 from gigabatch.pipeline.training.window import Window, choose_rows, times_held
+from gigabatch.pipeline.views.stages import ROWS_LOOKED_AT, encoded_html, features_html, pipeline_html
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
@@ -347,9 +348,12 @@ class Pipeline:
         """Run every stage, up to the evaluated model in `runs/<name>/<id>/`; a first one becomes `current`."""
         return self.features().train()
 
+    def __repr__(self) -> str:
+        name, recipe = self.config.name, self.config.recipe
+        return f"Pipeline({name!r}, recipe {recipe}, model {self.config.model.kind}, {self.engine}, {self.device})"
+
     def _repr_html_(self) -> str:
-        rows = [{"setting": name, "value": str(value)} for name, value in self.config.to_dict().items()]
-        return html_table(rows, f"Pipeline {self.config.name} ({self.engine}, {self.device})")
+        return pipeline_html(self.config, self.engine, self.device)
 
 
 @dataclass
@@ -499,7 +503,15 @@ class Features:
 
     def _rows_at(self, split: str, places: np.ndarray, columns: Sequence[str] | None) -> Any:
         """The rows at these places of a split, int64 ascending, as `frame` would give them."""
-        wanted, found, start = self._columns(columns), [], 0
+        wanted = self._columns(columns)
+        buffer = io.BytesIO()  # so that the engine makes the types of it that it makes of the files
+        pq.write_table(self._arrow_rows(split, places, wanted), buffer)
+        buffer.seek(0)
+        return load_engine(self.pipeline.engine).read_parquet(buffer, wanted)[wanted]
+
+    def _arrow_rows(self, split: str, places: np.ndarray, wanted: list[str]) -> pa.Table:
+        """These columns of the rows at these places of a split, int64 ascending, as the files hold them."""
+        found, start = [], 0
         schema = pq.read_schema(self.parts(split)[0])
         for path in self.parts(split):
             with pq.ParquetFile(path) as file:
@@ -517,10 +529,7 @@ class Features:
                 break
         kind = pa.schema([schema.field(name) for name in wanted], schema.metadata)
         rows = pa.Table.from_batches(found) if found else kind.empty_table()
-        buffer = io.BytesIO()  # so that the engine makes the types of it that it makes of the files
-        pq.write_table(rows.replace_schema_metadata(schema.metadata), buffer)
-        buffer.seek(0)
-        return load_engine(self.pipeline.engine).read_parquet(buffer, wanted)[wanted]
+        return rows.replace_schema_metadata(schema.metadata)
 
     def encode(self) -> Encoded:
         """Fit the preprocessor on the train split, or grow that of `preprocess.from`; every split as a packed table.
@@ -625,10 +634,13 @@ class Features:
         """Encode, train and evaluate."""
         return self.encode().train()
 
+    def __repr__(self) -> str:
+        return f"Features({_counts(self.rows)} rows, {len(self.schema.table_columns)} columns)"
+
     def _repr_html_(self) -> str:
-        rows = [{"column": c.name, "role": c.role, "dtype": c.dtype} for c in self.schema.columns]
-        counts = ", ".join(f"{name} {count:,}" for name, count in self.rows.items())
-        return html_table(rows, f"Features of {self.pipeline.config.name}: {counts} rows")
+        num_rows = min(ROWS_LOOKED_AT, self.rows["train"])
+        first = self._arrow_rows("train", np.arange(num_rows), list(self.schema.table_columns))
+        return features_html(self.pipeline.config.name, self.rows, self.schema, first, self.notes)
 
 
 @dataclass
@@ -1171,8 +1183,9 @@ class Encoded:
                 stages=artifacts,
                 evaluated=evaluated(),
             )
-            with using_kernels(config.train.kernels):
+            with using_kernels(config.train.kernels), progress(None, "evaluate") as bar:
                 summary = write_run(folder, key[:12], data)
+                bar.advance(summary["rows_by_stage"]["evaluate"])
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
 
         artifact = pipeline.store.build("evaluate", key, write)
@@ -1190,11 +1203,18 @@ class Encoded:
         tables = {split: self.table(split) for split in SPLITS}
         return ranking_of(self.features.pipeline, self.preprocessor, tables, "test", inputs)
 
-    def _repr_html_(self) -> str:
+    def __repr__(self) -> str:
         schema = self.preprocessor.tensor_schema
-        rows = [{"column": c.name, "kind": "id", "ids": c.num_ids} for c in schema.ids]
-        rows += [{"column": name, "kind": "float", "ids": None} for name in schema.floats]
-        return html_table(rows, f"Packed rows of {schema.num_words} words")
+        columns = f"{len(schema.ids)} ids, {len(schema.floats)} numbers, {len(schema.lists)} lists"
+        return f"Encoded({_counts(self.features.rows)} rows, {columns})"
+
+    def _repr_html_(self) -> str:
+        rows = {split: self.features.rows[split] for split in SPLITS}
+        return encoded_html(self.preprocessor, self.table("train"), self.table("valid"), rows)
+
+
+def _counts(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{split} {count:,}" for split, count in rows.items())
 
 
 def ranking_of(

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gigabatch.pipeline.display import tell_skipped
 from gigabatch.pipeline.stopping import stop_event
 from gigabatch.pipeline.store.files import (
     ArtifactError,
@@ -221,6 +222,7 @@ class ArtifactStore:
         found = self.find(stage, key)
         if found is not None:
             log.info("%s: skipped, unchanged (%s)", stage, target)
+            tell_skipped(stage)
             return found
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)

@@ -26,6 +26,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import AsAllocated
 from gigabatch.pipeline.config.config import WholeTrainSettings
+from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.training.calibration import prior_shift, require_calibratable, require_prior_fits
 from gigabatch.pipeline.training.checkpoint import checksum_file, read_checked, write_checked
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
@@ -163,32 +164,38 @@ def train_members(
     seeds = [member_seed(seed, number) for number in range(spec.members)]
     finished = [folder / f"{MEMBER}-{number}" / FINISHED for number in range(spec.members)]
     earlier_rows, earlier_seconds, known = 0, 0.0, set[int]()
-    for number, (own, path) in enumerate(zip(seeds, finished, strict=True)):
-        if ranks.tell(path.exists() and checksum_file(path).exists(), "members"):
-            log.info("ensemble: member %d of %d was trained before", number + 1, spec.members)
-            known.add(number)
+    with progress(spec.members, "train, members") as bar:
+        for number, (own, path) in enumerate(zip(seeds, finished, strict=True)):
+            if ranks.tell(path.exists() and checksum_file(path).exists(), "members"):
+                log.info("ensemble: member %d of %d was trained before", number + 1, spec.members)
+                known.add(number)
+                if ranks.is_first:
+                    _Finished.read(path)  # so that a damaged one is told of before the others are trained
+                bar.advance()
+                continue
+            log.info("ensemble: member %d of %d, seed %d", number + 1, spec.members, own)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            started = time.perf_counter()
+            trained, carried = train(MemberTraining(number, own, path.parent, alone))
+            earlier_rows, earlier_seconds = (
+                earlier_rows + trained.earlier_rows,
+                earlier_seconds + trained.earlier_seconds,
+            )
             if ranks.is_first:
-                _Finished.read(path)  # so that a damaged one is told of before the others are trained
-            continue
-        log.info("ensemble: member %d of %d, seed %d", number + 1, spec.members, own)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        started = time.perf_counter()
-        trained, carried = train(MemberTraining(number, own, path.parent, alone))
-        earlier_rows, earlier_seconds = earlier_rows + trained.earlier_rows, earlier_seconds + trained.earlier_seconds
-        if ranks.is_first:
-            _Finished(
-                weights=trained.model.state_dict(),
-                curve=trained.curve,
-                best_epoch=trained.best_epoch,
-                steps=trained.steps,
-                rows=trained.rows,
-                skipped_steps=trained.skipped_steps,
-                seconds=trained.earlier_seconds + time.perf_counter() - started,
-                record=trained.record,
-                carried=carried,
-            ).write(path)
-            (path.parent / "checkpoint.pt").unlink(missing_ok=True)
-        del trained, carried  # so that the next one has all of the memory
+                _Finished(
+                    weights=trained.model.state_dict(),
+                    curve=trained.curve,
+                    best_epoch=trained.best_epoch,
+                    steps=trained.steps,
+                    rows=trained.rows,
+                    skipped_steps=trained.skipped_steps,
+                    seconds=trained.earlier_seconds + time.perf_counter() - started,
+                    record=trained.record,
+                    carried=carried,
+                ).write(path)
+                (path.parent / "checkpoint.pt").unlink(missing_ok=True)
+            del trained, carried  # so that the next one has all of the memory
+            bar.advance()
     if not ranks.is_first:
         with torch.device("meta"):
             return Trained(spec.build(), [], -1, 0, 0), None, {}

@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in an empty folder, as a newcomer would run it.
+"""Every notebook runs from top to bottom in an empty folder, as a newcomer would run it, and shows what it is for.
 
 `make test` gives two of them less data, which run the same cells; `make test-thorough` leaves them as they are.
 """
@@ -13,20 +13,20 @@ from nbclient import NotebookClient
 from gigabatch.features.reading.sources import expand
 from tests.examples import THOROUGH
 
-# What each leaves in the folder that it runs in.
+# What each leaves in the folder that it runs in, and what its last output shows.
 LEAVES = {
-    "01_quickstart": ["runs/flights/latest/report.html"],
-    "02_workflow": ["workflow/workflow.json"],
-    "03_recommenders": [
-        "runs/movielens/latest/report.html",
-        "runs/towers/latest/embeddings/latest/items/vectors.npy",
-    ],
+    "01_quickstart": (["runs/flights/latest/report.html"], "Importance"),
+    "02_own_data": (["conf/shop.yaml", "runs/shop/current/report.html", "runs/shop_frame/latest"], "Importance"),
+    "03_features": (["workflow/workflow.json", "my_steps.py", "runs/visits/latest/figures.json"], "log_pace"),
+    "04_batch_size": (["runs/clicks/latest/report.html"], "AUC, rate grown"),
+    "05_two_towers": (["runs/towers/latest/embeddings/latest/items/vectors.npy"], "<th>chosen</th>"),
+    "06_nights": (["runs/bookings/contract.yaml", "runs/bookings/nights/index.html"], "blocked"),
 }
 OTHERS = ("weather.csv", "planes.csv", "airports.csv")
 # (what the notebook says, what takes its place): a month of flights, and fewer users
 LESS_DATA = {
     "01_quickstart": ('"train.epochs=1"', '"train.epochs=1", "features.path=month"'),
-    "03_recommenders": ("num_users=200", "num_users=60"),
+    "05_two_towers": ("num_users=500", "num_users=120"),
 }
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
@@ -46,6 +46,15 @@ def write_month(folder):
         (folder / Path(other).name).symlink_to(other)
 
 
+def test_every_notebook_is_known_and_committed_without_outputs():
+    assert [path.stem for path in NOTEBOOKS] == list(LEAVES)
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert not [cell for cell in codes if cell.outputs or cell.execution_count], path.name
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -62,6 +71,9 @@ def test_notebook_runs(path, tmp_path):
         resources={"metadata": {"path": str(tmp_path)}},
     )
     client.execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert any("text/html" in output.get("data", {}) for output in outputs)
-    assert all((tmp_path / name).exists() for name in LEAVES[path.stem])
+    files, last = LEAVES[path.stem]
+    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all((tmp_path / name).exists() for name in files)
+    assert last in codes[-1].outputs[-1].data["text/html"]
+    red = [output.text for cell in codes for output in cell.outputs if output.get("name") == "stderr"]
+    assert not red

@@ -239,6 +239,20 @@ def test_progress_draws_a_bar_on_a_terminal_that_ends_full():
         assert text in last
 
 
+def test_progress_within_a_bar_is_told_beside_it_and_in_a_log_has_lines_of_its_own():
+    drawn = {}
+    for file in (Terminal(), io.StringIO()):
+        with progress(None, "evaluate", file=file) as bar:
+            for _ in progress([1, 2, 3], "importance", file=file):
+                pass
+            bar.advance(70)
+        drawn[type(file)] = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).strip().splitlines()
+    assert "importance" in "".join(drawn[Terminal])
+    assert drawn[Terminal][-1].startswith("evaluate")
+    assert "importance" not in drawn[Terminal][-1]
+    assert [line.partition(" in ")[0] for line in drawn[io.StringIO]] == ["importance: done, 3", "evaluate: done, 70"]
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 @pytest.mark.parametrize("error", [OSError("hung up"), ValueError("I/O operation on closed file"), BrokenPipeError()])
 def test_an_output_that_goes_away_does_not_stop_the_work(error, is_terminal):

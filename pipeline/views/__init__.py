@@ -1,0 +1,1 @@
+"""What runs and tables look like in a notebook: HTML parts, columns at a glance, figures."""
