@@ -110,8 +110,13 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
 
     @app.get("/health", responses={200: {"description": "A bundle answers."}, 503: CODES[503]})
     async def health() -> Response:
-        """Whether a bundle answers, which, and since when."""
+        """Whether a bundle answers, in all workers, which, and since when."""
         answering = served()
+        ready = metrics.num_answering()
+        if ready < settings.workers:
+            raise Refusal(
+                503, "not_ready", f"{ready} of {settings.workers} workers answer.", headers={"retry-after": "1"}
+            )
         ranker = answering.ranker
         found = {
             "status": "ok",
@@ -124,6 +129,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "why_not": answering.obstacle or None,
             "equals_batch_scores": ranker is None or ranker.exact,
             "threads": settings.threads,
+            "workers": settings.workers,
         }
         return Response(json_text(found), media_type=JSON)
 
