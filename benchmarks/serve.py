@@ -13,8 +13,8 @@ hey and ab send when the last answer is there and so leave out what a slow momen
 second's share in a burst; locust is Python, and its own milliseconds would be measured; vegeta and k6 are in no
 registry that this project installs from.
 
-Phases: the top network and a whole ranking in process; as fast as it goes with one worker and with `--workers`, in turns
-of the two; then, with `--workers`: 200 requests/s; the same with the bundle exchanged in the middle; as fast as it goes;
+Phases: the top network and a whole ranking in process; as fast as it goes with one worker and with `--workers`, in
+turns; then, with `--workers`: 200 requests/s; the same with the bundle exchanged in the middle; as fast as it goes;
 30 s of overload, with a sample of answers compared with batch scores; 10,000 malformed requests made by schemathesis;
 memory before and after.
 
