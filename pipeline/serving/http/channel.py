@@ -52,7 +52,8 @@ class Channel:
     def take(self) -> dict[str, Any] | socket.socket | None:
         """The next message, or a client's connection, or None where the other end is gone.
 
-        `BlockingIOError` where there is nothing yet.
+        `{"lost": True}` is a connection that this process had no room for: too many files are open. `BlockingIOError`
+        where there is nothing yet.
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(self._end, LONGEST, 1)
@@ -64,5 +65,7 @@ class Channel:
             return socket.socket(fileno=descriptors[0])
         if not data:
             return None
+        if data == GIVEN:
+            return {"lost": True}
         message: dict[str, Any] = json.loads(data)
         return message

@@ -277,7 +277,14 @@ class Supervisor:
         here, there = Channel.pair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or too many processes
+            here.close()
+            there.close()
+            place.next_start = time.monotonic() + LONGEST_PAUSE
+            log.error("worker %d cannot be started (%s); tried again in %g s", number + 1, error, LONGEST_PAUSE)
+            return
         if pid == 0:
             self._become_worker(number, here, there)
         there.close()

@@ -67,6 +67,9 @@ class Worker(uvicorn.Server):
                 asyncio.get_running_loop().remove_reader(self.channel.fileno())
                 self.should_exit = True
                 return
+            elif "lost" in heard:
+                log.error("a connection was closed: too many open files")
+                self.metrics.closed()
             elif "prepare" in heard:
                 self._loading.put_nowait((heard["number"], Path(heard["prepare"])))
             elif "take" in heard:

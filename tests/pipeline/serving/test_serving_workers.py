@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from gigabatch.pipeline.config.serving import ServeSettings
-from gigabatch.pipeline.serving.http.channel import Channel
+from gigabatch.pipeline.serving.http.channel import GIVEN, Channel
+from gigabatch.pipeline.serving.http.supervisor import Supervisor
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.store.files import atomic_symlink
@@ -357,6 +358,29 @@ def test_a_worker_that_takes_no_more_is_told_by_false_and_not_waited_for():
     assert there.take() == {"text": "x" * 1000}
     here.close()
     there.close()
+
+
+def test_a_connection_that_finds_no_room_is_told_and_is_no_message():
+    """The system takes the descriptor away where too many files are open; the message beside it comes alone."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there = Channel(other)
+    one.send(GIVEN)
+    assert there.take() == {"lost": True}
+    one.close()
+    there.close()
+
+
+def test_a_worker_that_cannot_be_forked_is_tried_again_later(monkeypatch, caplog, tmp_path):
+    def fail() -> int:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("gigabatch.pipeline.serving.http.supervisor.os.fork", fail)
+    settings = ServeSettings(workers=2)
+    made = Supervisor(settings, [tmp_path], Metrics(2), lambda place, channel: None)
+    made._start(0, made._places[0])
+    assert "worker 1 cannot be started" in caplog.text
+    assert made._places[0].process is None
+    assert made._places[0].next_start > time.monotonic() + 10
 
 
 def test_metrics_are_the_sums_over_rows_and_outlive_a_worker():
