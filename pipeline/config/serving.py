@@ -62,7 +62,7 @@ class ServeSettings(BaseModel):
             )
         if self.workers > 1 and self.device != "cpu":
             raise ValueError(
-                f"workers: {self.workers} processes would each hold the model on {self.device}, which one process keeps "
-                "busy. Set workers to 1, or device to cpu."
+                f"workers: {self.workers} processes would each hold the model on {self.device}, which one process keeps"
+                " busy. Set workers to 1, or device to cpu."
             )
         return self
