@@ -122,7 +122,7 @@ def rounded_by_instruction(typing_context, value):
 
 
 @njit(inline="always")
-def rounded_by_bits(value):
+def to_bfloat16(value):
     """The bits (uint16) of a float32 rounded to bfloat16, to nearest even; a NaN stays one."""
     bits = bits_of_float(value)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
@@ -135,7 +135,7 @@ def has_instruction() -> bool:
     return plain and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 
 
-to_bfloat16 = rounded_by_instruction if has_instruction() else rounded_by_bits
+quickly_to_bfloat16 = rounded_by_instruction if has_instruction() else to_bfloat16
 
 
 @njit(inline="always")
@@ -165,6 +165,11 @@ def rounded(value, like):
     raise NotImplementedError("for compiled loops")
 
 
+def quickly_rounded(value, like):
+    """As `rounded`, for activations and their gradients: of bfloat16, numbers below 2^-126 may become zero."""
+    raise NotImplementedError("for compiled loops")
+
+
 @overload(read, inline="always")
 def _read(stored):
     if stored == types.int16:
@@ -177,3 +182,10 @@ def _rounded(value, like):
     if like == types.int16:
         return lambda value, like: to_float16(np.float32(value))
     return (lambda value, like: to_bfloat16(value)) if like == types.uint16 else (lambda value, like: value)
+
+
+@overload(quickly_rounded, inline="always")
+def _quickly_rounded(value, like):
+    if like == types.uint16:
+        return lambda value, like: quickly_to_bfloat16(value)
+    return lambda value, like: rounded(value, like)

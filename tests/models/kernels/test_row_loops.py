@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from gigabatch.models.kernels import row_loops
-from gigabatch.models.kernels.row_loops import has_instruction, rounded_by_bits, rounded_by_instruction, to_bfloat16
+from gigabatch.models.kernels.row_loops import (
+    has_instruction,
+    quickly_to_bfloat16,
+    rounded_by_instruction,
+    to_bfloat16,
+)
 
 
 def every_exponent() -> np.ndarray:
@@ -31,7 +36,7 @@ def rounded(how, values: np.ndarray) -> np.ndarray:
 
 
 FORMS = [
-    rounded_by_bits,
+    to_bfloat16,
     pytest.param(
         rounded_by_instruction, marks=pytest.mark.skipif(not has_instruction(), reason="the processor has none")
     ),
@@ -59,7 +64,7 @@ def test_a_nan_stays_one(how):
 
 def test_the_instruction_is_used_only_where_numba_compiles_for_this_processor(monkeypatch):
     """With other features LLVM would call a function that is nowhere, and the process would end."""
-    assert to_bfloat16 is (rounded_by_instruction if has_instruction() else rounded_by_bits)
+    assert quickly_to_bfloat16 is (rounded_by_instruction if has_instruction() else to_bfloat16)
     monkeypatch.setattr(row_loops.llvm, "get_host_cpu_features", lambda: {"avx512bf16": True})
     monkeypatch.setattr(numba.config, "CPU_NAME", None)
     assert has_instruction()
