@@ -13,11 +13,12 @@ hey and ab send when the last answer is there and so leave out what a slow momen
 second's share in a burst; locust is Python, and its own milliseconds would be measured; vegeta and k6 are in no
 registry that this project installs from.
 
-Phases: the top network and a whole ranking in process; 200 requests/s; the same with the bundle exchanged in the
-middle; as fast as it goes; 30 s of overload, with a sample of answers compared with batch scores; 10,000 malformed
-requests made by schemathesis; memory before and after.
+Phases: the top network and a whole ranking in process; as fast as it goes with one worker and with `--workers`, in
+turns; then, with `--workers`: 200 requests/s; the same with the bundle exchanged in the middle; as fast as it goes;
+30 s of overload, with a sample of answers compared with batch scores; 10,000 malformed requests made by schemathesis;
+memory before and after.
 
-    python -m benchmarks.serve [--quick] [--save] [--items 100000]
+    python -m benchmarks.serve [--quick] [--save] [--items 100000] [--workers 2]
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -74,7 +76,7 @@ SCHEMA = Schema(
 
 
 def main() -> None:
-    flags = arguments(__doc__ or "", items=100_000)
+    flags = arguments(__doc__ or "", items=100_000, workers=2)
     if shutil.which("h2load") is None:
         raise SystemExit("h2load is not installed. Run: apt-get install nghttp2-client")
     quick = flags.quick
@@ -92,8 +94,11 @@ def main() -> None:
         requests = [Asked.of(frame, home, number) for number in range(BODIES)]
         top, whole = in_process(home / "first", requests[0], 200 if quick else 3000)
         claims["top network alone, ms"] = bounded(top, 0.3)
-        server = Server(home / "current", home / "log")
         details: dict[str, Any] = {"whole ranking in process, ms": whole}
+        ratios: dict[str, float] = {}
+        if flags.workers > 1:
+            ratios = with_workers(flags.workers, [asked.body for asked in requests], home, quick, claims, details)
+        server = Server(home / "current", home / "log", flags.workers)
         try:
             phases(server, requests, home, quick, claims, details)
         finally:
@@ -101,8 +106,38 @@ def main() -> None:
     claims["exit code after SIGTERM"] = (code, 0, code == 0)
     if quick:  # shown, but too short to be judged
         details["claims, not judged"] = {text: [round(m, 5), required] for text, (m, required, _) in claims.items()}
-    workload = f"{CANDIDATES} candidates of {flags.items:,} items, {RATE} requests/s"
-    finish("serve", workload, seconds, {}, {} if quick else claims, save=flags.save, details=details)
+    workload = f"{CANDIDATES} candidates of {flags.items:,} items, {RATE} requests/s, {flags.workers} worker(s)"
+    finish("serve", workload, seconds, ratios, {} if quick else claims, save=flags.save, details=details)
+
+
+def with_workers(
+    workers: int,
+    bodies: list[str],
+    home: Path,
+    quick: bool,
+    claims: dict[str, tuple[float, float, bool]],
+    details: dict[str, Any],
+) -> dict[str, float]:
+    """Rankings/s of one worker and of so many, as fast as they go, in turns; the ratio of their medians."""
+    counts = (1, workers)
+    rates: dict[int, list[float]] = {count: [] for count in counts}
+    used: dict[int, list[float]] = {count: [] for count in counts}
+    with ExitStack() as stack:
+        servers = {}
+        for count in counts:
+            servers[count] = Server(home / "current", home / f"log-{count}", count)
+            stack.callback(servers[count].stop)
+            load(servers[count], bodies, home, 1, connections=4)
+        for _ in range(1 if quick else 5):
+            for count in counts:
+                found = load(servers[count], bodies, home, 2 if quick else 4, connections=4)
+                rates[count].append(found.statuses.get(200, 0) / found.seconds)
+                used[count].append(1e3 * found.cpu_seconds / found.sent)
+    one, many = (float(np.median(rates[count])) for count in counts)
+    claims[f"rankings/s with {workers} workers"] = (many, 2500, many >= 2500)
+    details[f"rankings/s with 1, with {workers} workers"] = [one, many]
+    details[f"CPU ms of a ranking with 1, with {workers} workers"] = [float(np.median(used[count])) for count in counts]
+    return {f"rankings/s with {workers} workers to those with one": many / one}
 
 
 def phases(

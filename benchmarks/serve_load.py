@@ -19,17 +19,17 @@ SERVE = (
     "from gigabatch.pipeline.config.serving import ServeSettings\n"
     "from gigabatch.pipeline.serving.http.server import serve\n"
     "logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
-    "sys.exit(serve(ServeSettings(port=0, poll_seconds=0.5), [Path(sys.argv[1])]))"
+    "sys.exit(serve(ServeSettings(port=0, poll_seconds=0.5, workers=int(sys.argv[2])), [Path(sys.argv[1])]))"
 )
 
 
 class Server:
-    """The service in a process of its own, at a free port of this machine."""
+    """The service in processes of its own, at a free port of this machine."""
 
-    def __init__(self, link: Path, log: Path) -> None:
+    def __init__(self, link: Path, log: Path, workers: int = 1) -> None:
         self.log = log
         with open(log, "w") as out:
-            self.process = subprocess.Popen([sys.executable, "-c", SERVE, str(link)], stderr=out)
+            self.process = subprocess.Popen([sys.executable, "-c", SERVE, str(link), str(workers)], stderr=out)
         self.port = int(self.wait_for(r"serving at http://.*:(\d+)")[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -41,10 +41,22 @@ class Server:
             time.sleep(0.05)
         raise SystemExit(f"the server did not say {pattern!r}:\n{self.log.read_text()}")
 
+    def processes(self) -> list[int]:
+        """The server's process and its workers."""
+        own = self.process.pid
+        return [own, *map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())]
+
     def resident(self) -> int:
-        """Bytes of memory in use by the server's process."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Bytes of memory in use; of pages that processes share each has its part."""
+        rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.processes()]
+        return sum(
+            int(found[1]) << 10 for text in rollups if (found := re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE))
+        )
+
+    def cpu_seconds(self) -> float:
+        """Used so far by all processes that still run."""
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.processes()]
+        return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -53,9 +65,11 @@ class Server:
 
 @dataclass
 class Load:
-    """What h2load did. due: requests that the rate asks for; lost: without an answer; durations in ms, corrected."""
+    """What h2load did. cpu_seconds: of the server meanwhile. due: requests that the rate asks for; lost: without an
+    answer; durations in ms, corrected."""
 
     seconds: float
+    cpu_seconds: float = float("nan")
     due: float = float("nan")
     lost: int = 0
     durations: list[float] = field(default_factory=list)
@@ -92,7 +106,7 @@ def load(
     rate: requests/s of all together, for which each process has one connection; None: as fast as answers come. midway:
     called after half of the time.
     """
-    processes = []
+    processes, before = [], server.cpu_seconds()
     for number, body in enumerate(bodies):
         content, log = folder / f"body-{number}.json", folder / f"h2load-{number}.tsv"
         content.write_text(body)
@@ -118,6 +132,7 @@ def load(
             found.statuses[int(status)] = found.statuses.get(int(status), 0) + int(count)
         durations = rows[:, 2] if rate is None else corrected(rows[:, 0], rows[:, 2], 1e6 * len(bodies) / rate)
         found.durations += (durations / 1000).tolist()
+    found.cpu_seconds = server.cpu_seconds() - before
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
@@ -102,12 +103,39 @@ def from_float16(typing_context, bits):
     return types.float32(types.int16), generate
 
 
+class _Bfloat16(ir.Type):
+    """LLVM's type, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+@intrinsic
+def rounded_by_instruction(typing_context, value):
+    """The bits (uint16) of a float32 rounded to bfloat16, to nearest even, by an instruction of the processor. It takes
+    numbers below 2^-126 for zero; a NaN stays one."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(builder.fptrunc(arguments[0], _Bfloat16()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
 @njit(inline="always")
 def to_bfloat16(value):
     """The bits (uint16) of a float32 rounded to bfloat16, to nearest even; a NaN stays one."""
     bits = bits_of_float(value)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.uint16(rounded) if value == value else np.uint16(0x7FC0)
+
+
+def has_instruction() -> bool:
+    """Whether the processor rounds to bfloat16 itself, and numba compiles for this processor."""
+    plain = numba.config.CPU_NAME is None and numba.config.CPU_FEATURES is None and bool(numba.config.ENABLE_AVX)
+    return plain and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
+
+
+quickly_to_bfloat16 = rounded_by_instruction if has_instruction() else to_bfloat16
 
 
 @njit(inline="always")
@@ -137,6 +165,11 @@ def rounded(value, like):
     raise NotImplementedError("for compiled loops")
 
 
+def quickly_rounded(value, like):
+    """As `rounded`, for activations and their gradients: of bfloat16, numbers below 2^-126 may become zero."""
+    raise NotImplementedError("for compiled loops")
+
+
 @overload(read, inline="always")
 def _read(stored):
     if stored == types.int16:
@@ -149,3 +182,10 @@ def _rounded(value, like):
     if like == types.int16:
         return lambda value, like: to_float16(np.float32(value))
     return (lambda value, like: to_bfloat16(value)) if like == types.uint16 else (lambda value, like: value)
+
+
+@overload(quickly_rounded, inline="always")
+def _quickly_rounded(value, like):
+    if like == types.uint16:
+        return lambda value, like: quickly_to_bfloat16(value)
+    return lambda value, like: rounded(value, like)

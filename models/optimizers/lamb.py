@@ -18,7 +18,6 @@ from gigabatch.models.optimizers.eager import EagerOptimizer
 from gigabatch.models.optimizers.param_groups import linear_tables, split_parameters
 
 SMALL_ELEMENTS = 1 << 16  # a larger parameter is a vector of its own: its copies would cost more than they save
-COMPILED_ELEMENTS = 1 << 17  # of a bundle: above it torch's threads are worth their overhead
 State = dict[str, Tensor]
 Group = dict[str, Any]
 
@@ -321,8 +320,8 @@ def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Gr
 
 def _is_compiled(parameters: list[Tensor], gradient: Tensor) -> bool:
     """Whether the compiled step is for these; what it takes of them is said there."""
-    small = gradient.device.type == "cpu" and gradient.dtype == torch.float32 and len(gradient) <= COMPILED_ELEMENTS
-    return small and all(parameter.is_contiguous() for parameter in parameters)
+    kind = gradient.device.type == "cpu" and gradient.dtype == torch.float32
+    return kind and all(parameter.is_contiguous() for parameter in parameters)
 
 
 def _end_to_end(tensors: list[Tensor]) -> Tensor:

@@ -45,9 +45,13 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", show_default="serve.port, which is 8000", help="0: any free port.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", show_default="serve.workers, which is 1", help="Processes that answer at the port."),
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without a token.")] = False,
 ) -> int:
     """Answer requests for predictions over HTTP with a run's model, and with what takes its place (docs/serving.md)."""
     from gigabatch.pipeline.serving.http.server import run_server
 
-    return run_server(config, overrides, run, host, port, insecure)
+    return run_server(config, overrides, run, host, port, workers, insecure)

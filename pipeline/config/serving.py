@@ -15,7 +15,8 @@ class ServeSettings(BaseModel):
     Raises
     ------
     pydantic.ValidationError
-        For unknown keys, values out of bounds, and a `queue` that is longer than `max_in_flight`.
+        For unknown keys, values out of bounds, a `queue` that is longer than `max_in_flight`, and several `workers`
+        on a GPU.
 
     Examples
     --------
@@ -34,6 +35,7 @@ class ServeSettings(BaseModel):
     )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="where the model computes")
     threads: int = Field(1, ge=1, description="threads of torch; last bits of scores may depend on their number")
+    workers: int = Field(1, ge=1, le=64, description="processes that answer at the one port, on the CPU")
     poll_seconds: float = Field(5.0, gt=0, description="how often the run's link is looked at for a new bundle")
     max_body_bytes: int = Field(1 << 20, ge=1 << 10, description="longest body of a request")
     max_candidates: int = Field(1_000, ge=1, description="items of one request to /rank")
@@ -53,9 +55,14 @@ class ServeSettings(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _queue_fits(self) -> ServeSettings:
+    def _fits(self) -> ServeSettings:
         if self.queue > self.max_in_flight:
             raise ValueError(
                 f"queue: {self.queue} requests cannot wait where max_in_flight lets in {self.max_in_flight}."
+            )
+        if self.workers > 1 and self.device != "cpu":
+            raise ValueError(
+                f"workers: {self.workers} processes would each hold the model on {self.device}, which one process keeps"
+                " busy. Set workers to 1, or device to cpu."
             )
         return self

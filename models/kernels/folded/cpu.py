@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.models.kernels.dropout.cpu import keeps, mask_of
-from gigabatch.models.kernels.row_loops import njit, numbers, read, rounded
+from gigabatch.models.kernels.row_loops import njit, numbers, quickly_rounded, read
 
 BLOCK_ROWS = 256
 NEAR_ROWS = 32  # of activations, which are still in the cache when their mean is known
@@ -98,7 +98,7 @@ def _relu(values, bias, partial):
                 line = values[row]
                 for i in range(len(sums)):
                     value = read(line[i]) + bias[i]
-                    stored = rounded(np.float32(0) if value < 0 else value, line[i])  # a NaN stays
+                    stored = quickly_rounded(np.float32(0) if value < 0 else value, line[i])  # a NaN stays
                     line[i] = stored
                     mean[i] += read(stored)
             share = np.float32(1) / np.float32(last - first)
@@ -125,7 +125,7 @@ def _backward(gradient, hidden, slope, offset, partial):
             for i in range(len(sums)):
                 state = read(states[i])
                 moved = read(line[i]) + (slope[i] * state + offset[i])
-                stored = rounded(np.float32(0) if state <= 0 else moved, line[i])
+                stored = quickly_rounded(np.float32(0) if state <= 0 else moved, line[i])
                 line[i] = stored
                 sums[i] += read(stored)
 
@@ -157,6 +157,6 @@ def _dropped_backward(gradient, hidden, slope, offset, scale, first, second, lea
                 state = read(states[i])
                 value = read(line[i]) * (scale[i] * keeps(np.uint32(begin + np.uint32(i)), first, second, least))
                 moved = value + (slope[i] * state + offset[i])
-                stored = rounded(np.float32(0) if state <= 0 else moved, line[i])
+                stored = quickly_rounded(np.float32(0) if state <= 0 else moved, line[i])
                 line[i] = stored
                 sums[i] += read(stored)

@@ -1,21 +1,22 @@
 """The routes: /rank, /recommend, /score, /health, /metrics, and the OpenAPI page of them.
 
-FastAPI routes and documents; bodies are validated by `requests.parse` and answered as ready JSON bytes, because its own
-way of doing both takes longer than the model. They are parsed at their turn in the line: a large one takes as long as
-some answers do.
+FastAPI documents all routes and routes all but the three that compute: those are looked up by their path, bodies are
+validated by `requests.parse` and answered as ready JSON bytes, because its own way of doing each takes longer than the
+model. Bodies are parsed at their turn in the line: a large one takes as long as some answers do.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import Refusal
@@ -38,7 +39,16 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
         openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
     line = Line(settings.queue, settings.timeout_seconds)
-    gate = Gate(app, settings, metrics, token, line)
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        direct = computing.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if direct is None:
+            await app(scope, receive, send)
+        else:
+            answer = await direct(Request(scope, receive))
+            await answer(scope, receive, send)
+
+    gate = Gate(routed, settings, metrics, token, line)
 
     def served() -> ServedBundle:
         if slot.served is None:
@@ -46,7 +56,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
         return slot.served
 
     async def worked(work: Callable[[], dict[str, Any]]) -> Response:
-        found = await line.run(lambda: json.dumps(work(), allow_nan=False).encode())
+        found = await line.run(lambda: to_json(work(), inf_nan_mode="null"))
         return Response(found, media_type=JSON)
 
     @app.post("/rank", **route_docs(RankRequest, settings))
@@ -96,10 +106,17 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
 
         return await worked(work)
 
+    computing = {"/rank": rank, "/recommend": recommend, "/score": score}
+
     @app.get("/health", responses={200: {"description": "A bundle answers."}, 503: CODES[503]})
     async def health() -> Response:
-        """Whether a bundle answers, which, and since when."""
+        """Whether a bundle answers, in all workers, which, and since when."""
         answering = served()
+        ready = metrics.num_answering()
+        if ready < settings.workers:
+            raise Refusal(
+                503, "not_ready", f"{ready} of {settings.workers} workers answer.", headers={"retry-after": "1"}
+            )
         ranker = answering.ranker
         found = {
             "status": "ok",
@@ -112,17 +129,16 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "why_not": answering.obstacle or None,
             "equals_batch_scores": ranker is None or ranker.exact,
             "threads": settings.threads,
+            "workers": settings.workers,
         }
         return Response(json_text(found), media_type=JSON)
 
     @app.get("/metrics", responses={200: {"description": "Prometheus' text format.", "content": {"text/plain": {}}}})
     async def prometheus() -> Response:
         """Counts and times."""
-        metrics.in_flight.set(gate.in_flight)
-        metrics.waiting.set(len(line))
         if slot.served is not None:
-            metrics.age.set(time.time() - slot.served.loaded_at)
-        metrics.behind.set(slot.refused is not None)
+            metrics.age = time.time() - slot.served.loaded_at
+        metrics.behind = slot.refused is not None
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/openapi.json", include_in_schema=False)

@@ -113,15 +113,20 @@ class Gate:
             await send(message)
 
         self.in_flight += 1
+        self.metrics.now(self.in_flight, len(self.line))
         try:
             self._admit(scope)
             await self.app(scope, receive, noting)
         except Refusal as refusal:
             await refusal.response()(scope, receive, noting)
-        except Exception:  # answered by the app (500), which raises it again for whoever keeps the log
+        except Exception:
             log.exception("%s %s", scope["method"], scope["path"])
+            if not status:  # FastAPI answers, and raises it again for whoever keeps the log
+                failed = Refusal(500, "internal_error", "the service failed; its log says why.")
+                await failed.response()(scope, receive, noting)
         finally:
             self.in_flight -= 1
+            self.metrics.now(self.in_flight, len(self.line))
             self.metrics.request(scope["path"], status, time.perf_counter() - started)
 
     def _admit(self, scope: Scope) -> None:

@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import uvicorn
 from pydantic import ValidationError
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.runs.find import run_link
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.http.app import create_app
+from gigabatch.pipeline.serving.http.channel import Channel
+from gigabatch.pipeline.serving.http.gate import Gate
+from gigabatch.pipeline.serving.http.supervisor import Supervisor
+from gigabatch.pipeline.serving.http.worker import Worker, name_log
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.serving.swap import Slot, Watcher
@@ -39,29 +45,32 @@ def run_server(
     run: str | Path | None = None,
     host: str | None = None,
     port: int | None = None,
+    workers: int | None = None,
     insecure: bool = False,
 ) -> int:
     """Serve a run's bundle until SIGTERM or Ctrl-C; 0 when all running requests were finished.
 
     run: current (the default), previous or latest, which are watched for another run; an id; the run's folder, or a
-    link to one. host, port: instead of the settings'. Errors: `ServingError`, `BundleError`.
+    link to one. host, port, workers: instead of the settings'. Errors: `ServingError`, `BundleError`.
     """
     loaded = load_config(config, overrides)
-    flags = {"host": host, "port": port}
+    flags = {"host": host, "port": port, "workers": workers}
     settings = loaded.serve
     try:
         settings = ServeSettings(**{**settings.model_dump(), **{k: v for k, v in flags.items() if v is not None}})
     except ValidationError as error:
-        found = "; ".join(f"serve.{item['loc'][0]}: {item['msg']} (found {item['input']!r})" for item in error.errors())
+        found = "; ".join(
+            f"serve.{item['loc'][0]}: {item['msg']} (found {item['input']!r})"
+            if item["loc"]
+            else f"serve: {item['msg']}"
+            for item in error.errors()
+        )
         raise ServingError(f"{found}.") from error
     return serve(settings, [run_link(loaded, run)], insecure)
 
 
 def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = False) -> int:
     """Serve the bundle of the first of `folders` that exists, and whatever takes its place there."""
-    import uvicorn
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
     token = read_token(settings)
     require_safe(settings, token, insecure)
     if not any(os.path.lexists(folder) for folder in folders):
@@ -70,44 +79,81 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
             f"serve: there is no run {names}. Train first (gigabatch train), promote a run (gigabatch runs lists them, "
             "gigabatch promote ID), or give another with --run."
         )
-    torch.set_num_threads(settings.threads)
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is imported stays for good, so no collection need look at it again. Bundles come later and can go.
     gc.collect()
     gc.freeze()
-    slot, metrics = Slot(), Metrics()
+    slot, metrics = Slot(), Metrics(settings.workers)
+    config = server_config(create_app(slot, settings, metrics, token), settings, metrics)
+    run_workers = serve_alone if settings.workers == 1 else serve_together
+    run_workers(config, slot, settings, metrics, folders)
+    log.info("stopped")
+    return 0
+
+
+def serve_alone(
+    config: uvicorn.Config,
+    slot: Slot,
+    settings: ServeSettings,
+    metrics: Metrics,
+    folders: Sequence[Path],
+) -> None:
+    """In this process, which watches for another bundle in a thread."""
+    torch.set_num_threads(settings.threads)
     watcher = Watcher(slot, folders, lambda f: load_served(f, settings.device), metrics, settings.poll_seconds)
     watcher.first()
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(slot, settings, metrics, token),
-            http=json_errors(AutoHTTPProtocol),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=math.ceil(settings.drain_seconds),
-        )
-    )
+    metrics.answering(0, True)
+    server = uvicorn.Server(config)
     # uvicorn stops for these signals and raises them again when it has stopped; then nothing is left to be stopped.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     with listen(settings) as listener:
-        address, port = listener.getsockname()[:2]
-        log.info("serving at http://%s:%d", f"[{address}]" if ":" in address else address, port)
         watcher.start()
         try:
             server.run(sockets=[listener])
         finally:
             watcher.stop()
-    log.info("stopped")
-    return 0
 
 
-def json_errors(protocol: Any) -> type:
-    """uvicorn's protocol class, whose answer to bytes that are no HTTP is JSON as every other error is."""
+def serve_together(
+    config: uvicorn.Config,
+    slot: Slot,
+    settings: ServeSettings,
+    metrics: Metrics,
+    folders: Sequence[Path],
+) -> None:
+    """In `settings.workers` processes that are forked from this one, and watched by it."""
+
+    def work(place: int, channel: Channel) -> None:
+        name_log(place)
+        torch.set_num_threads(settings.threads)
+        Worker(config, channel, slot, settings, metrics).run()
+
+    Supervisor(settings, folders, metrics, work).run(lambda: listen(settings))
+
+
+def server_config(app: Gate, settings: ServeSettings, metrics: Metrics) -> uvicorn.Config:
+    """How uvicorn runs the application."""
+    return uvicorn.Config(
+        app,
+        http=json_errors(AutoHTTPProtocol, metrics),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.drain_seconds),
+    )
+
+
+def json_errors(protocol: Any, metrics: Metrics) -> type:
+    """uvicorn's protocol class, whose answer to bytes that are no HTTP is JSON as every other error is. The ends of its
+    connections are counted."""
 
     class JsonErrors(protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            metrics.closed()
+            super().connection_lost(exc)
+
         def send_400_response(self, msg: str) -> None:
             refusal = Refusal(400, "bad_request", f"{msg.removesuffix('.')}.")
             body = refusal.response().body
@@ -159,7 +205,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(settings: ServeSettings) -> socket.socket:
-    """A listening socket; `ServingError` where there can be none."""
+    """A listening socket, told in the log; `ServingError` where there can be none."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
@@ -168,4 +214,6 @@ def listen(settings: ServeSettings) -> socket.socket:
     # Inherited by connections. An answer is written in two pieces, and without this the second waits 40 ms for the
     # first to be acknowledged; asyncio sets it only on sockets whose protocol was named when they were made.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    address, port = listener.getsockname()[:2]
+    log.info("serving at http://%s:%d", f"[{address}]" if ":" in address else address, port)
     return listener

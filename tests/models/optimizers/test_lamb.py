@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.kernels.lamb import cpu as lamb_cpu
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.optimizers.lamb import COMPILED_ELEMENTS, Lamb, lamb_param_groups
+from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
 from tests.devices import captured, no_waiting
 from tests.examples import examples
 
@@ -105,9 +107,9 @@ def test_steps_equal_a_slow_loop_over_the_equations(
 
 
 def test_large_and_small_parameters_move_alike():
-    """A bundle of few elements is moved by a compiled loop, one of many by torch."""
+    """A bundle of few elements is moved in one thread, one of many block by block."""
     random = np.random.default_rng(5)
-    size = COMPILED_ELEMENTS + 1
+    size = lamb_cpu.ONE_THREAD + 1
     common = random.normal(size=(size,)).astype(np.float32)
     gradients = [random.normal(size=(size,)).astype(np.float32) for _ in range(3)]
     results = []
@@ -116,6 +118,40 @@ def test_large_and_small_parameters_move_alike():
         run(optimizer, parameters, [[gradient[part]] for gradient in gradients])
         results.append(parameters[0].detach().numpy()[:1000])
     np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("block", [1, 5, 12, 1 << 14])
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+def test_blocks_equal_a_slow_loop_wherever_they_end(monkeypatch, block, decay):
+    """Whole parameters, several, and parts of one; ratios of whole parameters all the same."""
+    monkeypatch.setattr(lamb_cpu, "ONE_THREAD", 0)
+    monkeypatch.setattr(lamb_cpu, "BLOCK", block)
+    lamb_cpu.blocks_of.cache_clear()
+    weights, gradients = random_problem(3)
+    weights = [weight.astype(np.float32) for weight in weights]
+    common = {"lr": 0.05, "betas": (0.9, 0.999), "eps": 1e-6, "trust_clip": 10.0, "trust_floor": 0.01}
+    optimizer, parameters = make_optimizer(weights, [decay] * 3, max_grad_norm=0.3, **common)
+    run(optimizer, parameters, gradients)
+    lamb_cpu.blocks_of.cache_clear()
+    exact = [(weight.astype(np.float64), decay) for weight in weights]
+    expected = slow_lamb(exact, gradients, max_grad_norm=0.3, always_adapt=False, **common)
+    for found, wanted in zip(parameters, expected, strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-5, atol=2e-6)
+
+
+def test_blocks_give_the_same_bits_on_any_number_of_threads():
+    random = np.random.default_rng(7)
+    weight = random.normal(size=(600, 500)).astype(np.float32)
+    gradients = [[random.normal(size=weight.shape)] for _ in range(2)]
+    before, results = numba.get_num_threads(), []
+    for threads in {1, before}:
+        numba.set_num_threads(threads)
+        optimizer, parameters = make_optimizer([weight], [0.02], lr=0.01)
+        run(optimizer, parameters, gradients)
+        results.append(parameters[0].detach().numpy())
+    numba.set_num_threads(before)
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
 
 
 def test_a_parameter_that_is_not_contiguous_moves_too():

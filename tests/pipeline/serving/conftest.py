@@ -65,6 +65,7 @@ class Caller:
         from gigabatch.pipeline.serving.swap import Slot
 
         self.metrics, self.slot = Metrics(), Slot(served)
+        self.metrics.answering(0, served is not None)
         self.app = create_app(self.slot, settings or ServeSettings(), self.metrics, token)
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
