@@ -15,7 +15,8 @@ import numpy as np
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from gigabatch.models.kernels.row_loops import njit, pointer
+from gigabatch.loops import njit
+from gigabatch.models.kernels.row_loops import pointer
 
 
 def step(
