@@ -477,8 +477,17 @@ class EvaluateSettings(Settings):
     """What the evaluation computes beside the metrics."""
 
     importance: bool = Field(True, description="permutation importance of every feature on the test split")
-    importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
-    importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
+    importance_rows: int | None = Field(
+        None,
+        ge=100,
+        description="rows of the split that are shuffled and scored; by default 20,000, or so many fewer that all "
+        "shuffled rows together are no more than the rows that the training saw (docs/report.md)",
+    )
+    importance_repeats: int | None = Field(
+        None,
+        ge=1,
+        description="times that each feature is shuffled; by default 3, fewer where rows alone are not enough",
+    )
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
     baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
         ("constant", "linear", "boosted"),
