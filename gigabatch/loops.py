@@ -18,7 +18,6 @@ import pickle
 import stat
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -136,13 +135,17 @@ class Kept(caching._Cache):
         told = repr((self.name, self.own, arguments, codegen.magic_tuple(), versions))
         return f"{self.name}-{hashlib.blake2b(told.encode(), digest_size=16).hexdigest()}{SUFFIX}"
 
+    def paths(self, signature: Any, codegen: Any) -> list[Path]:
+        """Where the file of a signature may lie."""
+        name = self.file_name(signature, codegen)
+        return [folder / name for folder in folders()]
+
     def load_overload(self, signature: Any, target: Any) -> Any:
         target.refresh()
         if not self.enabled:
             return None
-        name = self.file_name(signature, target.codegen())
-        for folder in folders():
-            if (payload := read_checked(folder / name)) is not None:
+        for path in self.paths(signature, target.codegen()):
+            if (payload := read_checked(path)) is not None:
                 return caching.CompileResultCacheImpl.rebuild(None, target, pickle.loads(payload))
         return None
 
@@ -199,29 +202,30 @@ def checksum(payload: bytes) -> bytes:
 
 
 class Compilations(event.Listener):
-    """Counts compilations of this process and their seconds; one that another one needs is part of it.
+    """Counts the compilations of this process and their seconds; one that another one needs is part of it.
 
-    `on_compile` is called as each begins, with what has been compiled until then.
+    Listens once it is registered: `event.register("numba:compile", Compilations())`.
     """
 
     def __init__(self) -> None:
         self.count, self.seconds, self._depth, self._started = 0, 0.0, 0, 0.0
-        self._lock = threading.RLock()
 
-    def on_start(self, event: Any) -> None:
-        with self._lock:
-            if self._depth == 0:
-                self._started = time.perf_counter()
-            self._depth += 1
+    def begun(self, seconds: float) -> None:
+        """Called as a compilation begins, with the seconds of all until then."""
+
+    def ended(self, seconds: float) -> None:
+        """Called as one ends that no other one needs, with its seconds."""
+
+    def on_start(self, event: Any) -> None:  # numba compiles in one thread at a time
+        now = time.perf_counter()
+        if self._depth == 0:
+            self._started = now
+        self._depth += 1
+        self.begun(self.seconds + now - self._started)
 
     def on_end(self, event: Any) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                self.count += 1
-                self.seconds += time.perf_counter() - self._started
-
-    def so_far(self) -> float:
-        """Seconds until now, of one that is under way too."""
-        with self._lock:
-            return self.seconds + (time.perf_counter() - self._started if self._depth else 0.0)
+        self._depth -= 1
+        if self._depth == 0:
+            seconds = time.perf_counter() - self._started
+            self.count, self.seconds = self.count + 1, self.seconds + seconds
+            self.ended(seconds)

@@ -42,6 +42,7 @@ AT_DEPTH = {"hr": "HR", "ndcg": "NDCG", "recall": "Recall", "coverage": "Coverag
 Rows = Sequence[Mapping[str, Any]]
 Detail = Literal["quiet", "normal", "verbose"]
 _detail: Detail = "normal"
+_aside = 0.0  # seconds of this process that no rate counts
 
 
 def metric_label(name: str) -> str:
@@ -200,6 +201,12 @@ def note(text: str) -> None:
         _write(sys.stderr, _printable(text) + "\n")
 
 
+def set_aside(seconds: float) -> None:
+    """Take seconds of compilation, which were just spent, out of the rates that are shown."""
+    global _aside
+    _aside += seconds
+
+
 def progress(
     work: Iterable[Any] | int | None,
     label: str,
@@ -232,6 +239,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._start = self._shown = self._clock()
+        self._aside_before = _aside
         if self._bar:
             self._task = self._bar.add_task("", total=self._total, label=self._label, note="")
             self._quietly(self._bar.start)
@@ -295,10 +303,12 @@ class Progress:
         of_total = f" of {self._total:,}" if stopped and self._total else ""
         of_total += f" ({self._before:,} of them before)" if self._before else ""
         verb = "stopped after" if stopped else "done,"
-        return f"{self._label}: {verb} {self._done:,}{of_total} in {seconds:.1f} s{self._tail(seconds)}\n"
+        aside = _aside - self._aside_before
+        of_it = f" ({aside:.1f} s of it compiling)" if aside >= 0.1 else ""
+        return f"{self._label}: {verb} {self._done:,}{of_total} in {seconds:.1f} s{of_it}{self._tail(seconds)}\n"
 
     def _tail(self, seconds: float) -> str:
-        now = self._done - self._before
+        now, seconds = self._done - self._before, seconds - (_aside - self._aside_before)
         rate = f", {format_value(now / seconds)}/s" if seconds > 0 and now else ""
         return rate + (f", {self._note}" if self._note else "")
 

@@ -152,14 +152,25 @@ def test_two_processes_that_compile_at_once_leave_what_a_third_one_loads(tmp_pat
 def test_seconds_count_a_compilation_once_with_what_it_needs(fresh):
     from numba.core import event
 
-    listener = loops.Compilations()
+    told = []
+
+    class Told(loops.Compilations):
+        def begun(self, seconds):
+            told.append(("begun", seconds))
+
+        def ended(self, seconds):
+            told.append(("ended", seconds))
+
+    listener = Told()
     event.register("numba:compile", listener)
     try:
         assert fresh().quarter(6) == 1.5
     finally:
         event.unregister("numba:compile", listener)
-    assert listener.count == 1
-    assert 0 < listener.seconds == listener.so_far()
+    assert [word for word, _ in told] == ["begun", "begun", "begun", "ended"]  # of an integer, then of a float
+    assert told[0] == ("begun", 0.0)
+    assert (listener.count, listener.seconds) == (1, told[-1][1])
+    assert 0 < told[1][1] < told[2][1] < listener.seconds
 
 
 def modules_with_loops() -> list[ModuleType]:
