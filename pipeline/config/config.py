@@ -21,7 +21,16 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -698,7 +707,9 @@ class RunConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_code(cls, raw: Any) -> Any:
+    def _own_code(cls, raw: Any, info: ValidationInfo) -> Any:
+        if not _is_whole(info):
+            return raw
         if isinstance(raw, dict) and "imports" in raw:
             raw = raw | {"imports": import_all(raw["imports"])}
         if isinstance(raw, dict) and "recipe" in raw:
@@ -712,8 +723,10 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _settings_of_model_and_recipe(self) -> RunConfig:
+    def _settings_of_model_and_recipe(self, info: ValidationInfo) -> RunConfig:
         """Last, since importing a model or a recipe takes seconds."""
+        if not _is_whole(info):
+            return self
         model, features = model_choice(self.model), self.features or {}
         if not is_dataclass(features):
             features = _strict(recipe_class(self.recipe).Settings, features, "features")
@@ -736,7 +749,13 @@ class RunConfig(Settings):
         return out.getvalue()
 
 
-def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
+def _is_whole(info: ValidationInfo) -> bool:
+    return info.context is None or bool(info.context["whole"])
+
+
+def load_config(
+    given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = (), whole: bool = True
+) -> RunConfig:
     """Read a YAML file, or take what one would hold, and check it as a whole.
 
     Parameters
@@ -746,6 +765,9 @@ def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str |
     overrides
         `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
         from dotted keys to values, which stay as they are.
+    whole
+        Otherwise `model` and `features` stay as they are given and the user's own code is not run: for what asks only
+        where things lie, and should answer before torch and pandas are imported.
 
     Raises
     ------
@@ -773,7 +795,7 @@ def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str |
         _apply(raw, override)
     if "imports" in raw:
         raw["imports"] = located(raw["imports"], Path() if isinstance(given, Mapping) else Path(given).parent)
-    return parse_config(raw, where)
+    return parse_config(raw, where, whole)
 
 
 def _copied(value: Any, where: str) -> Any:
@@ -817,7 +839,7 @@ def _read(path: Path) -> dict[str, Any]:
     return raw
 
 
-def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
+def parse_config(raw: dict[str, Any], where: str = "config", whole: bool = True) -> RunConfig:
     """Check a configuration of plain types.
 
     Parameters
@@ -826,6 +848,8 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
         Keys and values as YAML gives them.
     where
         What the message of an error begins with.
+    whole
+        See `load_config`.
 
     Raises
     ------
@@ -840,7 +864,7 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
     _require_bounded(raw, where)
     require_known_keys(RunConfig, raw, where)
     try:
-        return RunConfig.model_validate(raw)
+        return RunConfig.model_validate(raw, context={"whole": whole})
     except ValidationError as error:
         raise ConfigError(f"{where}: " + " ".join(_describe(item) for item in error.errors())) from error
     except ValueError as error:
