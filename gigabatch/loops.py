@@ -208,7 +208,7 @@ class Compilations(event.Listener):
     """
 
     def __init__(self) -> None:
-        self.count, self.seconds, self._depth, self._started = 0, 0.0, 0, 0.0
+        self.count, self.seconds, self.depth, self._started = 0, 0.0, 0, 0.0
 
     def begun(self, seconds: float) -> None:
         """Called as a compilation begins, with the seconds of all until then."""
@@ -218,14 +218,14 @@ class Compilations(event.Listener):
 
     def on_start(self, event: Any) -> None:  # numba compiles in one thread at a time
         now = time.perf_counter()
-        if self._depth == 0:
+        if self.depth == 0:
             self._started = now
-        self._depth += 1
+        self.depth += 1
         self.begun(self.seconds + now - self._started)
 
     def on_end(self, event: Any) -> None:
-        self._depth -= 1
-        if self._depth == 0:
+        self.depth -= 1
+        if self.depth == 0:
             seconds = time.perf_counter() - self._started
             self.count, self.seconds = self.count + 1, self.seconds + seconds
             self.ended(seconds)

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Compile the loops of all stages into NUMBA_CACHE_DIR: a first run and a warm night of a made-up log, thrown away.
+# Compile the loops of all stages into NUMBA_CACHE_DIR: those that are listed on all cores, what else a first run and a
+# warm night call by these, of a made-up log, thrown away.
 set -eu
+gigabatch warm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"

@@ -490,7 +490,7 @@ class EvaluateSettings(Settings):
         None,
         ge=100,
         description="rows of the split that are shuffled and scored; by default 20,000, or so many fewer that all "
-        "shuffled rows together are no more than the rows that the training saw (docs/report.md)",
+        "shuffled rows together are no more than half of those that the training saw (docs/report.md)",
     )
     importance_repeats: int | None = Field(
         None,
