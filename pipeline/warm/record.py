@@ -79,7 +79,8 @@ def followed(out: Path, arguments: list[str]) -> None:
             found[kept.name, text_of(signature)] = time.thread_time() - started
         save(kept, signature, compiled)
 
-    loops.Kept.load_overload, loops.Kept.save_overload = watched_load, watched_save  # type: ignore[method-assign]
+    for name, watched in (("load_overload", watched_load), ("save_overload", watched_save)):
+        setattr(loops.Kept, name, watched)
     sys.argv = ["gigabatch", *arguments]
     try:
         runpy.run_module("gigabatch", run_name="__main__")
