@@ -405,8 +405,8 @@ def importance_sample(settings: EvaluateSettings, num_rows: int, num_features: i
     """What the settings say; of what they leave open as much as costs no more than the training did.
 
     A row that is only evaluated costs less than one that is learnt from, so all passes together take at most half as
-    many rows as the training saw (`rows_seen`, of all epochs), or `LEAST_PASSES` where that is less. It follows from counts
-    and not from a clock: a run that is repeated gives the same importances. num_rows: of the split.
+    many rows as the training saw (`rows_seen`, of all epochs), or `LEAST_PASSES` where that is less. It follows from
+    counts and not from a clock: a run that is repeated gives the same importances. num_rows: of the split.
     """
     budget = max(rows_seen // 2, LEAST_PASSES)
     repeats = settings.importance_repeats
