@@ -37,11 +37,12 @@ help:  ## show this list
 	@echo
 	@echo "CONFIG=conf/NAME.yaml picks the run (now $(CONFIG)); ARGS=\"train.epochs=3 seed=7\" overrides settings."
 
-setup: $(READY)  ## make .venv with everything that the other targets need
+setup: $(READY)  ## make .venv with everything that the other targets need, and compile the loops for this processor
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
+	$(VENV)/bin/python -m gigabatch warm
 	touch $@
 
 plan: $(READY)  ## what a run will take (memory, time, disk) and whether that fits, before anything starts

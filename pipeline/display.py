@@ -43,6 +43,7 @@ STAGES = ("features", "encode", "train", "evaluate")
 Rows = Sequence[Mapping[str, Any]]
 Detail = Literal["quiet", "normal", "verbose"]
 _detail: Detail = "normal"
+_aside = 0.0  # seconds of this process that no rate counts
 
 
 def metric_label(name: str) -> str:
@@ -283,6 +284,12 @@ def note(text: str) -> None:
         _write(sys.stderr, _printable(text) + "\n")
 
 
+def set_aside(seconds: float) -> None:
+    """Take seconds of compilation, which were just spent, out of the rates that are shown."""
+    global _aside
+    _aside += seconds
+
+
 def progress(
     work: Iterable[Any] | int | None,
     label: str,
@@ -338,6 +345,7 @@ class Progress:
 
     def _begin(self) -> None:
         self._start = self._shown = self._clock()
+        self._aside_before = _aside
         self._screen = _screen(self._file)
         self._quietly(lambda: self._screen.start(self))
 
@@ -399,10 +407,12 @@ class Progress:
         of_total = f" of {self.total:,}" if stopped and self.total else ""
         of_total += f" ({self._before:,} of them before)" if self._before else ""
         verb = "stopped after" if stopped else "done,"
-        return f"{verb} {self.done:,}{of_total} in {self.seconds:.1f} s{self._tail()}"
+        aside = _aside - self._aside_before
+        of_it = f" ({aside:.1f} s of it compiling)" if aside >= 0.1 else ""
+        return f"{verb} {self.done:,}{of_total} in {self.seconds:.1f} s{of_it}{self._tail()}"
 
     def _tail(self) -> str:
-        now, seconds = self.done - self._before, self.seconds
+        now, seconds = self.done - self._before, self.seconds - (_aside - self._aside_before)
         rate = f", {format_value(now / seconds)}/s" if seconds > 0 and now else ""
         return rate + (f", {self.note}" if self.note else "")
 

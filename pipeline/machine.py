@@ -9,16 +9,14 @@ import os
 import resource
 import shutil
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.device_memory import free_device_memory
-from gigabatch.pipeline.display import about_bytes
+from gigabatch.pipeline.display import about_bytes, set_aside
 
 log = logging.getLogger(__name__)
 BUSY = 1.75  # load over cores
@@ -136,27 +134,21 @@ def resolve_device(name: str) -> str:
 
 @functools.cache
 def tell_of_compilation() -> None:
-    """From here on the log says, once in a process, that loops are being compiled, where that takes `COMPILING_S`."""
+    """From here on the log says, once in a process, that loops are being compiled, where that takes `COMPILING_S`, and
+    the seconds of compilations are in no rate that is shown."""
     from numba.core import event
 
-    class Told(event.Listener):
-        """Adds up the time of compilations; one that another one needs is part of it."""
+    from gigabatch.loops import Compilations
 
-        def __init__(self) -> None:
-            self.depth, self.seconds, self.started, self.has_told = 0, 0.0, 0.0, False
+    class Told(Compilations):
+        has_told = False
 
-        def on_start(self, event: Any) -> None:
-            now = time.perf_counter()
-            if self.depth == 0:
-                self.started = now
-            self.depth += 1
-            if not self.has_told and self.seconds + now - self.started > COMPILING_S:
+        def begun(self, seconds: float) -> None:
+            if not self.has_told and seconds > COMPILING_S:
                 self.has_told = True
-                log.info("compiling the loops for this machine (once, about two minutes)")
+                log.info("compiling loops for this processor as they are called, once (gigabatch warm does it ahead)")
 
-        def on_end(self, event: Any) -> None:
-            self.depth -= 1
-            if self.depth == 0:
-                self.seconds += time.perf_counter() - self.started
+        def ended(self, seconds: float) -> None:
+            set_aside(seconds)
 
     event.register("numba:compile", Told())

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from gigabatch.loops import njit
 
 BLOCK = 64  # rows whose slots are fetched together
 FIRST_SLOTS = 1 << 12
@@ -40,7 +41,7 @@ def _load_word(typing_context, data, at):
     return types.uint64(data, types.int64), generate
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _word(data, start, stop):
     """Up to 8 bytes from `start`, as the big-endian number that orders like the bytes; missing bytes are 0."""
     start, size = np.int64(start), np.int64(stop) - np.int64(start)
@@ -55,7 +56,7 @@ def _word(data, start, stop):
     return found
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _mixed(value):
     """All bits of a number into all bits of a hash (the finaliser of MurmurHash3, Appleby 2011)."""
     value ^= value >> np.uint64(33)
@@ -65,7 +66,7 @@ def _mixed(value):
     return value ^ (value >> np.uint64(33))
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _hash_string(first, second, data, start, stop):
     """Hash for the tables of this file only (what is saved is hashed with XXH64); `first`, `second`: its 16 bytes."""
     found = _mixed(first + np.uint64(stop - start) * np.uint64(0x9E3779B97F4A7C15))
@@ -78,7 +79,7 @@ def _hash_string(first, second, data, start, stop):
     return found ^ (found >> np.uint64(32))
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _same_tail(data, start, stop, other, other_start):
     """Whether two strings of equal length and equal first 16 bytes are equal."""
     at = 16
@@ -89,7 +90,7 @@ def _same_tail(data, start, stop, other, other_start):
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _fetch_strings(offsets, data, row, size, slots, keys):
     """Fill keys[:size] (first, second, hash) for the rows from `row` on, and touch their slots."""
     mask = np.uint64(len(slots) - 1)
@@ -105,7 +106,7 @@ def _fetch_strings(offsets, data, row, size, slots, keys):
     return touched
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _code_strings(offsets, data, valid, begin, slots, rows, count, codes):
     """Go on from row `begin`; stops early, before a block that might fill the table. Returns (row, count)."""
     mask = np.uint64(len(slots) - 1)
@@ -144,7 +145,7 @@ def _code_strings(offsets, data, valid, begin, slots, rows, count, codes):
     return row, count
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _move_strings(slots, wide):
     mask = np.uint64(len(wide) - 1)
     for old in range(len(slots)):
@@ -155,7 +156,7 @@ def _move_strings(slots, wide):
             wide[place] = slots[old]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _find_strings(offsets, data, valid, known_offsets, known_data, slots, found):
     mask = np.uint64(len(slots) - 1)
     keys = np.empty((BLOCK, 3), np.uint64)
@@ -180,7 +181,7 @@ def _find_strings(offsets, data, valid, known_offsets, known_data, slots, found)
                 place = (place + np.uint64(1)) & mask
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def string_words(offsets, data, rows, skip):
     """Bytes skip..skip+7 of the strings in `rows`, as uint64 that order like the bytes."""
     found = np.empty(len(rows), np.uint64)
@@ -190,7 +191,7 @@ def string_words(offsets, data, rows, skip):
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def radix_order(keys):
     """int64 positions that sort uint64 `keys` ascending; equal keys keep their order. Digits that are equal in all
     keys are skipped."""
@@ -224,7 +225,7 @@ def radix_order(keys):
     return order
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _code_integers(values, valid, begin, slots, rows, count, codes):
     mask = np.uint64(len(slots) - 1)
     hashes = np.empty(BLOCK, np.uint64)
@@ -256,7 +257,7 @@ def _code_integers(values, valid, begin, slots, rows, count, codes):
     return row, count, touched
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _move_integers(slots, wide):
     mask = np.uint64(len(wide) - 1)
     for old in range(len(slots)):
@@ -267,7 +268,7 @@ def _move_integers(slots, wide):
             wide[place, 0], wide[place, 1] = slots[old, 0], slots[old, 1]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _find_integers(values, valid, slots, found):
     mask = np.uint64(len(slots) - 1)
     hashes = np.empty(BLOCK, np.uint64)
@@ -327,7 +328,7 @@ def find_strings(offsets: Any, data: Any, valid: Any, known: tuple[Any, Any], sl
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def count_codes(codes, num_codes):
     """int64 [num_codes]: how often each code comes; -1 is not counted."""
     counts = np.zeros(num_codes + 1, np.int64)
@@ -336,7 +337,7 @@ def count_codes(codes, num_codes):
     return counts[1:]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _code_narrow(values, valid, lowest, code_of, rows, codes):
     """As `_code_integers`, of values in [lowest, lowest + len(code_of)); returns their number."""
     count = 0

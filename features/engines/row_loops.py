@@ -22,6 +22,7 @@ from numba.extending import intrinsic
 
 from gigabatch.features.engines.arrow_columns import float_pieces
 from gigabatch.features.engines.frame import FloatWord, IdWord, require_every_word
+from gigabatch.loops import njit
 
 # One a core: more would take each other's cache.
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -101,7 +102,7 @@ def _pointer(typing_context, address):
     return types.voidptr(address), generate
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _unpack_nulls(bitmap, first, size, null):
     """null[:size]: whether the bits from `first` on are 0; `bitmap` is an address, of Arrow's validity bitmap."""
     num_bytes = (first + size + 7) >> 3
@@ -122,7 +123,7 @@ def _unpack_nulls(bitmap, first, size, null):
             at += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _fill_and_scale(source, null, size, fill, scale, filled):
     """The words of a block of one column into `filled`, its nulls into `null`, and what is wrong with it."""
     infinite, beyond = np.int32(0), np.int32(0)
@@ -148,7 +149,7 @@ def _fill_and_scale(source, null, size, fill, scale, filled):
     return np.int8(OUT_OF_RANGE) if beyond else np.int8(0)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def pack_floats(values, bitmaps, bit_offsets, fills, scales, places, flag_places, out, faults):
     """Fill, flag and scale float32 columns into `out` (int32 [N, W]) as `FillMissing` and `Normalize` do, bit by bit.
 
@@ -182,7 +183,7 @@ def pack_floats(values, bitmaps, bit_offsets, fills, scales, places, flag_places
                     place += width
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def pack_words(words, tables, nulls, places, out):
     """Write int32 columns into `out` (int32 [N, W]).
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from gigabatch.loops import njit
 
 P1, P2, P3, P4, P5 = (
     np.uint64(prime)
@@ -14,12 +15,12 @@ P1, P2, P3, P4, P5 = (
 STRIPE = 32  # bytes that the four lanes take together
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _rotated(word, bits):
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _word(data, at, size):
     """The `size` bytes from data[at] on as a little-endian uint64."""
     word = np.uint64(0)
@@ -28,12 +29,12 @@ def _word(data, at, size):
     return word
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _round(lane, word):
     return _rotated(lane + word * P2, 31) * P1
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _stripes(data, start, stop):
     """The lanes over all whole stripes, merged."""
     a, b, c, d = P1 + P2, P2, np.uint64(0), np.uint64(0) - P1
@@ -46,7 +47,7 @@ def _stripes(data, start, stop):
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def hash_bytes(offsets: Any, data: Any) -> Any:
     """uint64 [N]: XXH64 with seed 0 of each data[offsets[i] : offsets[i + 1]] (uint8)."""
     hashes = np.empty(len(offsets) - 1, np.uint64)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from gigabatch.features.exact.sums import UNIT_EXPONENT
+from gigabatch.loops import njit
 
 BITS = 26
 MASK = (1 << BITS) - 1
@@ -24,7 +24,7 @@ BLOCK = 256  # groups whose digits fit into the L1 cache
 WINDOW = 7
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _digits(value):
     """(place of the first, three signed digits) of a finite float64."""
     word = np.float64(value).view(np.int64)
@@ -41,7 +41,7 @@ def _digits(value):
     return place, low & MASK, high & MASK, high >> BITS
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _square(value):
     """(x * x rounded, its error), exactly the square (Dekker 1971, section 5) but for squares near 2^-1022."""
     large = value * 134217729.0  # 2^27 + 1
@@ -51,7 +51,7 @@ def _square(value):
     return square, ((high * high - square) + 2.0 * high * low) + low * low
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _mark(used, value):
     place, low, middle, high = _digits(value)
     used[place] |= low != 0
@@ -59,7 +59,7 @@ def _mark(used, value):
     used[place + 2] |= high != 0
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def used_places(values, squares):
     """bool[2, PLACES]: which digits the values have, and with `squares` which ones their squares have."""
     used = np.zeros((2, PLACES), np.bool_)
@@ -72,7 +72,7 @@ def used_places(values, squares):
     return used
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _add(found, rows, value):
     place, low, middle, high = _digits(value)
     if low != 0:
@@ -83,7 +83,7 @@ def _add(found, rows, value):
         found[rows[place + 2]] += high
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def digit_sums(used, groups, values, num_groups):
     """int64 [digits, groups]: sums of the digits that `used_places` found, a row for each, by group."""
     rows = np.empty(used.shape, np.int64)
@@ -109,7 +109,7 @@ def digit_sums(used, groups, values, num_groups):
     return out
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def add_extremes(low, high, groups, values):
     """Lower and raise each group's extremes to those of its values."""
     for i in range(len(values)):
@@ -117,7 +117,7 @@ def add_extremes(low, high, groups, values):
         high[groups[i]] = max(high[groups[i]], values[i])
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _carried(sums, group, digits):
     """Write the absolute value of the group's sum as digits from 0 to 2^26 - 1; whether it is negative."""
     for sign in (1, -1):
@@ -133,7 +133,7 @@ def _carried(sums, group, digits):
     return False
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _divide(window, divisor):
     """Divide the window in place, its leading digit first; the remainder. Below 2^36 it fits beside a digit."""
     rest = 0
@@ -144,7 +144,7 @@ def _divide(window, divisor):
     return rest
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _nearest(digits, exponent, first, second, window):
     """The float64 nearest to digits * 2^exponent / (first * second), ties to even."""
     top = len(digits) - 1
@@ -181,7 +181,7 @@ def _nearest(digits, exponent, first, second, window):
     return math.ldexp(float(kept), unit + drop)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def quotients(sums, exponent, divisors):
     """float64 [groups], the nearest to sum * 2^exponent / divisor.
 
@@ -196,7 +196,7 @@ def quotients(sums, exponent, divisors):
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def variances(sums, squares, counts, exponent, sum_place, square_place, up):
     """float64 [groups], the nearest to (n * squares - sum^2) / (n * (n - 1)); 0 where rounded squares make it negative.
 

@@ -8,20 +8,21 @@ gives whole numbers, so that chunks of a column may be added in any order.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gigabatch.loops import njit
 
 HALF = np.uint64(26)  # bits of the lower part that a float64's 53 are split at
 MINUS_ZERO32 = np.uint32(0x80000000)
 NAN32 = np.uint32(0x7FC00000)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def _is_null(valid, place):
     """Whether Arrow's validity bitmap (uint8, lowest bit first; empty: all are valid) has a 0 at `place`."""
     return len(valid) > 0 and not (valid[place >> 3] >> np.uint8(place & 7)) & 1
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def add_leading_moments32(found, words, valid, offset):
     """Add to `found`, int64[65536, 3], of float32 values given as uint32 `words`: count, sum and sum of squares of the
     lower 16 bits, for each pattern of the upper 16. -0.0 counts as 0.0, a null as NaN.
@@ -48,7 +49,7 @@ def leading_moments32(words, valid, offset):
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def leading_counts(words, valid, offset, shift, num_bins, minus_zero):
     """int64[num_bins]: how many of the words have each pattern `word >> shift`; `minus_zero` counts as 0, nulls not
     at all."""
@@ -61,7 +62,7 @@ def leading_counts(words, valid, offset, shift, num_bins, minus_zero):
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def words_inside(words, valid, offset, shift, wanted, minus_zero):
     """The words, in their order, whose `word >> shift` is True in `wanted`; `minus_zero` is taken as 0, nulls are left
     out."""
@@ -77,7 +78,7 @@ def words_inside(words, valid, offset, shift, wanted, minus_zero):
     return found[:place].copy()
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _add(bins, value):
     """Add one float64 to the row of its sign and exponent."""
     word = np.float64(value).view(np.uint64)
@@ -89,7 +90,7 @@ def _add(bins, value):
     bins[row, 1] += np.int64(mantissa & np.uint64((1 << 26) - 1))
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def sum_bins(values):
     """int64[4096, 2] of float values taken as float64: sums of the mantissas' upper 27 and lower 26 bits, by the 12
     bits of sign and exponent. Below 2^36 values nothing overflows. (Neal 2015, "Fast exact summation using small and
@@ -101,7 +102,7 @@ def sum_bins(values):
     return bins
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def square_bins(values):
     """int64[4096, 2] as in `sum_bins`, of numbers that add up to the squares of the float64 `values` exactly.
 

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import chdtri
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import UNREADABLE, DataError
@@ -333,6 +332,8 @@ def stability(old: Sequence[float], new: Sequence[float]) -> Stability:
     for before, after in kept:
         expected, actual = (before + 0.5) / (totals[0] + 0.5 * cells), (after + 0.5) / (totals[1] + 0.5 * cells)
         psi += (actual - expected) * math.log(actual / expected)
+    from scipy.special import chdtri  # here, as SciPy takes as long to load as pandas
+
     percentile = float(chdtri(cells - 1, 0.05)) if cells > 1 else 0.0  # the 95th of the chi-square distribution
     return Stability(psi, cells, (1 / totals[0] + 1 / totals[1]) * percentile)
 

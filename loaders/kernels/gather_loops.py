@@ -7,12 +7,13 @@ copies.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from gigabatch.loops import njit
 
 BLOCK_ROWS = 1024  # rows whose places are computed before they are copied: 16 KB of the L1 cache
 ROWS_AHEAD = 12  # rows fetched before they are copied: some 2 KB in flight a thread
@@ -51,7 +52,7 @@ def _fetch(typing_context, address):
     return types.void(types.int64), generate
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _add_hashes(target, source, size, add_key, multiply_key, side):
     """target[i] = (target[i] + hash(source[i])) modulo `side`, for values in [0, side); uint32 arrays.
 
@@ -70,7 +71,7 @@ def _add_hashes(target, source, size, add_key, multiply_key, side):
         target[i] = rest - modulus if rest >= modulus else rest
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def order_rows(first, rows, left, right, network):
     """Set rows[i], int64, to the row at position first + i. `left` and `right`, uint32, are room for as many.
 
@@ -99,14 +100,14 @@ def order_rows(first, rows, left, right, network):
                     break
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def fetch_row(address, row_bytes):
     for offset in range(0, row_bytes, CACHE_LINE):
         _fetch(address + offset)
     _fetch(address + row_bytes - 1)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def gather_shuffled(table, row_bytes, first, size, out, network):
     """Copy the rows at positions [first, first + size) of the order to `out`.
 
@@ -125,7 +126,7 @@ def gather_shuffled(table, row_bytes, first, size, out, network):
             copy_words(out + (start + i) * row_bytes, table + rows[i] * row_bytes, row_bytes)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def splitmix64(state):
     """`gigabatch.loaders.order.order.splitmix64` of a uint64."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -133,7 +134,7 @@ def splitmix64(state):
     return state ^ (state >> np.uint64(31))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def permute(out, seed):
     """out [M] int32 becomes a random permutation of 0 .. M-1, M < 2^31, a pure function of M and seed (uint64).
 
@@ -149,7 +150,7 @@ def permute(out, seed):
         out[i], out[j] = out[j], out[i]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def gather_places(window, row_bytes, places, out):
     """Copy row places[i] of `window` to row i of `out`: addresses (int64) of rows of `row_bytes` bytes.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws_reference import DrawTable
+from gigabatch.loops import njit
 
 LOW_32 = np.uint64(0xFFFFFFFF)
 ONE, SHIFT_32 = np.uint64(1), np.uint64(32)
@@ -50,7 +51,7 @@ def draw(
     return ids, log_q
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def splitmix64(state):
     """As that of `loaders/kernels/gather_loops.py`: numba's files on disk know nothing of functions of other files."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -58,7 +59,7 @@ def splitmix64(state):
     return state ^ (state >> np.uint64(31))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _multiply_high(bits, size):
     """floor(bits size / 2^64), int64; bits uint64, size int64 from 0."""
     size_low, size_high = np.uint64(size) & LOW_32, np.uint64(size) >> SHIFT_32
@@ -67,7 +68,7 @@ def _multiply_high(bits, size):
     return np.int64(high * size_high + (middle >> SHIFT_32) + (high * size_low + (middle & LOW_32) >> SHIFT_32))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _count_up_to(values, first, stop, bound):
     """The place in [first, stop] behind all values that are at most `bound`.
 
@@ -81,7 +82,7 @@ def _count_up_to(values, first, stop, bound):
     return first
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _count_gaps_up_to(items, first, stop, bound):
     """The same for items[j] - (j - first): how many ids below an item are not items themselves."""
     low, size = first, stop - first
@@ -93,7 +94,7 @@ def _count_gaps_up_to(items, first, stop, bound):
     return low
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _draw_rows(
     start, positions, users, offsets, items, mass_before, cumulative, allowed, log_allowed, log_item,
     guide, guide_shift, low, weighted, replacement, ids, log_q,

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gigabatch.models.kernels.row_loops import njit
+from gigabatch.loops import njit
 
 ROWS_AHEAD = 16  # how many rows before its use a row is asked for from memory
 LINE = 64  # bytes of the cache

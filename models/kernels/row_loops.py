@@ -1,11 +1,6 @@
-"""Compiled on CPU by numba: instructions that the loops over rows share, and how all of them are compiled."""
+"""Compiled on CPU by numba: instructions that the loops over rows share."""
 
 from __future__ import annotations
-
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numba
 import numpy as np
@@ -16,26 +11,10 @@ from numba import types
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-_FILES = sorted(Path(__file__).parent.rglob("*.py"))
-SOURCES = hashlib.blake2b(b"".join(path.read_bytes() for path in _FILES), digest_size=16).hexdigest()
+from gigabatch.loops import njit
+
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}  # told apart by the type that their bits have
 AHEAD = 8  # how many rows before its use a row is asked for from memory
-
-
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` that keeps what it compiled on disk until any file of models/kernels/ changes.
-
-    By itself numba looks only at the file of the function, and would go on with the old form of what that includes.
-    """
-
-    def compiled(function: Callable[..., Any]) -> Any:
-        found = numba.njit(cache=True, nogil=True, **options)(function)
-        index = getattr(getattr(found, "_cache", None), "_cache_file", None)  # none where nothing is kept
-        if index is not None:
-            index._source_stamp = (index._source_stamp, SOURCES)
-        return found
-
-    return compiled
 
 
 @intrinsic

@@ -11,13 +11,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from gigabatch.pipeline.commands import contract, init, lab, migrate, nightly, run, runs, serving, storage
+from gigabatch.pipeline.commands import contract, init, lab, migrate, nightly, run, runs, serving, storage, warm
 from gigabatch.pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
 from gigabatch.pipeline.commands.version import version_text
 from gigabatch.pipeline.stopping import end_at_once
 
 COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
-    "Begin": {"init": init.init},
+    "Begin": {"init": init.init, "warm": warm.warm},
     "Run": {
         "features": run.features,
         "train": run.train,

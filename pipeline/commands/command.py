@@ -21,6 +21,7 @@ from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
+PLACES = ("runs", "unblock", "gc")  # commands that ask a configuration only where things lie
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
@@ -82,7 +83,7 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
             with stoppable(), shown(verbose, quiet), only_errors(rank > 0):
                 if "config" in arguments:
                     try:
-                        check_config(arguments["config"], arguments["overrides"])
+                        check_config(arguments["config"], arguments["overrides"], whole=name not in PLACES)
                     except ValueError as error:
                         if local_rank() > 0:  # the first of a machine finds the same mistake
                             raise AnotherRankFailed(str(error)) from error
@@ -188,11 +189,9 @@ def only_errors(wanted: bool) -> Iterator[None]:
         yield
 
 
-def check_config(config: Path, overrides: Sequence[str]) -> None:
-    """Raise what is wrong with a configuration, while neither torch nor pandas has been imported.
-
-    The command itself reads it again.
-    """
+def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> None:
+    """Raise what is wrong with a configuration, as far as can be told while neither torch nor pandas has been imported
+    before that is imported. whole: see `load_config`. The command itself reads it again."""
     from gigabatch.pipeline.config.config import ConfigError, load_config
 
     if config == DEFAULT_CONFIG and not config.exists():
@@ -201,7 +200,7 @@ def check_config(config: Path, overrides: Sequence[str]) -> None:
             f"--config is needed: the run's YAML file. The default, {config}, is not here. "
             f"YAML files here and in conf: {', '.join(here) or 'none'}."
         )
-    load_config(config, overrides)
+    load_config(config, overrides, whole)
 
 
 def record_mistake(config: Path, overrides: Sequence[str], text: str, code: int = FAILED) -> None:

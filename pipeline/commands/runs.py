@@ -18,7 +18,7 @@ def runs(config: Config, overrides: Overrides) -> int:
     from gigabatch.pipeline.runs.find import home_of
     from gigabatch.pipeline.runs.listing import list_runs
 
-    settings = load_config(config, overrides)
+    settings = load_config(config, overrides, whole=False)
     found = list_runs(settings)
     if found:
         render_table(found, f"Runs in {home_of(settings)}")
@@ -50,5 +50,5 @@ def unblock(config: Config, run: RunId, overrides: Overrides) -> int:
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.runs import promote
 
-    print(promote.unblock(load_config(config, overrides), run))
+    print(promote.unblock(load_config(config, overrides, whole=False), run))
     return 0

@@ -20,7 +20,7 @@ def gc(
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 
-    settings = load_config(config, overrides)
+    settings = load_config(config, overrides, whole=False)
     removed, freed = collect_artifacts(settings.artifacts, keep)
     runs, freed_runs = collect_runs(settings.runs, keep)
     removed, freed = removed + runs, freed + freed_runs

@@ -21,7 +21,16 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -477,8 +486,17 @@ class EvaluateSettings(Settings):
     """What the evaluation computes beside the metrics."""
 
     importance: bool = Field(True, description="permutation importance of every feature on the test split")
-    importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
-    importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
+    importance_rows: int | None = Field(
+        None,
+        ge=100,
+        description="rows of the split that are shuffled and scored; by default 20,000, or so many fewer that all "
+        "shuffled rows together are no more than half of those that the training saw (docs/report.md)",
+    )
+    importance_repeats: int | None = Field(
+        None,
+        ge=1,
+        description="times that each feature is shuffled; by default 3, fewer where rows alone are not enough",
+    )
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
     false_positive_cost: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="of a row that is flagged and has label 0, in any unit"
@@ -702,7 +720,9 @@ class RunConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_code(cls, raw: Any) -> Any:
+    def _own_code(cls, raw: Any, info: ValidationInfo) -> Any:
+        if not _is_whole(info):
+            return raw
         if isinstance(raw, dict) and "imports" in raw:
             raw = raw | {"imports": import_all(raw["imports"])}
         if isinstance(raw, dict) and "recipe" in raw:
@@ -716,8 +736,10 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _settings_of_model_and_recipe(self) -> RunConfig:
+    def _settings_of_model_and_recipe(self, info: ValidationInfo) -> RunConfig:
         """Last, since importing a model or a recipe takes seconds."""
+        if not _is_whole(info):
+            return self
         model, features = model_choice(self.model), self.features or {}
         if not is_dataclass(features):
             features = checked_settings(recipe_class(self.recipe).Settings, features, "features")
@@ -740,7 +762,13 @@ class RunConfig(Settings):
         return out.getvalue()
 
 
-def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
+def _is_whole(info: ValidationInfo) -> bool:
+    return info.context is None or bool(info.context["whole"])
+
+
+def load_config(
+    given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = (), whole: bool = True
+) -> RunConfig:
     """Read a YAML file, or take what one would hold, and check it as a whole.
 
     Parameters
@@ -750,6 +778,9 @@ def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str |
     overrides
         `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
         from dotted keys to values, which stay as they are.
+    whole
+        Otherwise `model` and `features` stay as they are given and the user's own code is not run: for what asks only
+        where things lie, and should answer before torch and pandas are imported.
 
     Raises
     ------
@@ -777,7 +808,7 @@ def load_config(given: str | Path | Mapping[str, Any], overrides: Sequence[str |
         _apply(raw, override)
     if "imports" in raw:
         raw["imports"] = located(raw["imports"], Path() if isinstance(given, Mapping) else Path(given).parent)
-    return parse_config(raw, where)
+    return parse_config(raw, where, whole)
 
 
 def _copied(value: Any, where: str) -> Any:
@@ -821,7 +852,7 @@ def _read(path: Path) -> dict[str, Any]:
     return raw
 
 
-def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
+def parse_config(raw: dict[str, Any], where: str = "config", whole: bool = True) -> RunConfig:
     """Check a configuration of plain types.
 
     Parameters
@@ -830,6 +861,8 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
         Keys and values as YAML gives them.
     where
         What the message of an error begins with.
+    whole
+        See `load_config`.
 
     Raises
     ------
@@ -844,7 +877,7 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
     _require_bounded(raw, where)
     require_known_keys(RunConfig, raw, where)
     try:
-        return RunConfig.model_validate(raw)
+        return RunConfig.model_validate(raw, context={"whole": whole})
     except ValidationError as error:
         raise ConfigError(f"{where}: " + " ".join(_describe(item) for item in error.errors())) from error
     except ValueError as error:

@@ -12,11 +12,10 @@ import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from gigabatch.features.schema import Target, TensorSchema
@@ -27,6 +26,9 @@ from gigabatch.pipeline.display import metric_label
 from gigabatch.pipeline.evaluation.evaluate import Evaluation, target_metrics
 from gigabatch.pipeline.evaluation.paired import METRICS, NOISE, Labelled, difference
 from gigabatch.pipeline.evaluation.sample import spread_rows
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 log = logging.getLogger(__name__)
 MOST_ROWS = 200_000  # that are learnt from, and of each split that are measured
@@ -380,6 +382,8 @@ class _Linear(_Learner):
 
     def matrix(self, batch: Batch) -> sparse.csr_matrix:
         """An id that the sample lacks has a row of zeros, as if the column were not there."""
+        from scipy import sparse
+
         parts = []
         for column, seen in zip(batch.ids.numpy().T, self.seen, strict=True):
             place = np.searchsorted(seen, column).clip(max=len(seen) - 1)

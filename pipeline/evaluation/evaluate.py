@@ -51,6 +51,10 @@ HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
 MOST_CONFUSED = 10
 NORMAL = 1.959964  # standard errors to either side of a 95 % interval
+# Of permutation importance: rows and repeats at most, and where the training was short.
+MOST_ROWS, MOST_REPEATS = 20_000, 3
+FEW_ROWS, LEAST_ROWS = 2_000, 500
+LEAST_PASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -522,6 +526,36 @@ def class_rows(names: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]
     return sorted(found, key=lambda row: row["F1"])[:MOST_CONFUSED]
 
 
+@dataclass(frozen=True)
+class ImportanceSample:
+    """How much permutation importance shuffles: rows of a split, and how often each feature."""
+
+    rows: int
+    repeats: int
+
+    def passes(self, num_features: int) -> int:
+        """Rows that the model is called for, in all."""
+        return self.rows * (1 + num_features * self.repeats)
+
+
+def importance_sample(settings: EvaluateSettings, num_rows: int, num_features: int, rows_seen: int) -> ImportanceSample:
+    """What the settings say; of what they leave open as much as costs no more than the training did.
+
+    A row that is only evaluated costs less than one that is learnt from, so all passes together take at most half as
+    many rows as the training saw (`rows_seen`, of all epochs), or `LEAST_PASSES` where that is less. It follows from
+    counts and not from a clock: a run that is repeated gives the same importances. num_rows: of the split.
+    """
+    budget = max(rows_seen // 2, LEAST_PASSES)
+    repeats = settings.importance_repeats
+    if repeats is None:
+        fewest = min(settings.importance_rows or FEW_ROWS, num_rows)
+        repeats = min(max((budget // max(fewest, 1) - 1) // max(num_features, 1), 1), MOST_REPEATS)
+    rows = settings.importance_rows
+    if rows is None:
+        rows = min(max(budget // (1 + num_features * repeats), LEAST_ROWS), MOST_ROWS)
+    return ImportanceSample(min(rows, num_rows), repeats)
+
+
 def permutation_importance(
     model: Any,
     table: PackedTable,
@@ -534,11 +568,13 @@ def permutation_importance(
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
-    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss
-    (of regression the squared error in standard deviations of the target, whatever it was trained with). ranks: each
-    measures some of the shuffled features, and all get the same result.
+    repeats, largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is AUC for a
+    binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in standard
+    deviations of the target, whatever it was trained with). ranks: each measures some of the shuffled features, and all
+    get the same result.
     """
-    rows = spread_rows(table, settings.importance_rows)
+    rows = spread_rows(table, settings.importance_rows or MOST_ROWS)
+    num_repeats = settings.importance_repeats or MOST_REPEATS
     words = table.words[rows]
     binary = schema.targets[0].task == "binary"
     metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
@@ -567,17 +603,17 @@ def permutation_importance(
     if next(turns) == ranks.rank:
         measured.append(measure(words))
     for name in progress(list(features), "importance"):
-        for _ in range(settings.importance_repeats):
+        for _ in range(num_repeats):
             order = torch.randperm(len(words), generator=generator)
             if next(turns) == ranks.rank:
                 shuffled = words.clone()
                 shuffled[:, features[name]] = words[order][:, features[name]]
                 measured.append(measure(shuffled))
     own = [iter(values) for values in ranks.gather(measured, "importance")]
-    base, *rest = (next(own[number % len(own)]) for number in range(1 + len(features) * settings.importance_repeats))
+    base, *rest = (next(own[number % len(own)]) for number in range(1 + len(features) * num_repeats))
     found = []
     for place, name in enumerate(features):
-        repeats = slice(place * settings.importance_repeats, (place + 1) * settings.importance_repeats)
+        repeats = slice(place * num_repeats, (place + 1) * num_repeats)
         drops = [base - value for value in rest[repeats]]
         found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
     return metric, sorted(found, key=lambda row: -row["mean"])

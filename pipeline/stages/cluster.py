@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import dask
-
 from gigabatch.features.engines.rapids_memory import LARGEST_SHARE, frames_at_work
 from gigabatch.features.workflow.fit import threads
 from gigabatch.own_code import OwnCodeError, import_all
@@ -48,6 +46,8 @@ class Cluster:
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         """The function's results on each task, in order. Tasks may run at once."""
+        import dask  # here, as it takes long to load
+
         calls = [dask.delayed(function, pure=False)(task) for task in tasks]
         return list(dask.compute(*calls, scheduler=self.scheduler))  # by name Dask would load its cluster's client
 

@@ -47,8 +47,11 @@ from gigabatch.pipeline.evaluation.evaluate import (
     LOSS_METRICS,
     REGRESSION_HEADLINE,
     Evaluation,
+    ImportanceSample,
     column_summary,
     evaluate,
+    feature_words,
+    importance_sample,
     permutation_importance,
     quality,
 )
@@ -68,6 +71,7 @@ from gigabatch.pipeline.stages.shown import (
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
+from gigabatch.pipeline.training.defaults import id_sizes, rows_seen
 from gigabatch.pipeline.training.ensemble import MEMBER
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.train import PEERS, SENT
@@ -440,6 +444,7 @@ def evaluate_bundle(
     settings, schema, model, split = data.config.evaluate, bundle.schema, bundle.model, data.split
     evaluated, bins = data.evaluation_tables[split], settings.calibration_bins
     found, metric, importance, members = shared_evaluation(bundle, data)
+    sample = shuffled_sample(bundle, data) if importance else None
     compared: dict[str, Any] | None = None
     warnings: list[str] = []
     if settings.baselines:
@@ -498,6 +503,7 @@ def evaluate_bundle(
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
         "importance_metric": metric,
+        "importance_sample": None if sample is None else asdict(sample),
     }
 
 
@@ -520,8 +526,17 @@ def shared_evaluation(
     if not settings.importance:
         return found, None, [], members
     evaluated = data.evaluation_tables[data.split]
-    asked = bundle.model, evaluated, bundle.schema, settings, data.config.seed, device, ranks
+    sample = shuffled_sample(bundle, data)
+    shuffled = settings.model_copy(update={"importance_rows": sample.rows, "importance_repeats": sample.repeats})
+    asked = bundle.model, evaluated, bundle.schema, shuffled, data.config.seed, device, ranks
     return found, *permutation_importance(*asked), members
+
+
+def shuffled_sample(bundle: Bundle, data: EvaluationData) -> ImportanceSample:
+    """Rows and repeats of the importance, which follow from what the training saw; the same on every rank."""
+    settings, table, train = data.config.evaluate, data.evaluation_tables[data.split], data.tables["train"]
+    seen = rows_seen(data.config.train, len(train), id_sizes(train.schema))
+    return importance_sample(settings, len(table), len(feature_words(table)), seen)
 
 
 def member_rows(
@@ -596,6 +611,7 @@ def summarise(
         "ranking": results["ranking"],
         "thresholds": threshold_summary(results["quality"]),
         "slices": [asdict(item) for item in results["slices"]],
+        "importance_sample": results["importance_sample"],
         "target_means": results["target_means"],
         "rows_by_stage": {
             "features": sum(data.rows.values()),
@@ -674,7 +690,9 @@ def evaluation_report(
     notes += [f"Left out: {text}." for text in beside["left_out"]]
     if results["importance"]:
         notes.append(
-            f"Importance: drop of {results['importance_metric']} on the {split} split when a feature is shuffled."
+            f"Importance: drop of {results['importance_metric']} when a feature is shuffled, each "
+            "{repeats} time(s), over {rows:,} rows".format(**results["importance_sample"])
+            + f" of the {split} split."
         )
     for row in results["calibration"]:
         if row["split"] == split:

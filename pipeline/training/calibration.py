@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from gigabatch.features.schema import Target
@@ -218,6 +217,8 @@ def _inverse_temperature(target: Target, logits: Tensor, labels: Tensor, mass: T
     def of(log_slope: float) -> float:
         total, count = loss.sums(logits * math.exp(log_slope), [labels], mass)
         return float(total[0] / count)
+
+    from scipy.optimize import minimize_scalar  # here, as it takes long to load
 
     return math.exp(minimize_scalar(of, bounds=LOG_SLOPES, method="bounded", options={"xatol": 1e-6}).x)
 

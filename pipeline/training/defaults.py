@@ -77,6 +77,17 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
     )
 
 
+def rows_seen(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> int:
+    """Rows that a training goes through in all its epochs, drawn negatives among them; arguments as of `settle`.
+
+    >>> rows_seen(TrainSettings(epochs=3), rows=1_000, num_ids=())
+    3000
+    """
+    epochs = settle(settings, rows, num_ids, warm=settings.start_from is not None).epochs
+    copies = 1 if settings.negatives is None else 1 + settings.negatives.per_positive
+    return epochs * copies * rows
+
+
 def id_sizes(schema: TensorSchema) -> tuple[int, ...]:
     """Rows of each id column's table."""
     return tuple(column.num_ids for column in schema.ids)

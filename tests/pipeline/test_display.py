@@ -11,7 +11,16 @@ import pandas as pd
 import pytest
 from rich.cells import cell_len
 
-from gigabatch.pipeline.display import detail, format_value, html_table, plain_table, progress, render_table, silence
+from gigabatch.pipeline.display import (
+    detail,
+    format_value,
+    html_table,
+    plain_table,
+    progress,
+    render_table,
+    set_aside,
+    silence,
+)
 
 ROWS = [
     {"split": "train", "rows": 228_344, "auc": 0.76341234, "note": None},
@@ -186,6 +195,24 @@ def test_progress_counts_what_it_is_told_with_a_note():
     assert file.getvalue().splitlines() == [
         "train: 204,800, 6.0 s, 34,133/s, loss 0.41",
         "train: done, 409,600 in 8.0 s, 51,200/s, loss 0.41",
+    ]
+
+
+def test_compilation_is_in_no_rate_and_is_said():
+    clock, file = Clock(), io.StringIO()
+    with progress(None, "train", file=file, clock=clock) as bar:
+        clock.now += 38
+        set_aside(30.0)
+        bar.advance(400)
+        clock.now += 2
+        bar.advance(100)
+    with progress(None, "evaluate", file=file, clock=clock) as bar:
+        clock.now += 2
+        bar.advance(100)
+    assert file.getvalue().splitlines() == [
+        "train: 400, 38.0 s, 50/s",
+        "train: done, 500 in 40.0 s (30.0 s of it compiling), 50/s",
+        "evaluate: done, 100 in 2.0 s, 50/s",
     ]
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigabatch.loops import njit
 from gigabatch.models.kernels.dropout.reference import WORD, threshold
-from gigabatch.models.kernels.row_loops import njit, numbers, read, rounded
+from gigabatch.models.kernels.row_loops import numbers, read, rounded
 
 BLOCK_ROWS = 64
 

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigabatch.loops import njit
 from gigabatch.models.kernels.dropout.cpu import keeps, mask_of
-from gigabatch.models.kernels.row_loops import njit, numbers, quickly_rounded, read
+from gigabatch.models.kernels.row_loops import numbers, quickly_rounded, read
 
 BLOCK_ROWS = 256
 NEAR_ROWS = 32  # of activations, which are still in the cache when their mean is known

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import njit
+from gigabatch.loops import njit
 
 BLOCK_ROWS = 256
 

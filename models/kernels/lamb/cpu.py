@@ -17,7 +17,8 @@ import numpy as np
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from gigabatch.models.kernels.row_loops import njit, pointer
+from gigabatch.loops import njit
+from gigabatch.models.kernels.row_loops import pointer
 
 ONE_THREAD = 1 << 17  # elements that one thread moves sooner than several are woken
 BLOCK = 1 << 14  # elements: of weights, gradient and moments 256 KB, which stay in the second cache

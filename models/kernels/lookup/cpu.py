@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import AHEAD, njit, pointer, prefetch, rounded, stored_as
+from gigabatch.loops import njit
+from gigabatch.models.kernels.row_loops import AHEAD, pointer, prefetch, rounded, stored_as
 
 BLOCK_ROWS = 128  # written by all columns in turn while they lie in the cache
 NEAR_BYTES = 1 << 18  # tables up to this size are in the cache anyway and are not fetched ahead

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigabatch.loops import njit
 from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.gather_sums import sum_named_rows
 from gigabatch.models.kernels.pooled_lookup.reference import check_lists, check_memory, check_sources
-from gigabatch.models.kernels.row_loops import njit, pointer, read, rounded, stored_as
+from gigabatch.models.kernels.row_loops import pointer, read, rounded, stored_as
 
 BLOCK_LISTS = 64  # of a task, so that threads share long and short lists evenly
 TASK_ELEMENTS = 4096  # wanted of a task of sums, an empty list counted as LIST_COST of them

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from gigabatch.loops import njit
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.row_loops import njit, pointer, read, stored_as
+from gigabatch.models.kernels.row_loops import pointer, read, stored_as
 from gigabatch.models.kernels.row_update.elements_cpu import update_elements as update_elements
 from gigabatch.models.kernels.row_update.move_cpu import (
     NUM_NUMBERS,

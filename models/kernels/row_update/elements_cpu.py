@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from gigabatch.loops import njit
 from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.gather_sums import add_row, sum_named_rows
-from gigabatch.models.kernels.row_loops import njit, stored_as
+from gigabatch.models.kernels.row_loops import stored_as
 from gigabatch.models.kernels.row_update.move_cpu import (
     NUM_NUMBERS,
     TOGETHER,

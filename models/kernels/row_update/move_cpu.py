@@ -6,7 +6,8 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import njit, pointer, prefetch
+from gigabatch.loops import njit
+from gigabatch.models.kernels.row_loops import pointer, prefetch
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule, State
 
 TOGETHER = 32  # rows that move together: the processor works at many of them while one waits for its square root

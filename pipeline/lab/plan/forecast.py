@@ -19,15 +19,17 @@ from gigabatch.loaders.tables.storage import WRITE_BYTES
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.evaluation.evaluate import ImportanceSample, importance_sample
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
 from gigabatch.pipeline.stages.part_rows import rows_of_part
 from gigabatch.pipeline.stages.start import start_folder
-from gigabatch.pipeline.training.defaults import settle
+from gigabatch.pipeline.training.defaults import rows_seen, settle
 
 FLOAT_BYTES = 4
 LABELLED = ("train", "valid", "test")
 MAPPED: dict[str, tuple[str, ...]] = {"train": ("train", "valid"), "evaluate": LABELLED}  # tables that a stage reads
 MEASURED_EPOCHS = 3  # of so few rows that the whole is run; an epoch takes what those before it took
+IMPORTANCE_ROWS = 1_000  # that a sample shuffles, times its number
 MMAP_BYTES = 32 << 20  # glibc's largest M_MMAP_THRESHOLD, see mallopt(3)
 
 
@@ -55,6 +57,8 @@ class Probes:
         raw |= {"track": {"tensorboard": False, "mlflow": None}}  # a probe is no run that anybody wants to be told of
         epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}
+        asked = self.config.evaluate.importance_rows or IMPORTANCE_ROWS * self.number
+        raw["evaluate"] |= {"importance_rows": asked, "importance_repeats": 1}
         raw["preprocess"] |= {"from": None if self.start is None else str(self.start)}
         if share < 1:
             raw["rows_per_part"] = rows_per_part or max(round(rows_of_part(self.config.rows_per_part) * share), 1)
@@ -213,17 +217,27 @@ class Forecast:
         )
 
     def _importance(self, what: str, tables: bool = False) -> float:
-        """Of permutation importance, which takes no more rows of the test split than the settings say."""
-        most = self.config.evaluate.importance_rows
+        """Of permutation importance: its time grows with the rows of all its passes, its memory with those of one."""
+        measured = [ImportanceSample(item["rows"], item["repeats"]) for item in self._of_importance]
+        num_features, settings = self._of_importance[-1]["features"], self.config.train
+        seen = rows_seen(settings, self.rows["train"], tuple(self.id_sizes.values()))
+        whole = importance_sample(self.config.evaluate, self.rows["test"] * self._copies, num_features, seen)
 
-        def reach(rows: dict[str, int]) -> float:
-            return float(min(rows["test"] * self._copies, most))
+        def size(sample: ImportanceSample) -> float:
+            return float(sample.rows if what == "peak_bytes" else sample.passes(num_features))
 
         amounts = [amount for _, amount in self._points("importance", what)]
         if tables:
             amounts = [a - self.table_bytes(LABELLED, r["rows"]) for a, r in zip(amounts, self.found, strict=True)]
-        points = [(reach(result["rows"]), amount) for result, amount in zip(self.found, amounts, strict=True)]
-        return predict(points, reach(self.rows))
+        points = [(size(sample), amount) for sample, amount in zip(measured, amounts, strict=True)]
+        if len(points) == 1 and what != "peak_bytes":
+            return amounts[0] * size(whole) / points[0][0]
+        return predict(points, size(whole))
+
+    @property
+    def _of_importance(self) -> list[dict[str, int]]:
+        """What the samples shuffled."""
+        return [result["importance"] for result in self.found]
 
     def _ranking(self, what: str) -> float:
         """Of ranking choices, which takes no more rows of the test split than the settings say, and scores each with

@@ -35,7 +35,7 @@ from gigabatch.pipeline.training.table_memory import large_tables
 
 # Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
 # with the rows than it does later; the smaller sample has a third of the larger one's rows.
-SHARE, LEAST_ROWS, MOST_ROWS = 0.05, 250_000, 1_000_000
+SHARE, LEAST_ROWS, MOST_ROWS = 0.05, 100_000, 1_000_000
 MOST_SHARE = 0.4
 SMALLER = 3
 FEW_ROWS = 50_000  # so many are not sampled: the whole is run

@@ -32,7 +32,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline import bundle
 from gigabatch.pipeline.bundle import load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, parse_config
-from gigabatch.pipeline.evaluation.evaluate import permutation_importance
+from gigabatch.pipeline.evaluation.evaluate import feature_words, permutation_importance
 from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
@@ -147,8 +147,14 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
         pipeline.config = config
         if config.evaluate.importance:
             model, test = load_bundle(artifact.path / "model", pipeline.device).model, encoded.evaluation_table("test")
-            settings, seed = config.evaluate, config.seed
-            permutation_importance(model, test, features.schema, settings, seed, pipeline.device)
+            settings = config.evaluate  # which name rows and repeats here (`Probes.run`)
+            assert settings.importance_rows is not None
+            found["importance"] = {
+                "rows": min(settings.importance_rows, len(test)),
+                "repeats": settings.importance_repeats,
+                "features": len(feature_words(test)),
+            }
+            permutation_importance(model, test, features.schema, settings, config.seed, pipeline.device)
             watch.mark("importance")
         if config.evaluate.ranking is not None:
             bundle.BLOCK_ROWS = usual_rows  # which the ranking's own blocks, as large in a sample, must fit in

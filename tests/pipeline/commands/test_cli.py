@@ -20,6 +20,7 @@ RUN, OUTPUT = "--config key=value", "--verbose -v --quiet -q"
 LINES = {  # every command with its options and arguments: users' scripts and schedules are written with them
     "gigabatch": f"--version {OUTPUT} --install-completion --show-completion",
     "init": f"DATA --target --out --task --rows --force {OUTPUT}",
+    "warm": f"--all {OUTPUT}",
     "features": f"{RUN} {OUTPUT}",
     "train": f"{RUN} {OUTPUT}",
     "evaluate": f"{RUN} --run --split --out {OUTPUT}",

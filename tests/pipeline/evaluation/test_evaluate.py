@@ -13,9 +13,11 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model
 from gigabatch.pipeline.config.config import EvaluateSettings, parse_config
 from gigabatch.pipeline.evaluation.evaluate import (
+    ImportanceSample,
     column_summary,
     evaluate,
     feature_words,
+    importance_sample,
     multilabel_metrics,
     permutation_importance,
     quality,
@@ -263,6 +265,33 @@ def test_importance_with_groups_takes_whole_groups_and_mrr():
     # The perfect ranking has MRR 1; a random order of four has (1 + 1/2 + 1/3 + 1/4) / 4.
     assert found[0]["name"] == "used"
     assert found[0]["mean"] == pytest.approx(1 - (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("num_features", "rows_seen", "rows", "repeats"),
+    [
+        (10, 10_000_000, 20_000, 3),  # 620,000 rows in 31 passes
+        (66, 2_000_000, 5_025, 3),  # 199 passes
+        (66, 400_000, 2_985, 1),  # three repeats would leave fewer than 2,000 rows; 67 passes
+        (66, 0, 1_492, 1),  # of 100,000 rows
+        (1_000, 100_000, 500, 1),  # no fewer
+    ],
+)
+def test_importance_shuffles_no_more_than_half_the_rows_that_the_training_saw(num_features, rows_seen, rows, repeats):
+    found = importance_sample(EvaluateSettings(), 30_000, num_features, rows_seen)
+    assert (found.rows, found.repeats) == (rows, repeats)
+    passes = rows * (1 + num_features * repeats)
+    assert found.passes(num_features) == passes
+    assert passes <= max(rows_seen / 2, 100_000) or rows == 500
+
+
+def test_importance_takes_the_rows_and_repeats_that_are_set_and_no_more_than_there_are():
+    both = EvaluateSettings(importance_rows=20_000, importance_repeats=5)
+    assert importance_sample(both, 30_000, 66, 1) == ImportanceSample(20_000, 5)
+    assert importance_sample(both, 700, 66, 1) == ImportanceSample(700, 5)
+    assert importance_sample(EvaluateSettings(importance_repeats=2), 30_000, 9, 380_000) == ImportanceSample(10_000, 2)
+    assert importance_sample(EvaluateSettings(importance_rows=4_000), 30_000, 9, 380_000) == ImportanceSample(4_000, 3)
+    assert importance_sample(EvaluateSettings(), 300, 9, 10**9) == ImportanceSample(300, 3)
 
 
 def test_importance_rows_are_spread_over_the_whole_split(binary):

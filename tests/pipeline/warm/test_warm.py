@@ -1,0 +1,171 @@
+"""Loops that are compiled ahead: which, by whom, and what is said."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+
+import numba
+import pytest
+from numba import types
+
+from gigabatch.loops import SUFFIX
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.warm import listed as listing
+from gigabatch.pipeline.warm import warm as warming
+from gigabatch.pipeline.warm.listed import Loop, WarmError, listed, missing, written
+from gigabatch.pipeline.warm.record import RUNS, write_table
+
+pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+SHORT = [
+    Loop(0.3, "any", "features.exact.loops.leading_counts",
+         "(uint32[::1], uint8[::1], int64, int64, int64, uint32,)"),
+    Loop(0.1, "any", "features.engines.hash_tables.count_codes", "(int32[::1], int64,)"),
+    Loop(0.1, "float32", "features.engines.hash_tables.count_codes",
+         "(Array(int32, 1, 'C', True, aligned=True), int64,)"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where loops are kept within the test."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    return tmp_path / "kept" / "gigabatch"
+
+
+@pytest.fixture
+def short_list(tmp_path, monkeypatch):
+    path = tmp_path / "loops.txt"
+    path.write_text("".join(f"{loop}\n" for loop in SHORT))
+    monkeypatch.setattr(warming, "listed", lambda kinds: listed(kinds, path))
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        types.Array(types.float32, 1, "C"),
+        types.Array(types.uint16, 2, "A"),
+        types.Array(types.int32, 2, "C", readonly=True),
+        types.Array(types.boolean, 1, "C"),
+        types.Array(types.int64, 1, "C", aligned=False),
+        types.uint32,
+        types.boolean,
+        types.float64,
+        types.Tuple((types.int64, types.Array(types.uint32, 1, "C"))),
+        types.UniTuple(types.int64, 1),
+    ],
+    ids=str,
+)
+def test_a_type_is_read_as_it_was_written(kind):
+    assert Loop(0.0, "any", "x", f"({written(kind)},)").types == (kind,)
+
+
+def test_every_listed_loop_is_one_of_the_package_with_types_that_numba_knows():
+    loops = listed()
+    assert len(loops) > 40
+    assert len({(loop.name, loop.arguments) for loop in loops}) == len(loops)
+    for loop in loops:
+        parameters = loop.dispatcher.py_func.__code__.co_argcount
+        assert len(loop.types) == parameters, loop
+    assert {loop.kind for loop in loops} == {"any", "bfloat16", "float32"}
+
+
+def test_a_training_calls_listed_loops_alone(tmp_path):
+    """Where a loop or its types change, the list is made anew (docs/kernels.md)."""
+    write_table(tmp_path / "rows.csv")
+    config = {"name": "table", "device": "cpu", "evaluate": {"importance": False, "baselines": []}} | RUNS["table"]
+    config["train"] = {"epochs": 1, "batch_size": 512}
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    out = tmp_path / "called.jsonl"
+    command = [sys.executable, "-m", "gigabatch.pipeline.warm.record", "--followed", str(out), "train", "--config"]
+    subprocess.run([*command, "run.yaml"], cwd=tmp_path, check=True, capture_output=True)
+    called = {tuple(json.loads(line)[:2]) for line in out.read_text().splitlines()}
+    assert len(called) > 15
+    assert called <= {(loop.name, loop.arguments) for loop in listed()}
+
+
+def test_what_is_compiled_in_processes_is_there_for_others_and_the_bar_says_how_many(folder, short_list, capfd, caplog):
+    caplog.set_level(logging.INFO)
+    assert [loop.name for loop in missing(SHORT)] == [loop.name for loop in SHORT]
+    assert warming.warm_up(every=True, worth=0.0) == warming.Warmed(3, 3)
+    assert missing(SHORT) == []
+    assert re.search(r"compiling 3 loops for this processor, once: about [\d.]+ s on \d core", caplog.text)
+    assert re.search(r"compile: done, 3 in [\d.]+ s, [\d.]+/s, features\.", capfd.readouterr().err)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob(f"*{SUFFIX}")}
+    assert len(before) == 3
+    assert warming.warm_up(every=True, worth=0.0) == warming.Warmed(3, 0)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob(f"*{SUFFIX}")} == before
+
+
+def test_few_seconds_are_not_worth_processes_and_precisions_of_others_are_left(folder, short_list):
+    assert warming.warm_up() == warming.Warmed(3 if own_precision() == "float32" else 2, 0)
+    assert not folder.exists()
+
+
+def own_precision() -> str:
+    from gigabatch.models.optimizers.precision import choose_precision
+
+    return choose_precision("auto", "cpu").name
+
+
+def test_a_damaged_file_is_missing(folder, short_list):
+    warming.warm_up(every=True, worth=0.0)
+    (path,) = folder.glob("*leading_counts*")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert missing(SHORT) == SHORT[:1]
+    assert warming.warm_up(every=True, worth=0.0) == warming.Warmed(3, 1)
+    assert missing(SHORT) == []
+
+
+def test_a_process_that_fails_is_an_error_and_a_run_begins_all_the_same(folder, monkeypatch, caplog):
+    wrong = Loop(60.0, "any", "features.engines.hash_tables.count_codes", "(float64,)")
+    monkeypatch.setattr(warming, "listed", lambda kinds: [wrong])
+    monkeypatch.setattr(warming, "missing", lambda loops: list(loops))
+    with pytest.raises(WarmError, match="compiling loops failed: "):
+        warming.warm_up()
+    with caplog.at_level(logging.WARNING):
+        warming.compile_first("cpu")
+    assert "Loops are compiled as they are called." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1.0 any features.exact.loops.leading_counts", "line 1: .* is no loop"),
+        ("x any features.exact.loops.leading_counts (int64,)", "line 1: .* is no loop"),
+        ("1.0 half features.exact.loops.leading_counts (int64,)", "line 1: .* is no loop"),
+        ("1.0 any features.exact.loops.no_such (int64,)", "there is no loop features.exact.loops.no_such"),
+        ("1.0 any features.exact.no_such.loop (int64,)", "there is no loop"),
+        ("1.0 any features.exact.loops.leading_moments32 (int64,)", "is no loop that is kept"),
+        ("1.0 any features.exact.loops.leading_counts (int7,)", "leading_counts .int7,.*int7"),
+    ],
+)
+def test_a_line_that_is_no_loop_is_refused_with_what_to_do(tmp_path, line, message):
+    path = tmp_path / "loops.txt"
+    path.write_text(line + "\n")
+    with pytest.raises(WarmError, match=message) as told:
+        missing(listed(path=path))
+    assert listing.REMAKE in str(told.value)
+
+
+def test_loops_go_to_the_process_with_least_to_do():
+    loops = [Loop(seconds, "any", name, "") for seconds, name in ((2, "c"), (5, "a"), (2, "d"), (4, "b"))]
+    shares = warming.shared_out(loops, 2)
+    assert [[loop.name for loop in share] for share in shares] == [["a", "d"], ["b", "c"]]
+
+
+def test_a_run_on_a_gpu_compiles_nothing_ahead(monkeypatch):
+    monkeypatch.setattr(warming, "warm_up", lambda: pytest.fail("compiled"))
+    warming.compile_first("cuda")
+    warming.compile_first("cuda:1")
+
+
+def test_the_command_says_how_many_and_where(folder, short_list, capsys):
+    assert main(["warm", "--all"]) == 0
+    assert capsys.readouterr().out == f"3 of 3 loops compiled, the others were there: {folder}\n"
+    assert main(["-q", "warm", "--all"]) == 0
+    assert capsys.readouterr().out == f"0 of 3 loops compiled, the others were there: {folder}\n"
+    assert os.listdir(folder)
