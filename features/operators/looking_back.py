@@ -119,16 +119,18 @@ class LooksBack(ColumnOperator):
             size += before.size
         counted = self.counted(rows)
         kept = self.kept(rows, until) & counted
-        gone = rows[engine.series(counted & ~kept, rows)].reset_index(drop=True)
-        values = {}
-        for name in self.summed if self.questions else ():
-            known = engine.array(gone[name].notna()).astype("int64")
-            values[name] = known, whole_values(gone[name], type(self).__name__)
         settled = {}
-        for name, by in self.questions.items():
-            found = settle(gone, by, values, None if before is None else before.settled.get(name))
-            if found is not None:
-                settled[name] = found
+        if questions := self.questions:
+            asked = dict.fromkeys((*(key for by in questions.values() for key in by), *self.summed))
+            gone = rows[list(asked)][engine.series(counted & ~kept, rows)].reset_index(drop=True)
+            values = {}
+            for name in self.summed:
+                known = engine.array(gone[name].notna()).astype("int64")
+                values[name] = known, whole_values(gone[name], type(self).__name__)
+            for name, by in questions.items():
+                found = settle(gone, by, values, None if before is None else before.settled.get(name))
+                if found is not None:
+                    settled[name] = found
         return Past(rows[engine.series(kept, rows)].reset_index(drop=True), settled, until, size)
 
     def _size(self, frame: Frame) -> float:

@@ -161,7 +161,10 @@ def follow(
         Where a new row lies before what it would have to follow.
     """
     pasts: dict[int, Past] = {}
-    any_finished, done = bool(finished.any()), engine_of(frame).series(finished, frame)
+    num_finished = int(finished.sum())
+    # Mostly they are the first ones: then no row is copied.
+    first = bool(finished[:num_finished].all())
+    done = slice(num_finished) if first else engine_of(frame).series(finished, frame)
     for position, step in enumerate(steps):
         assert isinstance(step, Operator)
         earlier = before.pasts[position] if before is not None and isinstance(step, LooksBack) else None
@@ -169,8 +172,8 @@ def follow(
             if isinstance(step, LooksBack):
                 if earlier is not None:
                     step.require_later(frame, new, earlier)
-                if any_finished:
-                    pasts[position] = step.leave(frame[done], earlier)
+                if num_finished:
+                    pasts[position] = step.leave(frame[list(dict.fromkeys(step.inputs))][done], earlier)
                 elif earlier is not None:
                     pasts[position] = earlier
             if isinstance(step, LooksBack) and earlier is not None:
