@@ -36,14 +36,16 @@ def whole_values(column: Column, where: str) -> Any:
     kind = column.dtype.kind
     known = column.fillna(False if kind == "b" else 0)
     exact = exact_below(column.dtype) if kind == "f" else EXACT
-    if kind == "f" and bool((~((known == known.round()) & (known.abs() < exact))).any()):
+    if kind != "f":
+        numbers = None
+    elif not bool((((numbers := engine.array(known)) == engine.arrays.rint(numbers)) & (abs(numbers) < exact)).all()):
         raise DataError(
             f"{where}: column {column.name!r} is {column.dtype} and holds fractions, infinities or numbers of "
             f"2^{exact.bit_length() - 1} and beyond where whole numbers belong. Round it, or cast it to int64."
         )
     if kind == "u" and len(known) and int(known.max()) >= 2**63:
         raise DataError(f"{where}: column {column.name!r} holds integers of 2^63 and beyond.")
-    return engine.array(known.astype("int64"))
+    return engine.array(known.astype("int64")) if numbers is None else numbers.astype("int64")
 
 
 def is_empty(column: Column, kinds: str, where: str) -> bool:
