@@ -102,6 +102,7 @@ class AsOfJoin:
         self.sorted_rows = rows[self._argsort(keys[rows], events, rows, order)]
         self.sorted_keys = keys[self.sorted_rows]
         self._starts: dict[int | None, Any] = {}
+        self._own_inside: dict[int | None, Any] = {}
         self.found_group = query_groups >= 0
         self.query_start = query_groups * self.span
         self.at, self.event_groups = at, event_groups
@@ -171,10 +172,12 @@ class AsOfJoin:
 
     def _inside(self, own: tuple[Any, Any], window: int | None) -> Any:
         """1 where a query's own event, known at its time, lies among the events that it asks about, else 0."""
-        known, times = own
-        inside = self.found_group & known & (times < self.at)
-        since = self._since(window)
-        return inside if since is None else inside & (times >= since)
+        if window not in self._own_inside:
+            known, times = own
+            inside = self.found_group & known & (times < self.at)
+            since = self._since(window)
+            self._own_inside[window] = inside if since is None else inside & (times >= since)
+        return self._own_inside[window]
 
     def count(self, window: int | None = None, of: str | None = None) -> Any:
         """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""

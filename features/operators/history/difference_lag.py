@@ -104,7 +104,6 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) ->
     `DataError` if `order` holds nulls, is not of whole numbers or repeats within a group.
     """
     engine = engine_of(frame)
-    xp = engine.arrays
     if frame[order].isna().any():
         raise DataError(f"{operator}: order column {order!r} holds nulls. Drop those rows or give them a place.")
     if len(frame) and frame[order].dtype.kind not in "iu":
