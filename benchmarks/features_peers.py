@@ -162,9 +162,8 @@ class Merged(Searched):
 def with_pandas(raw: str, out: str, form: type[Searched] = Merged) -> None:
     import pandas as pd
 
-    def read(name: str, columns: list[str] | None = None):
-        found = pd.read_csv(raw_file(raw, name), engine="pyarrow", usecols=columns)
-        return found
+    def read(name: str, columns: list[str]):
+        return pd.read_csv(raw_file(raw, name), engine="pyarrow", usecols=columns)
 
     frame = read("flights.csv", NEEDED)
     weather = read("weather.csv", ["origin", "time_hour", *WEATHER])
