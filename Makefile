@@ -174,6 +174,7 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.advise $(ARGS)
 	$(PYTHON) -m benchmarks.serve $(ARGS)
 	test ! -d .venv-quality || $(PYTHON) -m benchmarks.quality $(ARGS)
+	test ! -d .venv-bench || $(PYTHON) -m benchmarks.features $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.loader $(ARGS)

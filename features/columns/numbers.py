@@ -11,7 +11,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
-from gigabatch.features.exact.float_order import EXACT, InfinityFound, exact_below, rankable
+from gigabatch.features.exact.float_order import InfinityFound, exact_below, rankable
 
 
 def float_values(column: Column, where: str) -> Any:
@@ -35,12 +35,14 @@ def whole_values(column: Column, where: str) -> Any:
         return engine.arrays.zeros(len(column), dtype="int64")
     kind = column.dtype.kind
     known = column.fillna(False if kind == "b" else 0)
-    exact = exact_below(column.dtype) if kind == "f" else EXACT
-    if kind == "f" and bool((~((known == known.round()) & (known.abs() < exact))).any()):
-        raise DataError(
-            f"{where}: column {column.name!r} is {column.dtype} and holds fractions, infinities or numbers of "
-            f"2^{exact.bit_length() - 1} and beyond where whole numbers belong. Round it, or cast it to int64."
-        )
+    if kind == "f":
+        numbers, exact = engine.array(known), exact_below(column.dtype)
+        if not bool(((numbers == engine.arrays.rint(numbers)) & (abs(numbers) < exact)).all()):
+            raise DataError(
+                f"{where}: column {column.name!r} is {column.dtype} and holds fractions, infinities or numbers of "
+                f"2^{exact.bit_length() - 1} and beyond where whole numbers belong. Round it, or cast it to int64."
+            )
+        return numbers.astype("int64")
     if kind == "u" and len(known) and int(known.max()) >= 2**63:
         raise DataError(f"{where}: column {column.name!r} holds integers of 2^63 and beyond.")
     return engine.array(known.astype("int64"))

@@ -80,6 +80,14 @@ def codes(column: cudf.Series) -> cupy.ndarray:
     return cupy.asarray(column.factorize()[0]).astype("int64")
 
 
+def stable_order(keys: cupy.ndarray) -> cupy.ndarray:
+    return cupy.argsort(keys)  # always a stable one there
+
+
+def places_in_order(keys: cupy.ndarray, wanted: cupy.ndarray) -> cupy.ndarray:
+    return cupy.searchsorted(keys, wanted)
+
+
 def coded(column: cudf.Series) -> CodedColumn:
     numbers, values = column.factorize()
     numbers = cupy.asarray(numbers).astype("int32")

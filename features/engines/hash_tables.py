@@ -226,6 +226,53 @@ def radix_order(keys):
 
 
 @njit()
+def _find_places(keys, shift, starts, wanted, found):
+    """starts: of each cell of 2^shift numbers from keys[0] on, the place of its first key; filled here."""
+    low, high = keys[0], keys[-1]
+    cell = np.int64(0)
+    for place in range(len(keys)):
+        own = np.int64((np.uint64(keys[place]) - np.uint64(low)) >> shift)
+        while cell <= own:
+            starts[cell] = place
+            cell += 1
+    starts[cell] = len(keys)
+    for i in range(len(wanted)):
+        key = wanted[i]
+        if key <= low or key > high:
+            found[i] = 0 if key <= low else len(keys)
+            continue
+        own = np.int64((np.uint64(key) - np.uint64(low)) >> shift)
+        first, last = np.int64(starts[own]), np.int64(starts[own + 1])
+        while first < last:
+            middle = (first + last) >> 1
+            if keys[middle] < key:
+                first = middle + 1
+            else:
+                last = middle
+        found[i] = first
+
+
+def find_places(keys: Any, wanted: Any) -> Any:
+    """int64 [M]: the place of the first of the ascending int64 `keys` that is not below each of the int64 `wanted`.
+
+    What `searchsorted` gives, found inside a cell of about one key instead of by halving all of them.
+    """
+    if not len(keys):
+        return np.zeros(len(wanted), np.int64)
+    spread = int(keys[-1]) - int(keys[0])
+    shift = max(spread.bit_length() - max(len(keys).bit_length(), 1), 0)
+    starts = np.empty((spread >> shift) + 2, np.int32 if len(keys) < 1 << 31 else np.int64)
+    found = np.empty(len(wanted), np.int64)
+    _find_places(keys, np.uint64(shift), starts, wanted, found)
+    return found
+
+
+def stable_order(keys: Any) -> Any:
+    """int64 positions that sort int64 `keys` ascending; equal keys keep their order."""
+    return radix_order(keys.view(np.uint64) ^ np.uint64(1 << 63))
+
+
+@njit()
 def _code_integers(values, valid, begin, slots, rows, count, codes):
     mask = np.uint64(len(slots) - 1)
     hashes = np.empty(BLOCK, np.uint64)
@@ -390,7 +437,7 @@ def find_integers(values: Any, valid: Any, slots: Any) -> Any:
 
 def order_integers(counts: Any, values: Any) -> Any:
     """int64 positions by descending count (int64, not negative), ties by ascending value (int64)."""
-    order = radix_order(values.view(np.uint64) ^ np.uint64(1 << 63))
+    order = stable_order(values)
     return order[radix_order(~counts[order].view(np.uint64))]
 
 

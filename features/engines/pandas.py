@@ -36,7 +36,8 @@ from gigabatch.features.engines.arrow_columns import (
     to_arrow,
 )
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
-from gigabatch.features.engines.hash_tables import count_codes
+from gigabatch.features.engines.hash_tables import count_codes, find_places
+from gigabatch.features.engines.hash_tables import stable_order as radix_stable_order
 from gigabatch.features.engines.row_loops import NUM_THREADS, pack_rows
 from gigabatch.features.engines.xxh64 import hash_bytes
 from gigabatch.features.exact.column_statistics import ColumnStatistics
@@ -75,7 +76,9 @@ def read_columns(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
 def write_parquet(frame: pd.DataFrame, path: Any) -> None:
     """The frame as one Parquet file, without its index."""
     table = _without_list_types(pa.Table.from_pandas(frame, preserve_index=False))
-    pq.write_table(table, path, compression="zstd", compression_level=1)
+    # Floats are rarely few: a dictionary of them is filled, found too large and thrown away, column by column.
+    few = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
+    pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=few)
 
 
 def _without_list_types(table: pa.Table) -> pa.Table:
@@ -123,6 +126,16 @@ def codes(column: pd.Series) -> np.ndarray:
     if codable(values.type):
         return distinct(values).codes.astype("int64")
     return pd.factorize(column)[0].astype("int64")
+
+
+def stable_order(keys: np.ndarray) -> np.ndarray:
+    """int64 positions that sort int64 keys ascending; equal keys keep their order."""
+    return radix_stable_order(np.ascontiguousarray(keys))
+
+
+def places_in_order(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """int64 place of the first of the ascending int64 keys that is not below each wanted int64."""
+    return find_places(np.ascontiguousarray(keys), np.ascontiguousarray(wanted))
 
 
 def coded(column: pd.Series) -> CodedColumn:

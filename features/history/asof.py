@@ -101,6 +101,8 @@ class AsOfJoin:
         rows = self.xp.nonzero(known)[0]
         self.sorted_rows = rows[self._argsort(keys[rows], events, rows, order)]
         self.sorted_keys = keys[self.sorted_rows]
+        self._starts: dict[int | None, Any] = {}
+        self._own_inside: dict[int | None, Any] = {}
         self.found_group = query_groups >= 0
         self.query_start = query_groups * self.span
         self.at, self.event_groups = at, event_groups
@@ -137,23 +139,28 @@ class AsOfJoin:
         """int64 in [0, span), in the order of the times; of events, equal for equal times alone."""
         if self.ranked is None:
             return times - self.base
-        return self.xp.searchsorted(self.ranked, times)
+        return self.engine.places_in_order(self.ranked, times)
 
     def _argsort(self, keys: Any, events: Frame, rows: Any, order: str | None) -> Any:
         if order is None:
-            return self.xp.argsort(keys, kind="stable")  # as `rows` ascend, equal times stay in the order of `events`
+            return self.engine.stable_order(keys)  # as `rows` ascend, equal times stay in the order of `events`
         if events[order].isna().any():
             raise DataError(f"as-of: order column {order!r} holds nulls. Drop those rows or give them a place.")
         ties = whole_values(events[order], "as-of order")[rows]
-        return sorted_rows(self.xp, keys, ties)
+        return sorted_rows(self.engine, keys, ties)
 
     def _search(self, bound: Any) -> Any:
         """Position in the sorted events of each query's first event at or after `bound`."""
-        return self.xp.searchsorted(self.sorted_keys, self.query_start + self._place(bound))
+        return self.engine.places_in_order(self.sorted_keys, self.query_start + self._place(bound))
 
     def _start(self, window: int | None) -> Any:
-        since = self._since(window)
-        return self.xp.searchsorted(self.sorted_keys, self.query_start) if since is None else self._search(since)
+        if window not in self._starts:  # counts and sums ask for the same
+            since = self._since(window)
+            whole = since is None
+            self._starts[window] = (
+                self.engine.places_in_order(self.sorted_keys, self.query_start) if whole else self._search(since)
+            )
+        return self._starts[window]
 
     def _since(self, window: int | None) -> Any:
         """int64: where each query's window begins; None if it holds all the past."""
@@ -165,10 +172,12 @@ class AsOfJoin:
 
     def _inside(self, own: tuple[Any, Any], window: int | None) -> Any:
         """1 where a query's own event, known at its time, lies among the events that it asks about, else 0."""
-        known, times = own
-        inside = self.found_group & known & (times < self.at)
-        since = self._since(window)
-        return inside if since is None else inside & (times >= since)
+        if window not in self._own_inside:
+            known, times = own
+            inside = self.found_group & known & (times < self.at)
+            since = self._since(window)
+            self._own_inside[window] = inside if since is None else inside & (times >= since)
+        return self._own_inside[window]
 
     def count(self, window: int | None = None, of: str | None = None) -> Any:
         """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""
@@ -253,20 +262,30 @@ def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") ->
     """
     engine = engine_of(right)
     xp = engine.arrays
-    size = len(left) + len(right)
+    same = left is right
+    size = len(right) if same else len(left) + len(right)
     codes = xp.zeros(size, dtype="int64")
     null = xp.zeros(size, dtype=bool)
     for name in by:
-        column = _column_codes(left[name], right[name], where)
+        column = _codes_of(right[name], where) if same else _column_codes(left[name], right[name], where)
         null |= column < 0
         if name == by[0]:
             codes = xp.clip(column, 0, None)  # dense already
             continue
         width = int(column.max()) + 1 if size else 1
         # Re-numbering after each further column keeps the product of two code ranges inside int64.
-        codes = xp.unique(codes * max(width, 1) + xp.clip(column, 0, None), return_inverse=True)[1].astype("int64")
+        codes = engine.codes(engine.frames.Series(codes * max(width, 1) + xp.clip(column, 0, None)))
     codes = xp.where(null, -1, codes)
-    return codes[: len(left)], codes[len(left) :]
+    return (codes, codes) if same else (codes[: len(left)], codes[len(left) :])
+
+
+def _codes_of(column: Any, where: str) -> Any:
+    """int64 code of each value of a column, -1 for null."""
+    engine = engine_of(column)
+    side = canonicalize(column, where)
+    if side.kind is None:
+        return engine.arrays.full(len(column), -1, dtype="int64")
+    return engine.arrays.where(side.null, -1, engine.codes(side.values))
 
 
 def _column_codes(left: Any, right: Any, where: str) -> Any:
@@ -291,15 +310,19 @@ def _column_codes(left: Any, right: Any, where: str) -> Any:
     return xp.where(null, -1, codes)
 
 
-def sorted_rows(xp: Any, keys: Any, ties: Any) -> Any:
+def sorted_rows(engine: Any, keys: Any, ties: Any) -> Any:
     """int64 row numbers by ascending key and then tie, equal ones in row order; both int64 arrays of one length.
 
     Where both fit into one int64 it is one radix sort of that; `lexsort` sorts once for each of them.
     """
+    xp = engine.arrays
     if not len(keys):
         return xp.arange(0)
-    first, last, low, high = xp.stack([keys.min(), keys.max(), ties.min(), ties.max()]).tolist()
+    falls = (ties[1:] < ties[:-1]).any().astype("int64")
+    first, last, low, high, falls = xp.stack([keys.min(), keys.max(), ties.min(), ties.max(), falls]).tolist()
+    if not falls:  # in the order of ties already, as rows mostly are
+        return engine.stable_order(keys)
     span = high - low + 1
     if (last - first + 1) * span < 2**63:
-        return xp.argsort((keys - first) * span + (ties - low), kind="stable")
+        return engine.stable_order((keys - first) * span + (ties - low))
     return xp.lexsort(xp.stack([ties, keys]))

@@ -50,7 +50,7 @@ class GroupedSums:
         """
         engine = engine_of(frame)
         xp = engine.arrays
-        codes = group_codes(frame, frame.head(0), by, where)[0]
+        codes = group_codes(frame, frame, by, where)[0]
         keyed = xp.nonzero(codes >= 0)[0]
         first, groups = _numbered(xp, codes[keyed])
         keys = frame[list(by)].take(keyed[first]).reset_index(drop=True)
@@ -70,7 +70,7 @@ class GroupedSums:
         engine = engine_of(self.keys)
         xp = engine.arrays
         both = engine.frames.concat([self.keys, other.keys], ignore_index=True)
-        codes = group_codes(both, both.head(0), list(both.columns))[0]
+        codes = group_codes(both, both, list(both.columns))[0]
         first, groups = _numbered(xp, codes)
         mine, theirs = groups[: len(self.keys)], groups[len(self.keys) :]
         sums = {}

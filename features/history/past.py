@@ -81,8 +81,8 @@ def settle(events: Frame, by: Sequence[str], values: Mapping[str, Any], before: 
         keys = engine.frames.concat([before[list(by)], keys], ignore_index=True) if by else keys
         totals = {name: xp.concatenate([engine.array(before[name]), part]) for name, part in totals.items()}
     size = len(totals[EVENTS])
-    codes = group_codes(keys, keys.head(0), by, "history")[0] if by else xp.zeros(size, dtype="int64")
-    order = xp.argsort(codes, kind="stable")
+    codes = group_codes(keys, keys, by, "history")[0] if by else xp.zeros(size, dtype="int64")
+    order = engine.stable_order(codes)
     order = order[codes[order] >= 0]
     if len(order) == 0:
         return None

@@ -9,7 +9,6 @@ from typing import Any
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.errors import require_columns
 from gigabatch.features.history.past import NotLater, Past, settle
 from gigabatch.features.operators.base import ColumnOperator, Configured
 
@@ -57,28 +56,24 @@ class LooksBack(ColumnOperator):
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         """The output columns of the frame, given what rows that are not in it amount to, by question."""
 
-    def following(self, frame: Frame, past: Past) -> Frame:
-        """`transform` of rows that come after those of `past`, equal to that of all of them together.
+    def following(self, frame: Frame, past: Past) -> dict[str, Column]:
+        """`compute` of rows that come after those of `past`, equal to that of all of them together.
 
         Raises
         ------
         NotLater
             Where a sum comes near the end of int64, so that only all rows together can tell whether it fits.
         """
-        require_columns(frame, self.inputs, type(self).__name__)
-        self.require_free(frame.columns, self.outputs)
         if past.size + self._size(frame) > LARGEST_SIZE:
             raise NotLater(f"{type(self).__name__}: its sums come near the end of 64 bits")
         engine = engine_of(frame)
         names = list(dict.fromkeys(self.inputs))
         gathered = engine.frames.concat([past.rows[names], frame[names]], ignore_index=True)
         made = self.compute_after(gathered, past.settled)
-        out = frame.copy(deep=False)
         for name, column in made.items():
-            own = column.iloc[len(past.rows) :]
-            own.index = frame.index
-            out[name] = own
-        return out
+            made[name] = column.iloc[len(past.rows) :]
+            made[name].index = frame.index
+        return made
 
     def require_later(self, frame: Frame, new: Any, past: Past) -> None:
         """Raise `NotLater` where rows do not come after those of `past`.
@@ -119,16 +114,18 @@ class LooksBack(ColumnOperator):
             size += before.size
         counted = self.counted(rows)
         kept = self.kept(rows, until) & counted
-        gone = rows[engine.series(counted & ~kept, rows)].reset_index(drop=True)
-        values = {}
-        for name in self.summed if self.questions else ():
-            known = engine.array(gone[name].notna()).astype("int64")
-            values[name] = known, whole_values(gone[name], type(self).__name__)
         settled = {}
-        for name, by in self.questions.items():
-            found = settle(gone, by, values, None if before is None else before.settled.get(name))
-            if found is not None:
-                settled[name] = found
+        if questions := self.questions:
+            asked = dict.fromkeys((*(key for by in questions.values() for key in by), *self.summed))
+            gone = rows[list(asked)][engine.series(counted & ~kept, rows)].reset_index(drop=True)
+            values = {}
+            for name in self.summed:
+                known = engine.array(gone[name].notna()).astype("int64")
+                values[name] = known, whole_values(gone[name], type(self).__name__)
+            for name, by in questions.items():
+                found = settle(gone, by, values, None if before is None else before.settled.get(name))
+                if found is not None:
+                    settled[name] = found
         return Past(rows[engine.series(kept, rows)].reset_index(drop=True), settled, until, size)
 
     def _size(self, frame: Frame) -> float:

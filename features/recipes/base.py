@@ -386,11 +386,10 @@ def split_by_time(frame: Any, time: str, order: str, fractions: SplitFractions) 
     fractions
         Shares or numbers of the rows.
     """
-    ordered = frame.sort_values([time, order]).reset_index(drop=True)
+    is_ordered = frame[time].is_monotonic_increasing and frame[order].is_monotonic_increasing
+    ordered = frame if is_ordered else frame.sort_values([time, order])
+    ordered = ordered.reset_index(drop=True)
     times = ordered[time]
-    first, second = (times.iloc[max(end - 1, 0)] for end in fractions.ends(len(ordered)))
-    return {
-        "train": ordered[times <= first].reset_index(drop=True),
-        "valid": ordered[(times > first) & (times <= second)].reset_index(drop=True),
-        "test": ordered[times > second].reset_index(drop=True),
-    }
+    ends = [int((times <= times.iloc[max(end - 1, 0)]).sum()) for end in fractions.ends(len(ordered))]
+    cuts = dict(zip(("train", "valid", "test"), zip((0, *ends), (*ends, len(ordered)), strict=True), strict=True))
+    return {name: ordered.iloc[start:stop].reset_index(drop=True) for name, (start, stop) in cuts.items()}

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.errors import DataError
+from gigabatch.features.engines.protocols import Column
+from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater, Past
-from gigabatch.features.operators.base import Configured, Operator
+from gigabatch.features.operators.base import ColumnOperator, Configured
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
 from gigabatch.features.workflow.flow import place
 
@@ -161,28 +162,54 @@ def follow(
         Where a new row lies before what it would have to follow.
     """
     pasts: dict[int, Past] = {}
-    any_finished, done = bool(finished.any()), engine_of(frame).series(finished, frame)
-    for position, step in enumerate(steps):
-        assert isinstance(step, Operator)
+    num_finished = int(finished.sum())
+    # Mostly they are the first ones: then no row is copied.
+    first = bool(finished[:num_finished].all())
+    done = slice(num_finished) if first else engine_of(frame).series(finished, frame)
+
+    def made(position: int) -> dict[str, Column]:
+        """The columns of the step, from the frame that all steps of its batch are given."""
+        step = steps[position]
+        assert isinstance(step, ColumnOperator)
         earlier = before.pasts[position] if before is not None and isinstance(step, LooksBack) else None
         try:
-            if isinstance(step, LooksBack):
-                if earlier is not None:
-                    step.require_later(frame, new, earlier)
-                if any_finished:
-                    pasts[position] = step.leave(frame[done], earlier)
-                elif earlier is not None:
-                    pasts[position] = earlier
-            if isinstance(step, LooksBack) and earlier is not None:
-                frame = step.following(frame, earlier)
-            else:
-                frame = step(frame)
+            require_columns(frame, step.inputs, type(step).__name__)
+            step.require_free(frame.columns, step.outputs)
+            if not isinstance(step, LooksBack):
+                return step.compute(frame)
+            if earlier is not None:
+                step.require_later(frame, new, earlier)
+            if num_finished:
+                pasts[position] = step.leave(frame[list(dict.fromkeys(step.inputs))][done], earlier)
+            elif earlier is not None:
+                pasts[position] = earlier
+            return step.compute(frame) if earlier is None else step.following(frame, earlier)
         except NotLater:
             raise
         except DataError as error:
             raise DataError(f"{place(steps, position)}: {error}") from error
-        report(", ".join(step.outputs[:2]))
+
+    for batch in _independent(steps):
+        found = engine_of(frame).map_columns(made, batch)
+        frame = frame.copy(deep=False)
+        for position, columns in zip(batch, found, strict=True):
+            for name, column in columns.items():
+                frame[name] = column
+            report(", ".join(steps[position].outputs[:2]))
     return frame, pasts
+
+
+def _independent(steps: Sequence[Configured]) -> list[list[int]]:
+    """Positions of neighbouring steps none of which reads or makes what another one of them makes."""
+    batches: list[list[int]] = []
+    made: set[str] = set()
+    for position, step in enumerate(steps):
+        if not batches or made.intersection((*step.inputs, *step.outputs)):
+            batches.append([])
+            made = set()
+        batches[-1].append(position)
+        made.update(step.outputs)
+    return batches
 
 
 def gathered(before: RowsSoFar, frame: Any) -> Any:

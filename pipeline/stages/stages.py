@@ -1315,6 +1315,7 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
     """`<split>/part-*.parquet` in the schema's order and types, schema.json and workflow/; returns rows by split."""
     schema = tables.schema
     nullable = set(schema.names("categorical"))
+    parts: list[tuple[Any, Path]] = []
     for split, frame in tables.splits.items():
         for target in schema.targets if split in SPLITS else ():
             nulls = int(frame[target.name].isna().sum())
@@ -1327,8 +1328,9 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
         typed = cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
         (folder / split).mkdir()
         for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
-            part = typed.iloc[start : start + rows_per_part]
-            engine_of(typed).write_parquet(part, folder / split / f"part-{number:05d}.parquet")
+            parts.append((typed.iloc[start : start + rows_per_part], folder / split / f"part-{number:05d}.parquet"))
+    engine = engine_of(tables.splits["train"])
+    engine.map_columns(lambda part: engine.write_parquet(*part), parts)
     schema.save(folder / "schema.json")
     if tables.workflow is not None:
         tables.workflow.save(folder / "workflow")

@@ -217,17 +217,17 @@ class RowHistory:
             sizes = [] if found is None else list(found[0].manifest["parts"])[: len(parts)]
             for number, part in enumerate(parts):
                 share_file(part, folder / _part_name(number))
-            if len(last):
-                engine.write_parquet(last, folder / _part_name(len(parts)))
-                sizes.append(len(last))
-            engine.write_parquet(open_rows, folder / OPEN)
-            told = {}
+            told, tables = {}, [(open_rows, folder / OPEN)]
             for position, past in pasts.items():
-                engine.write_parquet(past.rows, folder / f"step-{position:03d}.parquet")
+                tables.append((past.rows, folder / f"step-{position:03d}.parquet"))
                 names = sorted(past.settled)
                 for number, name in enumerate(names):
-                    engine.write_parquet(past.settled[name], folder / f"step-{position:03d}-{number}.parquet")
+                    tables.append((past.settled[name], folder / f"step-{position:03d}-{number}.parquet"))
                 told[str(position)] = {"settled": names, "until": past.until, "size": past.size}
+            if len(last):
+                tables.append((last, folder / _part_name(len(parts))))
+                sizes.append(len(last))
+            engine.map_columns(lambda table: engine.write_parquet(*table), tables)
             state = {"front": front, "facts": facts, "pasts": told, "finished": earlier + len(made)}
             (folder / STATE).write_text(json.dumps(state, allow_nan=False))
             return self._manifest(earlier + len(made)) | {"parts": sizes}

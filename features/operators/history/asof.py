@@ -150,7 +150,9 @@ class AsOf(LooksBack):
 
     @property
     def questions(self) -> Mapping[str, Sequence[str]]:
-        return {"group": self.by, "all": ()}
+        sums = [item for item in self.aggregations if not isinstance(item, Last)]
+        found: dict[str, Sequence[str]] = {"group": self.by} if any(item.window is None for item in sums) else {}
+        return found | ({"all": ()} if any(isinstance(item, Mean) and item.smoothing for item in sums) else {})
 
     def kept(self, rows: Frame, until: int) -> Any:
         windows = [item.window or 0 for item in self.aggregations if not isinstance(item, Last)]
@@ -159,7 +161,7 @@ class AsOf(LooksBack):
         if not any(isinstance(item, Last) for item in self.aggregations):
             return stay
         xp = engine_of(rows).arrays
-        groups = group_codes(rows, rows.head(0), self.by, "AsOf")[0]
+        groups = group_codes(rows, rows, self.by, "AsOf")[0]
         # Among those alone that every later row knows of: one that lands tomorrow is not the last tonight.
         groups = xp.where(engine_of(rows).array(rows[self.known_at].notna()) & ~stay, groups, -1)
         order = xp.lexsort(xp.stack([whole_values(rows[self.order], "AsOf"), known, groups]))

@@ -104,7 +104,6 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) ->
     `DataError` if `order` holds nulls, is not of whole numbers or repeats within a group.
     """
     engine = engine_of(frame)
-    xp = engine.arrays
     if frame[order].isna().any():
         raise DataError(f"{operator}: order column {order!r} holds nulls. Drop those rows or give them a place.")
     if len(frame) and frame[order].dtype.kind not in "iu":
@@ -112,8 +111,8 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) ->
             f"{operator}: order column {order!r} is {frame[order].dtype}; cast it to int64, e.g. minutes or ids."
         )
     place = whole_values(frame[order], operator)
-    groups = group_codes(frame, frame.head(0), by, operator)[0]
-    rows = sorted_rows(xp, groups, place)
+    groups = group_codes(frame, frame, by, operator)[0]
+    rows = sorted_rows(engine, groups, place)
     later, earlier = rows[1:], rows[:-1]
     twice = (groups[later] == groups[earlier]) & (place[later] == place[earlier]) & (groups[later] >= 0)
     if bool(twice.any()):

@@ -54,7 +54,7 @@ class RankWithinGroup(WithinGroups, ColumnOperator):
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
-        groups = group_codes(frame, frame.head(0), self.by, "RankWithinGroup")[0]
+        groups = group_codes(frame, frame, self.by, "RankWithinGroup")[0]
         values = float_values(frame[self.value], "RankWithinGroup")
         known = (groups >= 0) & ~engine.arrays.isnan(values)
         table = engine.frames.DataFrame({"group": groups, "value": values})

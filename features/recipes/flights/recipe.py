@@ -169,11 +169,11 @@ class FlightsRecipe(Recipe):
             if until is None and before is not None:
                 until = before.facts["weather_until"]
             facts = {
-                "counts": _added_counts(counts, frame[done]),
+                "counts": _added_counts(counts, frame[["dep_time", "arr_delay"]][done]),
                 "weather_until": until,
                 "weather": None if until is None else weather_hash(raw["weather"], until),
             }
-            made = typed[done & known].reset_index(drop=True)
+            made = labelled.iloc[: int((done & known).sum())]  # rows are in order, those that are finished first
             self.history.keep(clocked[~done], pasts, front, facts, made, len(labelled))
         return whole, columns, _added_counts(counts, frame)
 

@@ -88,3 +88,17 @@ def test_chunks_of_dictionaries_become_one():
     parts = [pa.array(["x", "y"]).dictionary_encode(), pa.array(["y", "z", None]).dictionary_encode()]
     found = columns.distinct(columns.one_array(pa.chunked_array(parts)))
     assert [None if code < 0 else found.values[code].as_py() for code in found.codes] == ["x", "y", "y", "z", None]
+
+
+BOUNDS = [(0, 5), (-(2**63), 2**63 - 1), (2**62, 2**62 + 3), (-40, 2**40)]
+
+
+@given(data=st.data(), sizes=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_places_among_ascending_keys_are_those_that_numpy_searches(data, sizes):
+    low, high = data.draw(st.sampled_from(BOUNDS))
+    keys, wanted = (
+        np.array(data.draw(st.lists(st.integers(low, high), min_size=size, max_size=size)), "int64") for size in sizes
+    )
+    keys.sort()
+    assert coding.find_places(keys, wanted).tolist() == np.searchsorted(keys, wanted).tolist()
+    assert coding.stable_order(wanted).tolist() == np.argsort(wanted, kind="stable").tolist()

@@ -53,7 +53,7 @@ def test_later_rows_get_what_all_rows_together_get(operator):
         bounds = [0, *np.sort(random.choice(np.arange(5, 55), 4, replace=False)).tolist(), 60]
         for first, stop in itertools.pairwise(bounds):
             later = rows[rows["at"] >= first].reset_index(drop=True)
-            found = operator(later) if past is None else operator.following(later, past)
+            found = operator(later) if past is None else later.assign(**operator.following(later, past))
             expected = whole[whole["at"] >= first].reset_index(drop=True)
             pd.testing.assert_frame_equal(found, expected, check_exact=True)
             if past is not None:
