@@ -20,6 +20,7 @@ from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.target import Labels, labels_of
+from gigabatch.pipeline.init.training import training_for
 
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
@@ -55,6 +56,8 @@ class Draft:
         Columns among `left_out` with another value in each row.
     remarks
         Sentences for the head of the file.
+    training
+        Other sections of the configuration: what `training_for` chooses.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class Draft:
     leaks: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    training: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -178,6 +182,9 @@ def draft_columns(
     _nulls(made, table, kept, labels)
     _roles(made, table, kept, timed, {*table.sample.columns, *names})
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
+    rows = len(table.sample) if table.whole else table.rows
+    if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
+        made.training = training_for(rows, bool(made.features.get("categorical")))
     return made
 
 

@@ -66,7 +66,9 @@ def write_config(
         raise DataError(f"{out}: the file is there already. Give another --out, or --force to replace it.")
     made = draft_config(pattern, target, task, most_rows)
     text = config_text(made, run_name(str(out)), pattern, out)
-    parse_config({"name": run_name(str(out)), "recipe": "table", "features": made.features}, f"config {out}")
+    parse_config(
+        {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.training}, f"config {out}"
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}")
     part.write_text(text, encoding="utf-8")
@@ -119,10 +121,18 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             lines += [_line(f"    {scalar(named)}: {flow(item)}", notes.get(named)) for named, item in value.items()]
         else:
             lines.append(_line(f"  {key}: {flow(value)}", made.notes.get(key) if key in ROLES else None))
+    for section, settings in made.training.items():
+        lines += ["", f"{section}:"]
+        lines += [_line(f"  {key}: {flow(value)}", WHY.get(f"{section}.{key}")) for key, value in settings.items()]
     return "\n".join(lines) + "\n"
 
 
 ROLES = ("time", "seed", "drop_null_targets")
+WHY = {
+    "preprocess.scale": "no outlier leaves the range that the model knows",
+    "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
+    "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
+}
 
 
 def _line(text: str, note: str | None) -> str:

@@ -28,6 +28,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import TrainSettings, checked_settings, model_choice, with_column_settings
 from gigabatch.pipeline.display import silence
+from gigabatch.pipeline.init.training import training_for
 from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
 from gigabatch.pipeline.stages.encode import pack
@@ -40,7 +41,8 @@ PARAMETERS = """
     Parameters
     ----------
     model
-        Kind of the model, a name of the shelf (docs/models).
+        Kind of the model, a name of the shelf (docs/models); None: model, scale and epochs follow from the rows as in
+        `gigabatch.fit`, or tabular where there are `model_settings`.
     model_settings
         Of that model, such as `{"layers": [64, 32]}`.
     train
@@ -73,7 +75,7 @@ class _Estimator(BaseEstimator):
 
     def __init__(
         self,
-        model: str = "tabular",
+        model: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
         train: Mapping[str, Any] | None = None,
         preprocess: Mapping[str, Any] | None = None,
@@ -90,15 +92,19 @@ class _Estimator(BaseEstimator):
     def _fit(self, X: Any, y: np.ndarray, target: Target, sample_weight: Any, strata: np.ndarray | None) -> None:
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction lies between 0 and 1, found {self.validation_fraction!r}.")
-        given = dict(self.train or {})
-        settings: TrainSettings = checked_settings(TrainSettings, given, "train")
-        last: TrainSettings = checked_settings(TrainSettings, {"select": "last"} | given, "train")
-        preprocess = checked_settings(PreprocessorSettings, with_column_settings(self.preprocess or {}), "preprocess")
-        choice = model_choice({"kind": self.model, **(self.model_settings or {})})
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows = self._rows(X)
         if len(rows) < 2:
             raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of 2 is required.")
+        by_rows = self.model is None and not self.model_settings
+        chosen = training_for(len(rows), bool(self.categories_)) if by_rows else {}
+        given = chosen.get("train", {}) | dict(self.train or {})
+        settings: TrainSettings = checked_settings(TrainSettings, given, "train")
+        last: TrainSettings = checked_settings(TrainSettings, {"select": "last"} | given, "train")
+        scaled = chosen.get("preprocess", {}) | dict(self.preprocess or {})
+        preprocess = checked_settings(PreprocessorSettings, with_column_settings(scaled), "preprocess")
+        model = {} if self.model is None else {"kind": self.model}
+        choice = model_choice(chosen.get("model", model) | dict(self.model_settings or {}))
         rows = rows.assign(**{LABEL: y})
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

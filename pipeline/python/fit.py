@@ -21,6 +21,7 @@ from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
 from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
+from gigabatch.pipeline.init.training import training_for
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
@@ -55,6 +56,7 @@ def fit(
         Of pandas, Polars or cuDF, or an Arrow table.
     overrides
         Of the configuration: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2, "artifacts": "/tmp/a"}`.
+        Where they say nothing of `model`, model, scale and epochs follow from the rows (`training_for`).
     target
         Name of the label, whose task follows from its values (`labels_of`); or targets with their settings, such as
         `{"stars": {"task": "multiclass"}}`.
@@ -114,7 +116,8 @@ def fit(
     labels = {label: item for key, item in targets.items() for label in (item or {}).get("columns", [key])}
     if missing := [label for label in labels if label not in table.column_names]:
         raise DataError.missing_columns(missing, table.column_names, "fit: target")
-    asked = overrides_alone(overrides).get("features")
+    sections = overrides_alone(overrides)
+    asked = sections.get("features")
     said = (asked if isinstance(asked, dict) else {}) | features  # overrides of the recipe's settings say it too
     taken = _named(said, table.column_names)
     timed = not any(setting in said for setting in SPLIT)
@@ -135,6 +138,8 @@ def fit(
         "targets": {key: item or inferred[key] for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found}
+    if "model" not in sections:
+        config |= training_for(len(table), bool(made.categories))
     checked = load_config(config, overrides)
     rows = _stored(table, ArtifactStore(checked.artifacts, checked.name))
     if timed and len(table) <= MOST_TRIED_ROWS:

@@ -320,7 +320,7 @@ def test_predictions_say_which_label_they_are_of(rows, places):
     assert run.positive == {"sold": "yes"}
     told = rows[["price", "city"]]
     kind = np.where(told["city"] == "Rom", "red", np.where(told["price"] > 0, "green", "blue"))
-    run = fit(told.assign(kind=kind), places, {"train.epochs": 12}, target="kind")
+    run = fit(told.assign(kind=kind), places, {"train.epochs": 40}, target="kind")
     found = run.predict(told)
     assert found.columns.tolist() == ["kind", "kind_blue", "kind_green", "kind_red"]
     likeliest = [
