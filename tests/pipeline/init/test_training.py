@@ -63,5 +63,5 @@ def test_an_estimator_chooses_as_fit_does_unless_it_is_told():
     assert [type(one.bundle_.model).__name__ for one in (chosen, own, sized)] == [
         "TabM",
         "LogisticRegression",
-        "Tabular",
+        "TabularModel",
     ]
