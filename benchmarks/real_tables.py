@@ -57,7 +57,7 @@ def our_predictions(folder: Path, name: str, target: str, task: str, seed: int) 
         made = found[[f"{target}_{value}" for value in sorted(train[target].unique())]].to_numpy()
     elif task == "binary":
         second = max(train[target].unique())
-        rising = not run.positive or run.positive[target] == str(second)  # labels 0 and 1 have no positive of their own
+        rising = run.positive[target] in (str(second), "1")  # "1" stands for 1.0 too
         of_label = found[target].to_numpy()
         made = np.stack([1 - of_label, of_label] if rising else [of_label, 1 - of_label], 1)
     else:
