@@ -118,11 +118,8 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             lines.append(f"  {key}:")
             lines += [_line(f"    {scalar(named)}: {flow(item)}", notes.get(named)) for named, item in value.items()]
         else:
-            lines.append(_line(f"  {key}: {flow(value)}", made.notes.get(key) if key in ROLES else None))
+            lines.append(_line(f"  {key}: {flow(value)}", made.role_notes.get(key)))
     return "\n".join(lines) + "\n"
-
-
-ROLES = ("time", "seed", "drop_null_targets")
 
 
 def _line(text: str, note: str | None) -> str:
