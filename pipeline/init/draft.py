@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.features.schema import indicator_name
 from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
@@ -47,7 +48,9 @@ class Draft:
     features
         Settings of the recipe.
     notes
-        By a role's or column's name: the comment beside it.
+        By a column's name: the comment beside it.
+    role_notes
+        By a setting's name, `time` or `seed`: the comment beside it.
     left_out
         Why, by column.
     leaks
@@ -62,6 +65,7 @@ class Draft:
 
     features: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    role_notes: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -144,8 +148,9 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
 
 
 def draft_columns(
-    table: Table, labels: Mapping[str, Labels], *, timed: bool, more: bool = False, names: Collection[str] = ()
-) -> Draft:
+    table: Table, labels: Mapping[str, Labels], *, timed: bool, names: Collection[str] = (),
+    numbers: Collection[str] = (), more: bool = False,
+) -> Draft:  # fmt: skip
     """What the columns of a table are: the settings of the recipe but for its files.
 
     Parameters
@@ -156,10 +161,12 @@ def draft_columns(
         By name of the label; none where no possible leak is looked for.
     timed
         Whether rows may be split by a column of times.
-    more
-        Whether there are other features than these columns, so that possible leaks need not be kept for want of any.
     names
         Of columns beside these, which no column that steps make may have.
+    numbers
+        Those of them that are continuous features.
+    more
+        Whether there are other features than these columns, so that possible leaks need not be kept for want of any.
 
     Examples
     --------
@@ -178,6 +185,12 @@ def draft_columns(
         if name not in labels
     }
     _head(made, table, labels)
+    flags = {
+        indicator_name(name): name for name in (*numbers, *columns) if name in numbers or _is_number(columns[name])
+    }
+    for name in [name for name in columns if name in flags]:
+        del columns[name]
+        made.left_out[name] = f"the name of the flag that says where {flags[name]} is null; rename yours to keep it"
     kept = _kept(made, columns, labels, more)
     _nulls(made, table, kept, labels)
     _roles(made, table, kept, timed, {*table.sample.columns, *names})
@@ -186,6 +199,11 @@ def draft_columns(
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
         made.training = training_for(rows, bool(made.features.get("categorical")))
     return made
+
+
+def _is_number(seen: Seen) -> bool:
+    """Whether a column will be continuous."""
+    return seen.kind == "number" and not _id_reason(seen) and (seen.num_values > 1 or bool(seen.null.any()))
 
 
 def _no_target(target: str, table: Table) -> DataError:
@@ -205,7 +223,7 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     made.features["drop_null_targets"] = True if nulls else None
     made.notes |= {name: found.note for name, found in labels.items()}
     if nulls:
-        made.notes["drop_null_targets"] = f"{nulls:,} of the rows have no label"
+        made.role_notes["drop_null_targets"] = f"{nulls:,} of the rows have no label"
     seen = f"{len(table.sample):,}"
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
@@ -352,10 +370,10 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(time.values.min())} to {_day(time.values.max())}"
-        made.notes["time"] = f"{span}: the last tenth of the rows is test, the tenth before it valid"
+        made.role_notes["time"] = f"{span}: the last tenth of the rows is test, the tenth before it valid"
     else:
         made.features["seed"] = 0
-        made.notes["seed"] = RANDOM
+        made.role_notes["seed"] = RANDOM
         whose = [
             name for name, seen in kept.items()
             if seen.kind == "category" and WHOSE.search(name.lower()) and CODE_NAME.search(name)
@@ -471,7 +489,7 @@ def try_splits(made: Draft) -> None:
         made.remarks.append(f"A split by the time {_shown(name)} is not possible ({wrong}), so it is random.")
         dated = made.features.setdefault("inputs", {})
         dated.setdefault(name, "datetime")
-        made.notes["seed"] = RANDOM
+        made.role_notes["seed"] = RANDOM
     for seed in range(SEEDS):
         made.features["seed"] = seed
         wrong = _split_error(made)

@@ -66,9 +66,14 @@ def draft_frame(
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DataError(f"fit: column(s) {', '.join(map(repr, twice))} have two roles. Name each once.")
     seen = look_at(table.drop_columns([*categorical, *continuous, *drop, *taken]), MOST_ROWS)
+    if unusable := [name for name in labels if name in seen.left_out]:
+        raise DataError(f"fit: target {unusable[0]!r} cannot be used: {seen.left_out[unusable[0]]}.")
     seen.sample = without_null_words(seen.sample, null_values, dict.fromkeys(seen.sample.columns, "string"))
     found = {name: labels_of(name, seen.sample[name], seen.arrow[name], task) for name, task in labels.items()}
-    made = draft_columns(seen, found, timed=timed, more=bool(categorical or continuous), names=table.column_names)
+    made = draft_columns(
+        seen, found, timed=timed, names=table.column_names, numbers=continuous,
+        more=bool(categorical or continuous),
+    )  # fmt: skip
     types = made.categories
     for name in categorical:
         kind = categorical[name] if isinstance(categorical, Mapping) else None

@@ -120,14 +120,13 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             lines.append(f"  {key}:")
             lines += [_line(f"    {scalar(named)}: {flow(item)}", notes.get(named)) for named, item in value.items()]
         else:
-            lines.append(_line(f"  {key}: {flow(value)}", made.notes.get(key) if key in ROLES else None))
+            lines.append(_line(f"  {key}: {flow(value)}", made.role_notes.get(key)))
     for section, settings in made.training.items():
         lines += ["", f"{section}:"]
         lines += [_line(f"  {key}: {flow(value)}", WHY.get(f"{section}.{key}")) for key, value in settings.items()]
     return "\n".join(lines) + "\n"
 
 
-ROLES = ("time", "seed", "drop_null_targets")
 WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",

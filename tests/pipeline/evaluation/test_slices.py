@@ -15,13 +15,13 @@ ROWS = 6000
 CITIES = ["Oslo", "Bonn", "Lima", "<b>Cork</b>"]
 
 
-def made(task="binary", rows=ROWS, seed=0, weight=False, group=False):
+def made(task="binary", rows=ROWS, seed=0, weight=False, group=False, most=1.0):
     """A frame whose label follows its chance `p`, packed; and p [rows]."""
     random = np.random.default_rng(seed)
     frame = pd.DataFrame({"city": random.choice(CITIES, rows), "price": random.normal(50, 10, rows)})
     frame.loc[random.random(rows) < 0.1, "city"] = None
     frame.loc[random.random(rows) < 0.1, "price"] = None
-    p = random.random(rows)
+    p = most * random.random(rows)
     classes = ("a", "b") if task == "multiclass" else ()
     target = Target("y", task, *((2, classes) if classes else ()))
     label = random.random(rows) < p
@@ -77,6 +77,13 @@ def test_a_fifth_of_a_number_that_is_off_is_told_in_the_numbers_own_unit():
     assert worst_slices(table, preprocessor, predicted(shifted), drawn=True)[0].off == []
 
 
+def test_a_slice_whose_rare_labels_are_missed_is_off():
+    frame, table, preprocessor, p = made(most=0.02)
+    bad = (frame["city"] == "Lima").to_numpy()
+    (found,) = worst_slices(table, preprocessor, predicted(np.where(bad, p + 0.1, p)))
+    assert [row["slice"] for row in found.off] == ["city = Lima"]
+
+
 def test_nulls_are_slices_of_their_own():
     frame, table, preprocessor, p = made()
     (found,) = worst_slices(table, preprocessor, predicted(np.where(frame["city"].isna(), 1 - p, p)))
@@ -85,12 +92,14 @@ def test_nulls_are_slices_of_their_own():
     assert found.worse[0]["slice"] == "price is null"
 
 
-def test_of_a_model_that_is_as_good_everywhere_next_to_nothing_is_told():
+@pytest.mark.parametrize(("most", "fewest"), [(1.0, 20), (0.014, 10)])
+def test_of_a_model_that_is_as_good_everywhere_next_to_nothing_is_told(most, fewest):
+    """Rare labels too: of a slice without one the residuals hardly vary, and say nothing of chance."""
     told = 0
     for seed in range(20):
-        _, table, preprocessor, p = made(rows=2000, seed=seed)
+        _, table, preprocessor, p = made(rows=2000, seed=seed, most=most)
         (found,) = worst_slices(table, preprocessor, predicted(p))
-        assert found.looked >= 20
+        assert found.looked >= fewest
         told += bool(found.worse or found.off)
     assert told <= 3  # about one in twenty, by its intervals; without a correction most of them
 

@@ -104,6 +104,34 @@ def test_names_that_cannot_be_used_are_left_out_and_said(tmp_path):
     assert summary["metrics"]
 
 
+def test_flags_of_nulls_that_the_model_makes_itself_are_left_out(tmp_path):
+    rng = np.random.default_rng(4)
+    table = pd.DataFrame(
+        {"x": rng.normal(size=300), "city": rng.choice(["a", "b"], 300), "city_na": rng.normal(size=300)}
+    )
+    table["x_na"], table["y"] = rng.integers(0, 2, 300), rng.integers(0, 2, 300)
+    summary, made = trained(tmp_path, written(tmp_path, table), "y")
+    assert made.left_out == {"x_na": "the name of the flag that says where x is null; rename yours to keep it"}
+    assert made.features["continuous"] == ["x", "city_na"]
+    assert summary["metrics"]
+
+
+def test_what_is_said_of_a_setting_is_not_said_of_a_column_of_its_name(tmp_path):
+    rng = np.random.default_rng(5)
+    table = pd.DataFrame({"time": rng.normal(size=300), "seed": rng.choice(["a", "b"], 300)})
+    table["at"] = pd.date_range("2024-01-01", periods=300).strftime("%Y-%m-%d")
+    table["y"] = rng.integers(0, 2, 300)
+    out, _ = write_config(written(tmp_path, table), "y", tmp_path / "o.yaml")
+    beside = {
+        line.split("  # ")[0].strip(): line.split("  # ")[1] for line in out.read_text().splitlines() if "  # " in line
+    }
+    assert beside["- time"] == f"{table['time'].min():.6g} to {table['time'].max():.6g}"
+    assert beside["time: at"].startswith("2024-01-01 to ")
+    seedless, _ = write_config(written(tmp_path, table.drop(columns="at")), "y", tmp_path / "p.yaml")
+    assert "    - seed  # 2 values\n" in seedless.read_text()
+    assert "  seed: 0  # of the random split\n" in seedless.read_text()
+
+
 def test_parquet_of_many_types(tmp_path):
     rng = np.random.default_rng(3)
     rows = 400

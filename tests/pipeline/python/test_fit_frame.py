@@ -364,3 +364,18 @@ def test_a_date_is_no_target(rows, change):
     frame = rows[["price"]].assign(due=change(pd.date_range("2024-01-01", periods=ROWS)))
     with pytest.raises(DataError, match=r"target 'due': '2024-01-01.* is a date, and a date is no target|'01.01.2024'"):
         fit(frame, target="due")
+
+
+def test_a_target_whose_name_the_recipe_needs_is_refused_by_name():
+    frame = pd.DataFrame({"x": range(100), "row_number": [0, 1] * 50})
+    with pytest.raises(DataError, match="target 'row_number' cannot be used: the recipe makes a column of this name"):
+        fit(frame, target="row_number")
+
+
+def test_a_flag_of_nulls_beside_a_number_whose_role_is_given_is_left_out():
+    random = np.random.default_rng(0)
+    table = pa.table(
+        {"x": random.integers(0, 9, 100), "x_na": random.integers(0, 2, 100), "z": random.normal(size=100)}
+    )
+    made = draft_frame(table, continuous=["x"])
+    assert (made.features["continuous"], list(made.left_out)) == (["z", "x"], ["x_na"])
