@@ -18,5 +18,6 @@ def warm(
     from gigabatch.pipeline.warm.warm import warm_up
 
     done = warm_up(every, worth=0.0)
-    print(f"{done.compiled:,} of {done.listed:,} loops compiled, the others were there: {folders()[0]}")
+    there = done.listed - done.compiled
+    print(f"{done.compiled:,} of {done.listed:,} loops compiled, {there:,} were there: {folders()[0]}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Set
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_poi
 from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEPT = "kept"  # trained by the nightly job, which did not promote it
 
 
 def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     """A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, and the first and last
-    moment of the data that it was fitted and selected on, in the unit of its time column.
+    moment of the data that it was fitted and selected on: in ISO 8601, UTC, where its time column holds dates, else the
+    numbers of that column.
 
     Files are not verified, which may take long. A run that cannot be read, or that a link or a block names and that is
     not there, has `damaged` or `missing` among its states. One that lies elsewhere is named by its folder.
@@ -40,8 +43,9 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
                 summary = json.loads((path / "summary.json").read_text())
                 info = json.loads((path / "model" / "bundle.json").read_text())["info"]
                 row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(summary["metrics"]["test"])}
-                row |= {end: _moment(info.get(end)) for end in ("trained_from", "trained_until")}
-            except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                dated = info.get("trained_from") is not None and _has_dates(path / "model")
+                row |= {end: _moment(info.get(end), dated) for end in ("trained_from", "trained_until")}
+            except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
                 states.append("damaged")
         metrics |= dict.fromkeys(name for name, value in row["metrics"].items() if value is not None)
         rows.append(row | {"state": ", ".join(states)})
@@ -98,10 +102,18 @@ def _is_run(path: Path) -> bool:
     )
 
 
-def _moment(value: Any) -> str | None:
+def _has_dates(model: Path) -> bool:
+    """Whether the time column of a model's rows holds dates: microseconds since 1970."""
+    schema = json.loads((model / "preprocessor" / "preprocessor.json").read_text())["schema"]
+    return any(column["role"] == "time" and column["dtype"] == "datetime" for column in schema["columns"])
+
+
+def _moment(value: Any, dated: bool) -> str | None:
     """As text, because a table would round it."""
     if value is None:
         return None
+    if dated:
+        return (EPOCH + timedelta(microseconds=int(value))).isoformat(timespec="seconds")
     return str(int(value)) if float(value).is_integer() else str(value)
 
 

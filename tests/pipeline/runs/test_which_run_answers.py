@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import sklearn.metrics as sk
 
+from gigabatch import Pipeline
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.embedding import embed
@@ -257,6 +258,24 @@ def test_a_promotion_by_hand_in_place_of_a_run_that_is_gone_keeps_the_one_before
     assert read_pointers(tiny.home).previous is None
     with pytest.raises(RunError, match="no model before"):
         rollback(config)
+
+
+def test_a_period_of_dates_is_listed_as_dates(tmp_path):
+    """The first of 500 hours, and the last but the tenth of the rows that are the test split."""
+    moments = pd.date_range("2026-03-01T00:30", periods=500, freq="h")
+    rows = {"when": moments.strftime("%Y-%m-%d %H:%M:%S"), "shop": ["a", "b"] * 250, "sold": [0, 1, 1, 0] * 125}
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    features = {"path": str(tmp_path / "rows.csv"), "categorical": ["shop"], "time": "when"}
+    features["targets"] = {"sold": {"task": "binary"}}
+    text = {"name": "dated", "recipe": "table", "device": "cpu", "features": features}
+    text |= {"artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs")}
+    text |= {"train": {"epochs": 1}, "evaluate": {"baselines": [], "importance": False}}
+    (tmp_path / "dated.yaml").write_text(json.dumps(text))  # JSON is YAML
+    config = load_config(tmp_path / "dated.yaml")
+    with threads_of_torch(1):
+        Pipeline(config).train()
+    (row,) = list_runs(config)
+    assert (row["trained_from"], row["trained_until"]) == ("2026-03-01T00:30:00+00:00", "2026-03-19T17:30:00+00:00")
 
 
 def test_runs_are_listed_with_date_state_metrics_and_the_period_of_their_data(two, capsys):

@@ -165,7 +165,7 @@ def test_a_run_on_a_gpu_compiles_nothing_ahead(monkeypatch):
 
 def test_the_command_says_how_many_and_where(folder, short_list, capsys):
     assert main(["warm", "--all"]) == 0
-    assert capsys.readouterr().out == f"3 of 3 loops compiled, the others were there: {folder}\n"
+    assert capsys.readouterr().out == f"3 of 3 loops compiled, 0 were there: {folder}\n"
     assert main(["-q", "warm", "--all"]) == 0
-    assert capsys.readouterr().out == f"0 of 3 loops compiled, the others were there: {folder}\n"
+    assert capsys.readouterr().out == f"0 of 3 loops compiled, 3 were there: {folder}\n"
     assert os.listdir(folder)
