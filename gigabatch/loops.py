@@ -71,6 +71,20 @@ def folders() -> list[Path]:
     return [Path(user) / "gigabatch", shared] if os.path.isabs(user) else [shared]
 
 
+def kept_in() -> Path | None:
+    """The first of `folders` that can be written; None where none can."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if is_trusted(folder):
+                with tempfile.TemporaryFile(dir=folder) as file:
+                    file.write(b"\0")
+                return folder
+        except OSError:  # of the next one, then
+            continue
+    return None
+
+
 def is_trusted(folder: Path) -> bool:
     """Whether nobody else could have put files there, which are unpickled: of a folder in the temporary one, where
     others may make folders, too."""

@@ -14,9 +14,9 @@ def warm(
     ] = False,
 ) -> int:
     """Compile the loops for this processor, on all cores, so that no run has to."""
-    from gigabatch.loops import folders
+    from gigabatch.loops import kept_in
     from gigabatch.pipeline.warm.warm import warm_up
 
     done = warm_up(every, worth=0.0)
-    print(f"{done.compiled:,} of {done.listed:,} loops compiled, the others were there: {folders()[0]}")
+    print(f"{done.compiled:,} of {done.listed:,} loops compiled, the others were there: {kept_in()}")
     return 0
