@@ -63,7 +63,8 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
     left = missing(loops)
     if not left or sum(loop.seconds for loop in left) < worth:
         return Warmed(len(loops), 0)
-    if (folder := kept_in()) is None:
+    folder = kept_in()
+    if folder is None:
         raise WarmError(
             f"compiled loops cannot be kept: none of {', '.join(map(str, folders()))} can be written. {SET}"
         )
