@@ -71,6 +71,20 @@ def folders() -> list[Path]:
     return [Path(user) / "gigabatch", shared] if os.path.isabs(user) else [shared]
 
 
+def kept_in() -> Path | None:
+    """The first of `folders` that can be written; None where none can."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if is_trusted(folder):
+                with tempfile.TemporaryFile(dir=folder) as file:
+                    file.write(b"\0")
+                return folder
+        except OSError:  # of the next one, then
+            continue
+    return None
+
+
 def is_trusted(folder: Path) -> bool:
     """Whether nobody else could have put files there, which are unpickled: of a folder in the temporary one, where
     others may make folders, too."""
@@ -96,13 +110,25 @@ def sources(room: Path) -> str:
     return found.hexdigest()
 
 
-def sources_of(function: Callable[..., Any]) -> str:
-    """Of a loop of this package those of its room, of any other those of its file."""
-    path = Path(function.__code__.co_filename)
+def sources_of(function: Callable[..., Any]) -> str | None:
+    """Of a loop of this package those of its room, of any other those of its file, and what it encloses; None where
+    there is no such file (a notebook, a prompt) or what it encloses cannot be told apart."""
     package, *rooms = function.__module__.split(".")
     if package == "gigabatch" and len(rooms) > 2:
-        return sources(ROOT.joinpath(*rooms[:2]))
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        found = sources(ROOT.joinpath(*rooms[:2]))
+    else:
+        try:
+            content = Path(function.__code__.co_filename).read_bytes()
+        except OSError:
+            return None
+        found = hashlib.blake2b(content, digest_size=16).hexdigest()
+    try:
+        enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a loop that calls itself, which is not there yet
+        return None
+    if all(isinstance(value, bool | int | float | complex | str | bytes | None) for value in enclosed):
+        return f"{found} {enclosed!r}" if enclosed else found
+    return None
 
 
 class Kept(caching._Cache):
@@ -111,14 +137,14 @@ class Kept(caching._Cache):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = f"{function.__module__}.{function.__qualname__}".removeprefix("gigabatch.")
         self.own = sources_of(function), function.__code__.co_firstlineno
-        self.enabled = True
+        self.enabled = self.own[0] is not None
 
     @property
     def cache_path(self) -> str:
         return str(folders()[0])
 
     def enable(self) -> None:
-        self.enabled = True
+        self.enabled = self.own[0] is not None
 
     def disable(self) -> None:
         self.enabled = False

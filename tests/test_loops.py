@@ -76,6 +76,49 @@ def test_other_sources_are_compiled_anew(fresh):
     )
 
 
+def test_loops_of_one_text_that_enclose_other_values_are_told_apart(fresh, folder):
+    code = """
+from gigabatch.loops import njit
+
+def times(factor):
+    @njit()
+    def multiplied(number):
+        return number * factor
+    return multiplied
+
+def power(exponent):
+    @njit()
+    def raised(number):
+        return 1 if number == 0 else exponent * raised(number - 1)
+    return raised
+
+@njit()
+def one(number):
+    return number + 1
+
+def then(function):
+    @njit()
+    def applied(number):
+        return function(number)
+    return applied
+"""
+    first = fresh(code)
+    assert (first.times(2)(10), first.times(5)(10), first.times(5.0)(10)) == (20, 50, 50.0)
+    assert len(list(folder.iterdir())) == 3
+    again = fresh(code)
+    five, ten = again.times(5), again.times(10)
+    assert (five(10), ten(10), hits(five), hits(ten)) == (50, 100, 1, 0)
+    assert (again.power(2)(3), again.power(3)(3)) == (8, 27)
+    assert (again.then(again.one)(10), again.then(again.times(3))(10)) == (11, 30)
+
+
+def test_a_loop_without_a_source_file_runs_and_is_not_kept(folder):
+    code = "from gigabatch.loops import njit\n@njit()\ndef half(number):\n    return number / 2\n\nprint(half(3))\n"
+    done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, check=True)
+    assert done.stdout == "1.5\n"
+    assert not folder.exists()
+
+
 def test_what_another_processor_compiled_is_not_loaded(fresh, monkeypatch, folder):
     from numba.core.codegen import CPUCodegen
 

@@ -14,10 +14,10 @@ def warm(
     ] = False,
 ) -> int:
     """Compile the loops for this processor, on all cores, so that no run has to."""
-    from gigabatch.loops import folders
+    from gigabatch.loops import kept_in
     from gigabatch.pipeline.warm.warm import warm_up
 
     done = warm_up(every, worth=0.0)
     there = done.listed - done.compiled
-    print(f"{done.compiled:,} of {done.listed:,} loops compiled, {there:,} were there: {folders()[0]}")
+    print(f"{done.compiled:,} of {done.listed:,} loops compiled, {there:,} were there: {kept_in()}")
     return 0

@@ -12,12 +12,13 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import numba
 import torch
 
-from gigabatch.loops import folders
+from gigabatch.loops import folders, kept_in
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.pipeline.display import about_seconds, progress
 from gigabatch.pipeline.machine import available_cores
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 MOST_PROCESSES = 8
 WORTH_S = 5.0  # of compilation, below which loops are compiled as they are called
 START_S = 2.0  # of a process, until it compiles
+SET = "Set NUMBA_CACHE_DIR to a folder that can be written and has room."
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,25 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
     Raises
     ------
     WarmError
-        Where a process that compiles fails.
+        Where a process that compiles fails, or what it compiles cannot be kept.
     """
+    if numba.config.DISABLE_JIT:
+        raise WarmError("NUMBA_DISABLE_JIT is set, so that no loop is compiled. Unset it.")
     loops = listed(KINDS if every else ("any", choose_precision("auto", "cpu").name))
     left = missing(loops)
     if not left or sum(loop.seconds for loop in left) < worth:
         return Warmed(len(loops), 0)
-    with alone():
+    folder = kept_in()
+    if folder is None:
+        raise WarmError(
+            f"compiled loops cannot be kept: none of {', '.join(map(str, folders()))} can be written. {SET}"
+        )
+    with alone(folder):
         left = missing(left)  # another process may have compiled them meanwhile
         if left:
             compile_loops(left)
+            if lost := missing(left):
+                raise WarmError(f"{len(lost)} of {len(left)} compiled loops could not be kept in {folder}. {SET}")
     return Warmed(len(loops), len(left))
 
 
@@ -137,13 +148,16 @@ def worker(share: Sequence[Loop], said: queue.Queue[str | None]) -> Iterator[tup
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Within the block no other process of the user compiles the listed loops, where a lock can be had."""
+def alone(folder: Path) -> Iterator[None]:
+    """Within the block no other process compiles the listed loops into the folder, where a lock can be had."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # nothing can be kept, which is said as the loops are compiled
-            folder = folders()[0]
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fcntl.flock(stack.enter_context(open(folder / ".lock", "w")), fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks: loops are compiled twice
+            lock = stack.enter_context(open(folder / ".lock", "w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("another process compiles the loops; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -238,17 +238,17 @@ class Supervisor:
             log.info("bundle %s answers (%s)", tried.folder.name, tried.folder)
 
     def _ask(self, process: _Process, bundle: _Bundle) -> None:
-        if process.asked != bundle.number:
+        if process.asked != bundle.number and process.channel.tell(prepare=str(bundle.folder), number=bundle.number):
             process.asked = bundle.number
-            process.channel.tell(prepare=str(bundle.folder), number=bundle.number)
 
     def _bring(self, process: _Process, bundle: _Bundle) -> None:
         """The bundle that answers, to a worker that does not hold it."""
         if process.ready == bundle.number:
+            if not process.channel.tell(take=bundle.number):  # it takes no more for now
+                return
             process.holds = bundle.number
-            process.channel.tell(take=bundle.number)
             if self._watched.refused is not None:
-                process.channel.tell(refused=asdict(self._watched.refused))
+                process.channel.tell(refused=asdict(self._watched.refused), number=0)
         else:
             self._ask(process, bundle)
 
@@ -263,7 +263,7 @@ class Supervisor:
         assert self._watched.refused is not None
         for process in self._processes():
             process.ready = 0 if process.ready == tried.number else process.ready
-            process.channel.tell(refused=asdict(self._watched.refused))
+            process.channel.tell(refused=asdict(self._watched.refused), number=tried.number)
         if first:
             self.metrics.swap("refused")
             log_refusal(tried.folder, taken.folder.name, f"{error}: {text}", again)

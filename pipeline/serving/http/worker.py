@@ -75,7 +75,8 @@ class Worker(uvicorn.Server):
             elif "take" in heard:
                 self._take(heard["take"])
             else:
-                self._prepared = None
+                if self._prepared is not None and self._prepared[0] == heard["number"]:
+                    self._prepared = None
                 self.slot.refused = RefusedBundle(**heard["refused"])
 
     def _keep(self, task: asyncio.Task[Any]) -> None:

@@ -14,12 +14,15 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.http.channel import GIVEN, Channel
-from gigabatch.pipeline.serving.http.supervisor import Supervisor
+from gigabatch.pipeline.serving.http.supervisor import Supervisor, _Bundle, _Process
+from gigabatch.pipeline.serving.http.worker import Worker
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.serving.swap import Slot
 from gigabatch.pipeline.store.files import atomic_symlink
 from tests.pipeline.serving.server_process import Server
 from tests.pipeline.serving.small_bundles import random_bundle, write_run
@@ -381,6 +384,51 @@ def test_a_worker_that_cannot_be_forked_is_tried_again_later(monkeypatch, caplog
     assert "worker 1 cannot be started" in caplog.text
     assert made._places[0].process is None
     assert made._places[0].next_start > time.monotonic() + 10
+
+
+def test_a_refusal_of_another_bundle_leaves_a_new_worker_what_it_is_about_to_take(served):
+    """A worker that is started while a damaged bundle is tried has loaded the one that answers, number 1."""
+    slot, settings, metrics = Slot(), ServeSettings(workers=2), Metrics(2)
+    here, there = Channel.pair()
+    worker = Worker(uvicorn.Config(None), there, slot, settings, metrics)
+    worker._prepared = (1, served)
+    refused = {"bundle_id": "damaged", "error": "BundleError", "since": 0.0, "tries": 1, "again": False}
+    here.tell(refused=refused, number=2)
+    here.tell(take=1)
+    worker._hear()
+    assert slot.served is served
+    assert here.take() == {"taken": 1}
+    worker._prepared = (3, served)
+    here.tell(refused=refused, number=3)
+    worker._hear()
+    assert worker._prepared is None  # its memory is free again
+    here.close()
+    there.close()
+
+
+def test_what_a_busy_worker_could_not_be_told_is_told_again(tmp_path):
+    """Its channel is full of connections that it has not come to."""
+    made = Supervisor(ServeSettings(workers=1), [tmp_path], Metrics(1), lambda place, channel: None)
+    here, there = Channel.pair()
+    process = _Process(0, 0, here, 0.0)
+    bundle = _Bundle(1, tmp_path)
+    with socket.socket() as connection:
+        while here.give(connection):
+            pass
+    made._ask(process, bundle)
+    assert process.asked == 0
+    while True:
+        try:
+            taken = there.take()
+        except BlockingIOError:
+            break
+        assert isinstance(taken, socket.socket)
+        taken.close()
+    made._ask(process, bundle)
+    assert there.take() == {"prepare": str(tmp_path), "number": 1}
+    assert process.asked == 1
+    here.close()
+    there.close()
 
 
 def test_metrics_are_the_sums_over_rows_and_outlive_a_worker():

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 
 import numba
 import pytest
@@ -161,6 +163,62 @@ def test_a_run_on_a_gpu_compiles_nothing_ahead(monkeypatch):
     monkeypatch.setattr(warming, "warm_up", lambda: pytest.fail("compiled"))
     warming.compile_first("cuda")
     warming.compile_first("cuda:1")
+
+
+def test_where_nothing_can_be_kept_nothing_is_compiled_and_the_error_says_where(short_list, tmp_path, monkeypatch):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a file"))  # root may write into any folder
+    monkeypatch.setattr(warming, "compile_loops", lambda loops: pytest.fail("compiled"))
+    with pytest.raises(WarmError, match=r"cannot be kept: none of .*a file/gigabatch can be written. Set NUMBA_C"):
+        warming.warm_up(every=True, worth=0.0)
+
+
+def test_what_was_compiled_and_is_not_there_is_an_error(folder, short_list, monkeypatch):
+    monkeypatch.setattr(warming, "compile_loops", lambda loops: None)  # as on a disk without room
+    with pytest.raises(
+        WarmError, match=r"3 of 3 compiled loops could not be kept in .*gigabatch\. Set NUMBA_CACHE_DIR"
+    ):
+        warming.warm_up(every=True, worth=0.0)
+
+
+def test_the_command_names_the_folder_that_took_the_loops(short_list, tmp_path, monkeypatch, capsys):
+    (tmp_path / "home").write_text("")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert main(["-q", "warm", "--all"]) == 0
+    (own,) = (tmp_path / "temporary").glob("gigabatch-*")
+    assert len(list(own.glob(f"*{SUFFIX}"))) == 3
+    assert capsys.readouterr().out.endswith(f"the others were there: {own}\n")
+
+
+def test_without_compilation_the_command_says_so(short_list, monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    with pytest.raises(WarmError, match="NUMBA_DISABLE_JIT is set"):
+        warming.warm_up()
+
+
+def test_one_that_waits_for_another_says_so(folder, short_list, caplog):
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); input()"
+    folder.mkdir(parents=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    asked = [sys.executable, "-c", code, str(folder / ".lock")]
+    with subprocess.Popen(asked, text=True, **pipes) as other, caplog.at_level(logging.INFO):
+        assert other.stdout.readline() == "1\n"
+        waiting = threading.Thread(target=warming.warm_up, kwargs={"every": True, "worth": 0.0})
+        waiting.start()
+        try:
+            until = time.monotonic() + 60
+            while "another process compiles the loops" not in caplog.text and time.monotonic() < until:
+                time.sleep(0.05)
+            assert missing(SHORT) == SHORT
+        finally:
+            other.communicate("\n")
+            waiting.join()
+    assert "another process compiles the loops; waiting for it" in caplog.text
+    assert missing(SHORT) == []
 
 
 def test_the_command_says_how_many_and_where(folder, short_list, capsys):
