@@ -23,7 +23,9 @@ DIRECTIVES = {
 }  # fmt: skip
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 SPECIAL = "\\.^$*+?{}[]|()"
+SAFE_DIGITS = 18  # of a text whose number is of int64 for sure
 DIGITS = r"^[+-]?\d+(\.\d*)?$"
+WIDTHS = {"Y": 4} | dict.fromkeys("ymdHIMS", 2)  # digits of a directive that touches another one
 PIVOT = 69  # two digits of a year from here on are of the twentieth century, as POSIX has it
 
 
@@ -41,12 +43,15 @@ class TimeType:
         The regular expression of a format, one group a directive.
     directives
         Of each group, in order.
+    digits
+        How many a whole number has that is written in the format, leading zeros among them; 0 where it cannot be.
     """
 
     form: str
     lenient: bool
     pattern: str = ""
     directives: tuple[str, ...] = ()
+    digits: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -68,7 +73,7 @@ def time_type(dtype: str) -> TimeType | None:
     --------
     >>> from gigabatch.features.columns.time_types import time_type
     >>> time_type("datetime[ms]?")
-    TimeType(form='ms', lenient=True, pattern='', directives=())
+    TimeType(form='ms', lenient=True, pattern='', directives=(), digits=0)
     >>> time_type("datetime") is None
     True
     """
@@ -90,6 +95,8 @@ def time_type(dtype: str) -> TimeType | None:
                 raise DataError(f"type {dtype!r}: %{name} {why}. Known: {known}, each once.")
             directives.append(name)
             letter = DIRECTIVES[name]
+            if name in WIDTHS and _touches(form, place):
+                letter = f"(\\d{{{WIDTHS[name]}}})"
         elif letter in SPECIAL:
             letter = f"\\{letter}"
         pattern += letter
@@ -99,7 +106,16 @@ def time_type(dtype: str) -> TimeType | None:
         raise DataError(f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b).")
     if ("I" in there) != ("p" in there) or {"H", "I"} <= there:
         raise DataError(f"type {dtype!r}: the hours of a clock of twelve are %I beside %p, else %H.")
-    return TimeType(form, lenient, f"^{pattern}$", tuple(directives))
+    bare = len(form) == 2 * len(directives) and there <= set(WIDTHS)
+    digits = sum(WIDTHS[name] for name in directives) if bare else 0
+    return TimeType(form, lenient, f"^{pattern}$", tuple(directives), digits)
+
+
+def _touches(form: str, place: int) -> bool:
+    """Whether the directive whose letter stands there has another one of digits right before or behind it."""
+    behind = form[place + 1 : place + 3]
+    before = form[max(place - 3, 0) : place - 1]
+    return any(len(one) == 2 and one[0] == "%" and one[1] in {*WIDTHS, "f"} for one in (before, behind))
 
 
 def of_type(column: Column, how: TimeType) -> tuple[Any, Any]:
@@ -156,7 +172,10 @@ def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     if is_text(column):
         text = column.astype("str").str.strip()
         wrong = ~text.str.match(DIGITS).fillna(False).astype("bool")
-        column = text.where(~(wrong | null), "0")
+        text = text.where(~(wrong | null), "0")
+        if int(text.str.len().max()) > SAFE_DIGITS:
+            wrong = wrong | (text.astype("float64").abs() >= 2.0**63)
+        column = text.where(~wrong, "0")
         whole = not bool(column.str.contains(".", regex=False).any())
         require_digits(column, "int64" if whole else "float64")
         column = column.astype("int64" if whole else "float64")
@@ -168,7 +187,10 @@ def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     numbers: Any = column.fillna(0)
     longest = (LAST + 1) * TIME_UNITS["s"] // nanoseconds
     first = FIRST * TIME_UNITS["s"] // nanoseconds
-    wrong = wrong | ~((numbers >= first) & (numbers < longest))
+    if numbers.dtype.kind == "i":  # Arrow compares with int64 alone
+        wrong = wrong | (numbers < max(first, -(2**63))) | (numbers > min(longest, 2**63) - 1)
+    else:
+        wrong = wrong | ~((numbers >= first) & (numbers < longest))
     numbers = numbers.where(~wrong, 0)
     if numbers.dtype.kind == "f" and bool((numbers != numbers.round()).any()):
         return (numbers.astype("float64") * (nanoseconds / one)).round().astype("int64"), wrong
@@ -181,6 +203,8 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
         numbers: Any = column.fillna(0)  # whole numbers beside a null; others are written in no format
         column = numbers.where((numbers == numbers.round()) & (numbers.abs() < EXACT), 0).astype("int64")
     text = column.astype("str").where(~null, "").str.strip()
+    if column.dtype.kind in "iu" and how.digits:
+        text = text.str.zfill(how.digits)  # a number does not keep them
     groups = text.str.extract(how.pattern)
     parts = {name: groups[place] for place, name in enumerate(how.directives)}
     wrong = groups[0].isna()

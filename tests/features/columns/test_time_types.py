@@ -123,3 +123,48 @@ def test_files_and_frames_are_read_alike(tmp_path):
 def test_floats_that_are_no_whole_numbers_are_written_in_no_format(number):
     how = time_type("datetime[%Y%m%d]?")
     assert of_type(pd.Series([20241231.0, number]), how)[1].tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("form", "number", "moment"),
+    [
+        ("%d%m%Y", 1012024, dt.datetime(2024, 1, 1)),  # 01012024, and not the 10th
+        ("%d%m%y", 10224, dt.datetime(2024, 2, 1)),
+        ("%y%m%d", 10112, dt.datetime(2001, 1, 12)),
+        ("%y%m%d", 112, dt.datetime(2000, 1, 12)),
+        ("%m%d%Y%H%M", 10220240305, dt.datetime(2024, 1, 2, 3, 5)),
+        ("%Y%m%d", 2024111, None),  # the 1st of November or the 11th of January
+    ],
+)
+@pytest.mark.parametrize("kind", ["int64", "Int64", "float64"])
+def test_a_whole_number_lacks_leading_zeros(form, number, moment, kind):
+    column = pd.Series([number, number if kind == "int64" else None]).astype(kind)
+    found, null = of_type(column, time_type(f"datetime[{form}]?"))
+    assert bool(null[0]) == (moment is None)
+    assert found[0] == (0 if moment is None else us(moment))
+
+
+def test_directives_that_touch_have_all_their_digits():
+    """Else 1112024 would be the 11th of January as well as the 1st of November."""
+    texts = pd.Series(["1112024", "01112024"], dtype="str")
+    found, null = of_type(texts, time_type("datetime[%d%m%Y]?"))
+    assert null.tolist() == [True, False]
+    assert found[1] == us(dt.datetime(2024, 11, 1))
+
+
+@pytest.mark.parametrize("unit", ["s", "ns"])
+@pytest.mark.parametrize("text", ["99999999999999999999999", "9223372036854775808", "9" * 400, "-9223372036854775809"])
+def test_text_beyond_64_bits_is_no_time(unit, text):
+    column = pd.Series(["5", text], name="at", dtype="str")
+    assert of_type(column, time_type(f"datetime[{unit}]?"))[1].tolist() == [False, True]
+    with pytest.raises(DataError, match=r"time column 'at': .* is no time in"):
+        of_type(column, time_type(f"datetime[{unit}]"))
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@pytest.mark.parametrize("kind", ["int64", "Int64", "int64[pyarrow]"])
+def test_the_ends_of_64_bits(unit, kind):
+    """Of nanoseconds they are times, of larger units they lie outside the years."""
+    found, null = of_type(pd.Series([2**63 - 1, -(2**63)]).astype(kind), time_type(f"datetime[{unit}]?"))
+    assert null.tolist() == [unit != "ns"] * 2
+    assert found.tolist() == ([(2**63 - 1) // 1000, -(2**63) // 1000] if unit == "ns" else [0, 0])
