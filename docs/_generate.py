@@ -69,6 +69,7 @@ EXAMPLES: dict[str, Any] = {
     "evaluate.ranking.catalogue_is_without": ["train", "valid"],
     "evaluate.ranking.baselines": ["popularity"],
     "evaluate.baselines": ["constant", "boosted"],
+    "evaluate.importance_rows": 5000,
     "nightly.notify.command": ["mail", "-s", "night", "me@example.com"],
     "nightly.notify.webhook": "env:NIGHT_HOOK",
     "nightly.notify.on": ["refused", "failed"],
