@@ -366,7 +366,7 @@ def operators_page() -> str:
         "# Operators\n",
         "A step names an operator and its arguments: `- clip: {column: delay, low: -30, high: 180}` under "
         '`features.steps`, or `Clip("delay", -30, 180)` in Python. [How steps are put together](../workflow.md).\n',
-        markdown_table(),
+        re.sub(r"^\| `(\w+)` \|", r"| [`\1`](#\1) |", markdown_table(), flags=re.MULTILINE),
     ]
     for folder in ("missing", "numbers", "categories", "history", "groups", "lists", "rows"):
         out.append(f"## {folder.capitalize()}\n")

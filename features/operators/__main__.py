@@ -11,7 +11,7 @@ from gigabatch.features.operators.base import Configured
 
 def markdown_table() -> str:
     """Name, kind and the first line of the documentation, a row an operator."""
-    rows = [f"| [`{name}`](#{name}) | {kind(operator_class(name))} | {purpose(name)} |" for name in operator_names()]
+    rows = [f"| `{name}` | {kind(operator_class(name))} | {purpose(name)} |" for name in operator_names()]
     return "\n".join(["| name | kind | what it does |", "|---|---|---|", *rows, ""])
 
 

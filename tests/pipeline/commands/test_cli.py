@@ -34,7 +34,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "rollback": f"{RUN} {OUTPUT}",
     "unblock": f"--config ID key=value {OUTPUT}",
     "embed": f"{RUN} --run --dtype --index --recall --update {OUTPUT}",
-    "serve": f"{RUN} --run --host --port --insecure {OUTPUT}",
+    "serve": f"{RUN} --run --host --port --workers --insecure {OUTPUT}",
     "plan": f"{RUN} --json {OUTPUT}",
     "tune": f"{RUN} --max-batch --seeds --seconds --rows --tolerance {OUTPUT}",
     "compare": f"{RUN} --models --seeds --epochs --trials --seconds --rows {OUTPUT}",
@@ -125,10 +125,10 @@ def test_the_module_is_the_command_and_tells_its_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "No such command 'trian'. Did you mean 'train'? Commands: init, features, train, "),
-        (["zzz"], "No such command 'zzz'. Commands: init, features, train, "),
-        ([], "Missing command. Commands: init, features, train, "),
-        (["seed=3"], "Missing command. Commands: init, features, train, "),
+        (["trian"], "No such command 'trian'. Did you mean 'train'? Commands: init, warm, features, train, "),
+        (["zzz"], "No such command 'zzz'. Commands: init, warm, features, train, "),
+        ([], "Missing command. Commands: init, warm, features, train, "),
+        (["seed=3"], "Missing command. Commands: init, warm, features, train, "),
         (["train", "--confg", "x.yaml"], "No such option: --confg (Possible options: --config)"),
         (["update"], "Missing option '--data'"),
         (["plan", "-v", "-q"], "give one of --verbose and --quiet, not both."),
