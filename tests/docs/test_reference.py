@@ -24,6 +24,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SPEC = importlib.util.spec_from_file_location("generate_docs", DOCS / "_generate.py")
 generate = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(generate)
+SHIPPED = sorted(name for name, path in RECIPES.items() if path.startswith("gigabatch."))  # tests have more
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +89,14 @@ def test_a_setting_has_an_example_that_a_configuration_takes(path, annotation, d
 
 def test_no_setting_is_left_without_a_description():
     missing = [path for path, *_, text in generate.config_settings() if not text.strip(". ")]
-    for name in RECIPES:
+    for name in SHIPPED:
         missing += [f"{name}: {row[0]}" for row in generate.all_settings(recipe_class(name).Settings) if not row[-1]]
     for name in MODELS:
         missing += [f"{name}: {row[0]}" for row in generate.settings_of(model_class(name).Settings) if not row[-1]]
     assert missing == []
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_setting_of_a_recipe_has_an_entry(pages, name):
     text = section(pages["settings"], f"## `features`, recipe `{name}`")
     assert [item.name for item in fields(recipe_class(name).Settings) if f"[`features.{item.name}`]" not in text] == []
