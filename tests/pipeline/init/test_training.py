@@ -20,8 +20,8 @@ def rows_of(number):
 @pytest.mark.parametrize(
     ("rows", "has_ids", "kind", "epochs"),
     [
-        (300, True, "tabm", 40),
-        (800, True, "tabm", 20),
+        (999, True, None, None),
+        (1_000, True, "tabm", 15),
         (5_000, True, "tabm", 15),
         (5_000, False, "tabm", None),
         (60_000, True, "tabm", None),
@@ -36,16 +36,16 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
 
 
 def test_the_file_says_model_scale_and_epochs(tmp_path):
-    rows_of(900).to_csv(tmp_path / "shop.csv", index=False)
+    rows_of(1_200).to_csv(tmp_path / "shop.csv", index=False)
     path, _ = write_config(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
-    assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(900, True)
+    assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(1_200, True)
     assert "kind: tabm  # the better one" in path.read_text()
 
 
 def test_an_override_of_the_model_takes_the_choice_back(tmp_path):
     places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r"), "train.epochs": 1}
-    chosen, own = (fit(rows_of(300), places, more, target="sold") for more in ({}, {"model.dropout": 0.1}))
+    chosen, own = (fit(rows_of(1_200), places, more, target="sold") for more in ({}, {"model.dropout": 0.1}))
     kinds = [
         (run.summary["config"]["model"]["kind"], run.summary["config"]["preprocess"]["scale"]) for run in (chosen, own)
     ]
@@ -53,7 +53,7 @@ def test_an_override_of_the_model_takes_the_choice_back(tmp_path):
 
 
 def test_an_estimator_chooses_as_fit_does_unless_it_is_told():
-    rows = rows_of(300)
+    rows = rows_of(1_200)
     chosen = GigabatchClassifier(random_state=0, train={"epochs": 1}).fit(rows[["city", "price"]], rows["sold"])
     own = GigabatchClassifier(random_state=0, train={"epochs": 1}, model="lr").fit(
         rows[["city", "price"]], rows["sold"]
