@@ -12,8 +12,8 @@ def training_for(rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
     Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py): `tabm` on `robust` floats is
-    better than `tabular` on nearly all of them. The rule of `train.epochs` spares tables of ids, which an MLP learns by heart
-    (`pipeline.training.defaults`); TabM's members do so less, and small tables need the passes.
+    better than `tabular` on nearly all of them. The rule of `train.epochs` spares tables of ids, which an MLP learns by
+    heart (`pipeline.training.defaults`); TabM's members do so less, and small tables need the passes.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def training_for(rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict
-        Of `preprocess`, `model` and `train`, what is not left to their defaults; empty for very small and for large ones.
+        Of `preprocess`, `model` and `train`, what is not left to their defaults; empty for very small and large tables.
 
     Examples
     --------
