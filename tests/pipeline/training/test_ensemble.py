@@ -157,7 +157,7 @@ def test_calibration_is_fitted_to_the_mean_and_not_to_members(tiny):
     frame = tiny.pipeline().features().frame("test")
     p = bundle.predict(frame)["clicked"].to_numpy(np.float64)
     moved = 1 / (1 + np.exp(-curve.slope * (np.log(p) - np.log1p(-p))))
-    np.testing.assert_allclose(calibrated.bundle().predict(frame)["clicked"], moved, atol=1e-5)
+    np.testing.assert_allclose(calibrated.bundle().predict(frame)["clicked"], moved, atol=5e-5)
 
 
 def test_a_prior_is_of_the_mean(tiny):
