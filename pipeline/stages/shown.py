@@ -102,6 +102,8 @@ def short_flags(flags: Iterable[Flag]) -> str:
 
 def told_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows without the columns that hold nothing in any of them; the first, which names the rows, stays."""
+    if not rows:
+        return []
     first, *others = headings(rows)
     names = [first] + [name for name in others if any(row.get(name) not in ("", None) for row in rows)]
     return [{name: row[name] for name in names if name in row} for row in rows]
