@@ -191,7 +191,7 @@ def test_the_command_names_the_folder_that_took_the_loops(short_list, tmp_path, 
     assert main(["-q", "warm", "--all"]) == 0
     (own,) = (tmp_path / "temporary").glob("gigabatch-*")
     assert len(list(own.glob(f"*{SUFFIX}"))) == 3
-    assert capsys.readouterr().out.endswith(f"the others were there: {own}\n")
+    assert capsys.readouterr().out.endswith(f"0 were there: {own}\n")
 
 
 def test_without_compilation_the_command_says_so(short_list, monkeypatch):
