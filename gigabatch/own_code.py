@@ -159,11 +159,13 @@ def _path_of(module: str) -> str:
 
 
 def _running_module() -> str | None:
-    """The module whose own lines are being run, such as the file that calls a function which registers a class."""
+    """The module whose own lines are being run, such as the file that calls a function which registers a class; None
+    where these are text that a host runs (execnet's workers), which nothing can import."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-    return None if frame is None else frame.f_globals.get("__name__")
+    name = None if frame is None else frame.f_globals.get("__name__")
+    return name if name in sys.modules else None
 
 
 def located(imports: Any, folder: Path) -> Any:

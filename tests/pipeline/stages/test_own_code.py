@@ -308,6 +308,15 @@ def test_a_class_has_one_name_and_a_name_one_class():
         register_recipe("table")(Own)
 
 
+def test_a_host_that_runs_text_of_no_module_does_not_count_as_where_a_class_was_registered():
+    class Own(ColumnOperator):
+        def compute(self, frame):
+            return {}
+
+    exec("register(Own)", {"__name__": "__host__", "register": register_operator("hosted"), "Own": Own})
+    assert own_code.REGISTRIES["operator"].kinds["hosted"] is Own
+
+
 RECIPE = """
 from dataclasses import dataclass
 import pandas as pd
