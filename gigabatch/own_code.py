@@ -21,7 +21,7 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,6 +146,16 @@ REGISTRIES: dict[str, Registry] = {}
 
 def _article(what: str) -> str:
     return f"an {what}" if what[0] in "aeiou" else f"a {what}"
+
+
+def obstacle_of(kind: type, base: type, what: str, home: str, section: str) -> str | None:
+    """Why a class is no recipe or model that a configuration can set, or None. home: where users import `base` from;
+    section: of the configuration, whose settings `Settings` holds."""
+    if not issubclass(kind, base):
+        return f"is no {what}. Derive it from {home}."
+    if not is_dataclass(getattr(kind, "Settings", None)):
+        return f"has no `Settings`. Give it a frozen dataclass of what `{section}` of a configuration may set."
+    return None
 
 
 def _place(kind: type) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gigabatch.models.errors import ModelError, require_known
-from gigabatch.own_code import Kind, Registry
+from gigabatch.own_code import Kind, Registry, obstacle_of
 
 if TYPE_CHECKING:
     from gigabatch.models.inputs import ModelInputs
@@ -99,11 +99,7 @@ def register_model(name: str) -> Callable[[Kind], Kind]:
 def _obstacle(kind: type) -> str | None:
     from gigabatch.models.model import Model
 
-    if not issubclass(kind, Model):
-        return "is no model. Derive it from gigabatch.Model."
-    if not is_dataclass(getattr(kind, "Settings", None)):
-        return "has no `Settings`. Give it a frozen dataclass of what `model` of a configuration may set."
-    return None
+    return obstacle_of(kind, Model, "model", "gigabatch.Model", "model")
 
 
 OWN = Registry("model", ModelError, lambda: MODELS, _obstacle)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING
 
 from gigabatch.features.errors import DataError
-from gigabatch.own_code import Kind, Registry
+from gigabatch.own_code import Kind, Registry, obstacle_of
 
 if TYPE_CHECKING:
     from gigabatch.features.recipes.base import Recipe
@@ -73,11 +72,10 @@ def register_recipe(name: str) -> Callable[[Kind], Kind]:
 def _obstacle(kind: type) -> str | None:
     from gigabatch.features.recipes.base import Recipe
 
-    if not issubclass(kind, Recipe):
-        return "is no recipe. Derive it from Recipe of gigabatch.features.recipes.base."
-    if not is_dataclass(getattr(kind, "Settings", None)):
-        return "has no `Settings`. Give it a frozen dataclass of what `features` of a configuration may set."
-    missing = ", ".join(sorted(kind.__abstractmethods__))
+    home = "Recipe of gigabatch.features.recipes.base"
+    if (found := obstacle_of(kind, Recipe, "recipe", home, "features")) is not None:
+        return found
+    missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
     return f"lacks {missing}, which a recipe needs." if missing else None
 
 
