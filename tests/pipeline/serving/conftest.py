@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,3 +105,22 @@ def server(run, tmp_path_factory):
     made = Server([run], tmp_path_factory.mktemp("log") / "log", **settings)
     yield made
     assert made.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def second(frame, tmp_path_factory):
+    """A run of other weights."""
+    from tests.pipeline.serving.small_bundles import random_bundle, write_run
+
+    return write_run(tmp_path_factory.mktemp("swapped") / "second", random_bundle(frame, seed=1), frame)
+
+
+@pytest.fixture
+def home(run, second, tmp_path):
+    """runs/<name>/ with two runs, `current` on the first."""
+    from gigabatch.pipeline.store.files import atomic_symlink
+
+    shutil.copytree(run, tmp_path / "first", symlinks=True)
+    shutil.copytree(second, tmp_path / "second", symlinks=True)
+    atomic_symlink(Path("first"), tmp_path / "current")
+    return tmp_path

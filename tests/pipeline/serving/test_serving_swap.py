@@ -24,24 +24,9 @@ from gigabatch.pipeline.serving.served import load_served, self_test
 from gigabatch.pipeline.serving.swap import RefusedBundle, Slot, Watcher
 from gigabatch.pipeline.store.files import atomic_symlink
 from tests.pipeline.serving.server_process import Server
-from tests.pipeline.serving.small_bundles import random_bundle, write_embeddings, write_run
+from tests.pipeline.serving.small_bundles import write_embeddings
 
 RANK = {"user": "u1", "items": [1001, 1002, 1003]}
-
-
-@pytest.fixture(scope="module")
-def second(frame, tmp_path_factory):
-    """A run of other weights."""
-    return write_run(tmp_path_factory.mktemp("swapped") / "second", random_bundle(frame, seed=1), frame)
-
-
-@pytest.fixture
-def home(run, second, tmp_path):
-    """runs/<name>/ with two runs, `current` on the first."""
-    shutil.copytree(run, tmp_path / "first", symlinks=True)
-    shutil.copytree(second, tmp_path / "second", symlinks=True)
-    atomic_symlink(Path("first"), tmp_path / "current")
-    return tmp_path
 
 
 def watcher(home, load=load_served) -> tuple[Watcher, Slot, Metrics]:
