@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -266,3 +267,9 @@ def test_settings_of_the_process_are_made_in_the_files_that_are_known_to():
 def test_a_setting_of_the_process_is_seen(line, name):
     assert process_wide(line) == {name}
     assert process_wide("from torch import nn\ntorch.zeros(3).set_(x)\ntorch.cuda.stream(s)") == set()
+
+
+def test_no_two_test_files_have_one_name():
+    """Test folders are no packages, so pytest takes a file by its name alone and collects the second one not at all."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
