@@ -1,6 +1,6 @@
 """How good is the default model beside boosted trees at their best and two tuned networks? The same rows and metrics.
 
-    python -m benchmarks.quality [--tables adult,flights] [--contenders ours,lightgbm,catboost,realmlp,tabm]
+    python -m benchmarks.quality [--tables adult,flights] [--contenders ours,ours_init,lightgbm,...]
                                  [--seeds 5] [--trials 30] [--seconds_of_search 3600] [--seconds_per_fit 600]
                                  [--threads 1] [--net_rows 60000]
                                  [--large 1] [--engine cudf] [--cache FOLDER] [--quick] [--save]
@@ -11,18 +11,19 @@ Tables (`quality_tables.py`): flights, adult, a synthetic trivago log, and gener
 the rows of our features stage with native categories and stop early on the valid loss: LightGBM and CatBoost at their
 defaults, and with the settings of the lowest valid loss of these and `--trials` random ones, searched with one seed;
 RealMLP-TD and TabM-D of pytabkit at their tuned defaults. `ours` has the table's features and no other setting,
-`ours_conf` (no default) the configuration that ships with us, of which some settings were searched by hand. Nothing is
-chosen by test rows, except the peer that ours is compared with: the best tuned one there.
+`ours_init` what `gigabatch init` and `fit` choose for so many rows, `ours_conf` (no default) the configuration that
+ships with us, of which some settings were searched by hand. Nothing is chosen by test rows, except the peer that ours
+is compared with: the best tuned one there.
 
-Ranks are by the mean over seeds of a task's first metric (AUC, log loss, RMSE), among all contenders but `ours_conf`.
+Ranks are by the mean over seeds of a task's first metric (AUC, log loss, RMSE), among `ours` and the peers.
 `large_batch_loss` is the AUC of the best small batch of LAMB on flights less that of a large one; each batch size takes
 the better of two learning rates by valid log loss.
 
 Costs: a search ends with the first trial after `--seconds_of_search` of fitting, and its row says how many trials there
 were; a tree's fit ends after `--seconds_per_fit` at its best round; a network's has no result then, and none is begun
 on more than `--net_rows` train rows. Every fit is a line of `results.jsonl` in `--cache`, by rows, contender, settings,
-seed and versions, so that a run that was cut off goes on. The version of ours is the commit: changes that are not
-committed need another folder. With `--save` the fits of peers also go to benchmarks/results/quality-peers.jsonl, from
+seed and versions, so that a run that was cut off goes on. The version of ours is a hash of the package's
+sources. With `--save` the fits of peers also go to benchmarks/results/quality-peers.jsonl, from
 where later runs take them; their seconds are those of the machine and day that the line names. Intervals are 95 %, by
 Student's t over the seeds. Peers take `--threads`, ours torch's own. `--quick` takes small generated tables and short
 fits.
@@ -49,8 +50,10 @@ with needed():
 
     from gigabatch.models.optimizers.schedule import square_root_scaled_lr
     from gigabatch.pipeline.display import render_table
+    from gigabatch.pipeline.init.training import training_for
 
-OURS, SHIPPED = "ours", "ours_conf"
+OURS, CHOSEN, SHIPPED = "ours", "ours_init", "ours_conf"
+OWN = (OURS, CHOSEN, SHIPPED)
 CONTENDERS = (OURS, *TREES, *NETS)
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantile at n - 1 degrees of freedom
 QUICK_TABLES = "small,regression,multiclass"
@@ -81,9 +84,9 @@ def row_of(table: str, contender: str, fits: list[Row], first: str) -> Row:
 
 
 def ranked(rows: list[Row], first: str) -> None:
-    """Give the rows of one table their `rank`, 1 the best; ties share the mean. `ours_conf` and what has no numbers
-    have none."""
-    judged = [row for row in rows if row["contender"] != SHIPPED and first in row]
+    """Give the rows of one table their `rank`, 1 the best; ties share the mean. Other settings of ours and what has no
+    numbers have none."""
+    judged = [row for row in rows if row["contender"] not in (CHOSEN, SHIPPED) and first in row]
     sign = -1 if HIGHER[first] else 1
     for row, rank in zip(judged, rankdata([sign * row[first] for row in judged]), strict=True):
         row["rank"] = float(rank)
@@ -130,12 +133,14 @@ def rows_of(table: Table, fits: Fits, peers: Peers | None, chosen: list[str], se
     for contender in chosen:
         if contender == OURS:
             path = plain_config(table, fits.cache, flags.quick)
+        elif contender == CHOSEN:
+            path = chosen_config(table, fits.cache, folder, flags.quick)
         elif contender == SHIPPED and table.config:
             path = shipped_config(table, fits.cache, flags.quick)
         else:
             continue
         rows.append(row_of(table.name, contender, [fits.our(contender, path, folder, s) for s in seeds], first))
-    for contender in (one for one in CONTENDERS if one in chosen and one != OURS):
+    for contender in (one for one in (*TREES, *NETS) if one in chosen):
         assert peers is not None
         rows += peer_rows(fits, peers, folder, table.name, contender, seeds, flags)
     ranked(rows, first)
@@ -150,6 +155,17 @@ def shipped_config(table: Table, cache: Path, quick: bool) -> Path:
     content = yaml.load((ROOT / f"conf/{table.config}.yaml").read_text())
     path = plain.with_name("shipped.yaml")
     content["features"] = yaml.load(plain.read_text())["features"]
+    path.write_text(json.dumps(content, indent=1, allow_nan=False))
+    return path
+
+
+def chosen_config(table: Table, cache: Path, folder: Path, quick: bool) -> Path:
+    """The plain configuration with the sections that `gigabatch init` writes for a table of so many rows."""
+    plain = plain_config(table, cache, quick)
+    rows = sum(pq.read_metadata(folder / f"{split}.parquet").num_rows for split in ("train", "valid", "test"))
+    layout = json.loads((folder / "layout.json").read_text())
+    content = json.loads(plain.read_text()) | training_for(rows, bool(layout["categorical"]))
+    path = plain.with_name("chosen.yaml")
     path.write_text(json.dumps(content, indent=1, allow_nan=False))
     return path
 
@@ -179,18 +195,25 @@ def less_best(rows: list[Row], table: str) -> float | None:
     return of[OURS] - max(auc for auc in tuned if auc is not None)
 
 
+def searched_whole(rows: list[Row], table: str) -> bool:
+    """Whether each tuned peer of a table made `TRIALS` trials, and none of its fits that stand here ran out of time."""
+    tuned = [row for row in rows if row["table"] == table and row["contender"] in {f"{one} tuned" for one in TREES}]
+    return bool(tuned) and all(row["trials"] >= TRIALS and not row.get("out_of_time") for row in tuned)
+
+
 def claims_of(
     rows: list[Row], batches: list[Row], *, complete: bool, searched: bool
 ) -> dict[str, tuple[float, float, bool]]:
-    """What can be claimed: of a table only beside both peers after a whole search (`searched`); `mean_rank` only of all
-    tables and contenders (`complete`), too."""
+    """What can be claimed: of a table only beside both peers after a search that no flag (`searched`) and no clock cut
+    off; `mean_rank` only of all tables and contenders (`complete`), too."""
     found: dict[str, tuple[float, float, bool]] = {}
-    for table in CLAIMED if searched else ():
-        less = less_best(rows, table)
+    whole_tables = {row["table"] for row in rows if searched and searched_whole(rows, row["table"])}
+    for table in CLAIMED:
+        less = less_best(rows, table) if table in whole_tables else None
         if less is not None:
             found[f"{table}_less_best"] = (less, -0.001, less > -0.001)
     ranks = [row["rank"] for row in rows if row["contender"] == OURS]
-    if complete and searched and ranks:
+    if complete and ranks and whole_tables == {row["table"] for row in rows}:
         found["mean_rank"] = (float(np.mean(ranks)), 2, float(np.mean(ranks)) <= 2)
     if batches:
         *small, large = [row["auc"] for row in batches]
@@ -217,7 +240,7 @@ def main() -> None:
     standard = [table.name for table in TABLES.values() if flags.large or not table.large]
     names = (flags.tables or (QUICK_TABLES if flags.quick else ",".join(standard))).split(",")
     chosen = flags.contenders.split(",")
-    known = (*CONTENDERS, SHIPPED)
+    known = (*OWN, *TREES, *NETS)
     for what, given, there in (("table", names, TABLES), ("contender", chosen, known)):
         if unknown := [name for name in given if name not in there]:
             raise SystemExit(f"benchmarks.quality: unknown {what}(s) {', '.join(unknown)}. Known: {', '.join(there)}.")
@@ -246,9 +269,9 @@ def main() -> None:
         render_table([{key: str(value) for key, value in row.items()} for row in batches], "flights by batch size")
     complete = set(standard) <= set(names) and set(CONTENDERS) <= set(chosen)
     seconds = {f"{row['table']} {row['contender']}": row["train_seconds"] for row in rows if "train_seconds" in row}
-    workload = (
-        f"{','.join(names)}: {len(seeds)} seed(s), {flags.trials} trials of search on valid, {flags.threads} thread(s)"
-    )
+    trials = [row["trials"] for row in rows if "trials" in row]
+    made = f"{min(trials)} to {max(trials)} trials of search on valid" if trials else "no search"
+    workload = f"{','.join(names)}: {len(seeds)} seed(s), {made}, {flags.threads} thread(s)"
     claims = claims_of(rows, batches if flags.seeds >= SEEDS else [], complete=complete, searched=whole(flags))
     if flags.save:
         fits.commit_peers()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.common import commit, machine, needed
+from benchmarks.common import machine, needed
 from benchmarks.quality_peers import NETS, bounds, drawn
 from benchmarks.quality_tables import ROOT, Table, plain_config
 
@@ -205,6 +205,15 @@ class Peers:
         return answer
 
 
+def package_sources(root: Path = ROOT) -> str:
+    """A hash of the package's Python files and of what they are called."""
+    digest = hashlib.blake2b(digest_size=6)
+    for folder in ("gigabatch", "features", "loaders", "models", "pipeline"):
+        for file in sorted((root / folder).rglob("*.py")):
+            digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
 def lines_of(file: Path) -> list[Row]:
     """The fits of a file; none where it is not there."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -229,7 +238,7 @@ class Fits:
     def __init__(self, cache: Path, threads: int, seconds: float, device: str = "cpu", quick: bool = False) -> None:
         self.cache, self.threads, self.seconds = cache, threads, seconds
         self.device, self.quick, self.file = device, quick, cache / "results.jsonl"
-        self.commit = commit()  # of the code that was imported; later commits are not what runs here
+        self.sources = package_sources()  # of the code that was imported; what is edited later is not what runs here
         cache.mkdir(parents=True, exist_ok=True)
         self.done = {row["key"]: row for row in [*lines_of(KEPT), *lines_of(self.file)]}
 
@@ -271,7 +280,7 @@ class Fits:
 
     def our(self, name: str, path: Path, folder: Path, seed: int, *overrides: str) -> Row:
         """A run of ours, from the file where it is there."""
-        key = f"{folder.name} {' '.join((name, *overrides))} seed {seed} {self.commit} {self.device}"
+        key = f"{folder.name} {' '.join((name, *overrides))} seed {seed} {self.sources} {self.device}"
         if key in self.done:
             return self.done[key]
         row, scores = ours(path, self.cache, self.device, seed, *overrides)

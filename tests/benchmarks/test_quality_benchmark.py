@@ -18,6 +18,7 @@ from benchmarks.quality import (
     SECONDS,
     SEEDS,
     TRIALS,
+    chosen_config,
     claims_of,
     less_best,
     peer_rows,
@@ -25,7 +26,16 @@ from benchmarks.quality import (
     row_of,
     whole,
 )
-from benchmarks.quality_fits import Fits, Peers, flat_lists, judged, ours, pipeline_of
+from benchmarks.quality_fits import (
+    Fits,
+    Peers,
+    flat_lists,
+    judged,
+    ours,
+    package_sources,
+    pipeline_of,
+    written,
+)
 from benchmarks.quality_peers import LOSSES, bounds, drawn, matrix, valid_loss
 from benchmarks.quality_tables import TABLES, TEST_ROWS, plain_config
 
@@ -138,9 +148,11 @@ def test_ranks_are_by_the_first_metric_and_leave_out_what_has_none():
 def test_claims_are_made_of_what_is_whole():
     beside_one = rows("auc", ours=0.93, lightgbm_tuned=0.929)
     ranked(beside_one, "auc")
+    beside_one[1]["trials"] = TRIALS
     assert less_best(beside_one, "adult") is None, "CatBoost's best is not known"
     assert claims_of(beside_one, [], complete=False, searched=True) == {}
     whole = [*beside_one, *rows("auc", catboost_tuned=0.9315)]
+    whole[-1]["trials"] = TRIALS
     ranked(whole, "auc")
     batches = rows("auc", small=0.78, other=0.77, large=0.7785)
     assert set(claims_of(whole, batches, complete=True, searched=False)) == {"large_batch_loss"}
@@ -149,6 +161,9 @@ def test_claims_are_made_of_what_is_whole():
     assert claims["adult_less_best"] == (pytest.approx(-0.0015), -0.001, False)
     assert claims["mean_rank"] == (2, 2, True)
     assert claims["large_batch_loss"] == (pytest.approx(0.0015), 0.001, False)
+    for less in ({"trials": TRIALS - 1}, {"out_of_time": 1}):
+        cut = [*whole[:-1], {**whole[-1], **less}]
+        assert set(claims_of(cut, [], complete=True, searched=True)) == set(), "a search that the clock ended"
 
 
 @pytest.mark.parametrize(
@@ -237,11 +252,36 @@ def test_a_search_ends_with_its_trials_or_its_seconds(monkeypatch):
         asked.clear()
 
 
-def test_a_run_of_ours_is_kept_by_the_commit_that_was_imported(tmp_path, folder, monkeypatch):
+def test_a_run_of_ours_is_kept_by_the_sources_that_were_imported(tmp_path, folder, monkeypatch):
     monkeypatch.setattr("benchmarks.quality_fits.ours", lambda *_: ({"train_seconds": 1.0}, np.array([0.2, 0.7])))
     fits = Fits(tmp_path, 1, 600)
-    monkeypatch.setattr("benchmarks.quality_fits.commit", lambda: "later")
+    monkeypatch.setattr("benchmarks.quality_fits.package_sources", lambda: "later")
     assert "later" not in fits.our("ours", folder, folder, 1)["key"]
+
+
+def test_the_sources_are_the_packages_alone(tmp_path):
+    for folder in ("models", "docs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "one.py").write_text("1")
+    first = package_sources(tmp_path)
+    (tmp_path / "docs/one.py").write_text("2")
+    assert package_sources(tmp_path) == first
+    (tmp_path / "models/one.py").rename(tmp_path / "models/two.py")
+    renamed = package_sources(tmp_path)
+    (tmp_path / "models/two.py").write_text("2")
+    assert len({first, renamed, package_sources(tmp_path)}) == 3
+
+
+def test_what_init_chooses_is_a_contender_of_its_own(tmp_path):
+    table = TABLES["small"]
+    plain = plain_config(table, tmp_path, quick=True)
+    folder = written(table, tmp_path, quick=True)
+    found = json.loads(chosen_config(table, tmp_path, folder, quick=True).read_text())
+    # rows of all three splits are at least the 10,000 of the test, and `small` has id columns
+    assert found.pop("model") == {"kind": "tabm"}
+    assert found.pop("preprocess") == {"scale": "robust"}
+    assert found.pop("train") == {"epochs": 15}
+    assert found == json.loads(plain.read_text())
 
 
 def test_a_fit_over_its_time_is_ended_and_made_again_where_there_is_more(tmp_path, folder, peers):
