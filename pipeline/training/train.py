@@ -60,6 +60,7 @@ from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.training.calibration import (
     binary_places,
     fit_curves,
+    fits_level,
     prior_shift,
     require_calibratable,
     require_prior_fits,
@@ -242,10 +243,11 @@ def train_model(
     model.calibrate(())
     require_calibratable(settings.calibration, model, valid_table)
     require_prior_fits(settings, loss)
+    level = valid_table if fits_level(settings.calibration, model) else None
     counts_labels = settings.prior is not None and settings.prior.serve is not None and settings.prior.train is None
-    if counts_labels and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
+    if counts_labels and level is None and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
         raise TrainingError("train.prior: several ranks see a part of a source each. Set train.prior.train.")
-    shift = prior_shift(settings.prior, settings.negatives, model, train)
+    shift = prior_shift(settings.prior, settings.negatives, model, train, level)
     tasks = {target.task for target in source.schema.targets}
     if ranks.num_ranks > 1 and isinstance(train, BatchSource):  # which shows each rank a part
         if not model.target_scales and "regression" in tasks:
@@ -405,7 +407,7 @@ def fitted_at_once(
     model.require_targets([target.task for target in train.schema.targets])
     model.calibrate(())
     require_calibratable(whole.calibration, model, valid_table)
-    shift = prior_shift(whole.prior, whole.negatives, model, train)
+    shift = prior_shift(whole.prior, whole.negatives, model, train, valid_table)
     loss = prepared_loss(loss, train, valid_table, whole)
     call(callbacks, "begin", model, 0, 0, device=torch.device(device))
     warn_of_labels_alike(model, valid_table)

@@ -393,6 +393,54 @@ def test_a_run_with_a_prior_tells_both_rates(tiny):
     assert run.summary["baselines"]["worse"] == plain["baselines"]["worse"]
 
 
+def with_share(rows: int, share: float, seed: int):
+    """Rows of `rare` of which so many of label 0 are left out that a share of the rest has label 1."""
+    (x, labels), draw = rare(rows, seed), np.random.default_rng(seed + 100)
+    kept = labels.sum() * (1 / share - 1) / (labels == 0).sum()
+    keep = (labels == 1) | (draw.random(rows) < kept)
+    return x[keep], labels[keep]
+
+
+def test_after_an_isotonic_curve_the_share_is_that_of_the_valid_split(tmp_path):
+    """Train .5, valid .2: the curve has brought the mean to .2, whatever the train split's was."""
+    train, valid = table_of(*with_share(60_000, 0.5, 0)), table_of(*with_share(60_000, 0.2, 1))
+    other, seen = rare(100_000, 2)
+    for number, (calibration, rate) in enumerate((("isotonic", valid), ("temperature", train), ("none", train))):
+        settings = TrainSettings(
+            epochs=8, batch_size=256, lr_max=0.1, calibration=calibration, prior={"serve": float(seen.mean())}
+        )
+        (folder := tmp_path / str(number)).mkdir()
+        loss = TargetLoss([("binary", 1)])
+        trained = train_model(model_of(), train, valid, loss, settings, seed=1, device="cpu", folder=folder)
+        found = 1 / (1 + np.exp(-table_outputs(trained.model, table_of(other, seen), "cpu")[:, 0].numpy()))
+        assert found.mean() == pytest.approx(seen.mean(), rel=0.1), calibration
+        share = rate.unpack(rate.words).targets[0].double().mean().item()
+        assert trained.prior_shift == pytest.approx(logit(seen.mean()) - logit(share), rel=1e-6), calibration
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_run_after_an_isotonic_curve_counts_the_labels_of_valid(tiny, members):
+    own = (f"train.ensemble={members}", "train.calibration=isotonic", "train.epochs=2")
+    plain, moved = tiny.train(*own), tiny.train(*own, "train.prior.serve=0.05")
+    frames = {split: tiny.pipeline().features().frame(split) for split in ("train", "valid", "test")}
+    p, q = (run.bundle().predict(frames["test"])["clicked"].to_numpy(np.float64) for run in (plain, moved))
+    valid, train = (logit(0.05) - logit(frames[split]["clicked"].mean()) for split in ("valid", "train"))
+    np.testing.assert_allclose(logit(q) - logit(p), valid, atol=1e-3)
+    assert abs(valid - train) > 0.01
+
+
+def test_a_share_in_training_that_the_valid_split_says_is_refused(tmp_path):
+    table, rest = table_of(*rare(600, 0)), {"seed": 1, "device": "cpu", "folder": tmp_path}
+    loss, prior = TargetLoss([("binary", 1)]), {"serve": 0.01, "train": 0.3}
+    message = r"train\.prior\.train: 0\.3 has no effect"
+    settings = TrainSettings(epochs=1, batch_size=256, calibration="isotonic", prior=prior)
+    with pytest.raises(ConfigError, match=message):
+        train_model(model_of(), table, table, loss, settings, **rest)
+    spec = ModelSpec("lr", model_of().inputs, model_of().settings, 2)
+    with pytest.raises(ConfigError, match=message):
+        train_members(None, spec, table, table, loss, settings.model_copy(update={"ensemble": 2}), **rest)
+
+
 def test_a_prior_comes_after_a_calibration(tmp_path):
     x, labels = rare(3000, 0)
     table = table_of(x, labels)
