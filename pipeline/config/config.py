@@ -194,7 +194,11 @@ class PriorSettings(Settings):
 
     serve: float | None = Field(None, gt=0, lt=1, description="share of label 1 where the model serves")
     train: float | None = Field(
-        None, gt=0, lt=1, description="with serve: share of label 1 in training; null: that of the train split's rows"
+        None,
+        gt=0,
+        lt=1,
+        description="with serve: share of label 1 in training; null: that of the train split's rows, or of the "
+        "valid split's where probabilities are fitted to it (calibration: isotonic)",
     )
     negatives_kept: float | None = Field(
         None, gt=0, le=1, description="in place of serve: share of all rows of label 0 that were kept for the files"

@@ -1099,7 +1099,9 @@ class Encoded:
         if start is not None and not settings.epochs:
             period = {name: start.bundle.info[name] for name in PERIOD if name in start.bundle.info}
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
-        info |= {"prior_shift": trained.prior_shift} if trained.prior_shift else {}
+        if trained.prior_shift and settings.prior is not None:
+            info |= {"prior_shift": trained.prior_shift}
+            info |= {} if settings.prior.serve is None else {"prior_serve": settings.prior.serve}
         nulls = getattr(config.features, "null_values", None)
         info |= {} if nulls is None else {"null_values": list(nulls)}
         told: dict[str, Any] = {}

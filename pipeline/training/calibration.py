@@ -178,11 +178,13 @@ def prior_shift(
                 f"train.prior.train: {settings.train:g} has no effect, as probabilities are fitted to the valid split, "
                 "whose share of label 1 is counted. Leave it out."
             )
-        rate: float | None = _share_of_ones(valid, binary[0][0], "valid")
-    else:
+        rate = _share_of_ones(valid, binary[0][0], "valid")
+    elif settings.train is not None:
         rate = settings.train
-    if rate is None:
-        rate = 1 / (1 + negatives.per_positive) if negatives is not None else _share_of_ones(rows, binary[0][0], "train")
+    else:
+        rate = (
+            1 / (1 + negatives.per_positive) if negatives is not None else _share_of_ones(rows, binary[0][0], "train")
+        )
     return math.log(settings.serve / (1 - settings.serve)) - math.log(rate / (1 - rate))
 
 

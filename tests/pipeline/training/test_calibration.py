@@ -267,6 +267,8 @@ def test_the_share_in_training_is_that_of_weights_or_of_drawn_negatives():
     assert prior_shift(prior, None, model, table) == pytest.approx(-math.log(3))
     assert prior_shift(prior, NegativeSettings(per_positive=4), model, table) == pytest.approx(math.log(4))
     assert prior_shift(None, None, model, table) == 0
+    valid = table_of([0.0] * 4, [1.0, 0, 0, 0], [2.0, 1, 1, 1])
+    assert prior_shift(prior, NegativeSettings(), model, table, valid) == pytest.approx(math.log(1.5))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +388,11 @@ def test_a_run_with_a_prior_tells_both_rates(tiny):
     assert here["ece"] == pytest.approx(plain["ece"], abs=1e-5)
     assert "train.prior" in (run.path / "report.html").read_text()
     # Baselines learn from these rows as they are, and so the model is compared at their share of label 1.
-    assert run.summary["logloss"] > 1.2 * plain["logloss"]
+    assert run.summary["logloss"] == pytest.approx(serving["logloss"], rel=1e-5)
+    assert run.summary["ece"] == pytest.approx(serving["ece"], abs=1e-5)
+    assert run.summary["auc"] == pytest.approx(plain["auc"], abs=1e-9)
+    assert run.summary["calibration"] == []  # a prior alone calibrates nothing
+    assert run.summary["members"] == plain["members"]
     for found, expected in zip(run.summary["baselines"]["found"], plain["baselines"]["found"], strict=True):
         losses = [next(d for d in item["differences"] if d["metric"] == "logloss") for item in (found, expected)]
         assert losses[0]["model"] == pytest.approx(losses[1]["model"], rel=1e-5)
