@@ -77,7 +77,7 @@ from gigabatch.pipeline.training.codistill import Codistillation, require_can_co
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
-from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, target_scales
+from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, require_steps_in_order, target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
 __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
@@ -240,6 +240,8 @@ def train_model(
     tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
+    for split, rows in (("train", train), ("valid", valid_table)):
+        require_steps_in_order(model, rows, split)
     model.calibrate(())
     require_calibratable(settings.calibration, model, valid_table)
     require_prior_fits(settings, loss)

@@ -19,7 +19,7 @@ from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.model import TargetScale
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import ConfigError, LossSettings, TrainSettings
+from gigabatch.pipeline.config.config import ConfigError, LossSettings, RunConfig, TrainSettings
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.export.onnx_rows import onnx_inputs
 from gigabatch.pipeline.lab.experiment import Experiment
@@ -27,11 +27,12 @@ from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.ranker import null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError
-from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, target_scales
-from gigabatch.pipeline.training.train import new_model, table_loss, table_outputs, train_model
+from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, require_steps_in_order, target_scales
+from gigabatch.pipeline.training.train import new_model, table_batches, table_loss, table_outputs, train_model
 from tests.pipeline.serving import small_bundles
 
 
@@ -373,3 +374,80 @@ def test_items_are_not_ranked_by_quantiles(tmp_path, monkeypatch):
     with pytest.raises(Refusal, match="has quantiles; items are ranked by one number"):
         served.require_ranker()
     assert list(served.scorer([null_row(bundle)])) == ["clicked_q0.1", "clicked_q0.9"]
+
+
+# Steps that follow each other
+
+
+STEPS = {"clicked": {"task": "binary"}, "carted": {"task": "binary"}, "bought": {"task": "binary"}}
+
+
+def funnel(rows=900):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": random.normal(size=rows), "split": np.repeat(["train", "valid", "test"], rows // 3)})
+    for place, name in enumerate(STEPS):
+        frame[name] = (random.random(rows) < 0.6).astype(int) * (1 if not place else frame[list(STEPS)[place - 1]])
+    return frame
+
+
+def funnel_table(frame, weight=None):
+    schema = TensorSchema((), ("x",), tuple(Target(name, "binary") for name in STEPS), has_weight=weight is not None)
+    labels = [torch.tensor(frame[name].to_numpy(), dtype=torch.float32) for name in STEPS]
+    own = () if weight is None else (torch.tensor(weight, dtype=torch.float32),)
+    return PackedTable.from_columns(schema, [], [torch.tensor(frame["x"].to_numpy()).float()], labels, *own)
+
+
+def test_a_step_without_the_one_before_it_is_counted_by_weight_and_place():
+    kind, frame = model_class("esmm"), funnel()
+    require_steps_in_order(kind, funnel_table(frame), "train")
+    frame.loc[[5, 40, 77], ["clicked", "carted", "bought"]] = [[0, 1, 1], [1, 0, 1], [0, 1, 0]]
+    message = (
+        "EntireSpace: its targets are steps that follow each other, in their order 'clicked', 'carted', 'bought', but "
+        "in the train split 'carted' is 1 and 'clicked' is 0 in 2 row(s), first in row 5 (from 0); 'bought' is 1 and "
+        "'carted' is 0 in 1 row(s), first in row 40 (from 0). Name the targets in the order of the steps, correct the "
+        "labels, or take a model whose targets need no order (model.kind=multi_task or ple)."
+    )
+    with pytest.raises(TrainingError) as raised:
+        require_steps_in_order(kind, funnel_table(frame), "train")
+    assert str(raised.value) == message
+    weight = np.ones(len(frame))
+    weight[[5, 40]] = 0
+    with pytest.raises(TrainingError, match=r"'clicked' is 0 in 1 row\(s\), first in row 77 \(from 0\)\. Name"):
+        require_steps_in_order(kind, funnel_table(frame, weight), "valid")
+    weight[77] = 0
+    require_steps_in_order(kind, funnel_table(frame, weight), "valid")
+    require_steps_in_order(model_class("ple"), funnel_table(frame), "train")
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_step_without_the_one_before_it_is_refused_in_any_split(split, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = funnel()
+    place = {"train": 0, "valid": 300, "test": 600}[split] + 7
+    frame.loc[place, ["clicked", "carted", "bought"]] = [0, 0, 1]
+    paths = {f"{name}_path": f"{name}.csv" for name in ("train", "valid", "test")}
+    for (_, path), (_, part) in zip(paths.items(), frame.groupby("split", sort=False), strict=True):
+        part.to_csv(path, index=False)
+    monkeypatch.setattr(stages, "train_model", None)  # so it is before any training
+    config = RunConfig(
+        name="shop", recipe="table", model={"kind": "esmm", "layers": [4]},
+        features={**paths, "continuous": ["x"], "targets": STEPS},
+    )  # fmt: skip
+    with pytest.raises(
+        TrainingError, match=rf"the {split} split 'bought' is 1 and 'carted' is 0 in 1 row\(s\), first in row 7 "
+    ):
+        Pipeline(config).train()
+
+
+def test_a_training_of_steps_checks_tables_and_sources(tmp_path):
+    frame = funnel()
+    frame.loc[9, ["clicked", "carted"]] = [0, 1]
+    bad, good, kind = funnel_table(frame), funnel_table(funnel()), model_class("esmm")
+    loss, settings = TargetLoss([("binary", 1)] * 3), TrainSettings(epochs=1, batch_size=90)
+    model = ModelSpec("esmm", ModelInputs((), 1, 3), kind.Settings(layers=(4,))).build()
+    at = {"seed": 1, "device": "cpu", "folder": tmp_path}
+    with pytest.raises(TrainingError, match="in the valid split"):
+        train_model(model, good, bad, loss, settings, **at)
+    source = table_batches(bad, settings, 1)
+    with pytest.raises(TrainingError, match=r"train split 'carted' is 1 and 'clicked' is 0 in 1 row\(s\)\. Name"):
+        train_model(model, source, good, loss, settings, **at)
