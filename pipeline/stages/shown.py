@@ -91,7 +91,7 @@ def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
     """What stands below each metric of the headline: two standard errors, and the best baseline at its share of
     label 1."""
     notes: dict[str, list[str]] = {name: [f"± {error:.2g}"] for name, error in results["errors"].items()}
-    apart = CALIBRATION if results["rates"] else ()
+    apart = CALIBRATION if results.get("rates") else ()
     compared = results["baselines"]
     if compared and len({item["target"] for item in compared["found"]}) == 1:
         beside: dict[str, list[tuple[float, str]]] = {}
