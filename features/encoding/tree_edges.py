@@ -174,8 +174,8 @@ class _CellPass(FitStatistics):
             names = ", ".join(repr(target.name) for target in self.fit_.targets)
             raise DataError(
                 f"preprocess.edges: tree of column {self.column!r}: all labels of {names} in the train split are "
-                "alike, so no tree tells them apart, as where all rows are positives (train.negatives). Take quantile edges "
-                "(preprocess.edges=quantile)."
+                "alike, so no tree tells them apart, as where all rows are positives (train.negatives). Take quantile "
+                "edges (preprocess.edges=quantile)."
             )
         sums = [
             _outputs(target, found, cells, weights)

@@ -240,8 +240,8 @@ def train_model(
     tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
-    for split, rows in (("train", train), ("valid", valid_table)):
-        require_steps_in_order(model, rows, split)
+    for split, given_rows in (("train", train), ("valid", valid_table)):
+        require_steps_in_order(model, given_rows, split)
     model.calibrate(())
     require_calibratable(settings.calibration, model, valid_table)
     require_prior_fits(settings, loss)

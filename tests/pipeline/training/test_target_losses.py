@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -285,9 +286,66 @@ def test_a_loss_that_does_not_fit_its_target_is_refused(name, given, message):
         target_loss(BOTH, {name: LossSettings(**given)})
 
 
+def kinds(*classes):
+    columns = (Column("x", "continuous", "float32"), Column("kind", "target", "int32"))
+    return Schema(columns, (Target("kind", "multiclass", 3, classes),))
+
+
+def test_weights_by_class_are_in_the_order_of_the_classes():
+    def of(schema, weights):
+        return target_loss(schema, {schema.targets[0].name: LossSettings(class_weights=weights)}).classes[0]
+
+    by_name = {"spam": 4, "egg": 1, "ham": 2.5}
+    assert of(kinds("egg", "ham", "spam"), by_name).class_weights == (1.0, 2.5, 4.0)
+    assert of(kinds("egg", "ham", "spam"), [1, 2.5, 4]).class_weights == (1.0, 2.5, 4.0)
+    assert of(kinds("2", "9", "10"), {10: 3, 9: 2, "2": 1}).class_weights == (1.0, 2.0, 3.0)  # as YAML reads them
+    assert of(kinds(), {2: 3, 0: 1, 1: 2}).class_weights == (1.0, 2.0, 3.0)  # codes, of classes without names
+    assert of(BOTH, {1: 5, 0: 1}).class_weights == (1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "weights", "message"),
+    [
+        (("egg", "ham", "spam"), {"egg": 1, "hem": 2, "spam": 1},
+         r"train\.losses\.kind, a multiclass target: class_weights names each class once; unknown: 'hem'; missing: "
+         r"'ham'\. The classes are 'egg', 'ham', 'spam'\."),
+        (("egg", "ham", "spam"), {"egg": 1}, r"once; missing: 'ham', 'spam'\. The classes"),
+        (("egg", "ham", "spam"), [1, 2], "2 numbers for a target of 3 classes, which are in this order: 'egg', 'ham', 'sp"),
+        (None, {"yes": 1, "no": 2},
+         r"unknown: 'yes', 'no'; missing: '0', '1'\. The classes are '0', '1' \(1 is the positive label\)"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_name_each_class_are_refused(classes, weights, message):
+    schema = BOTH if classes is None else kinds(*classes)
+    with pytest.raises(ConfigError, match=message):
+        target_loss(schema, {schema.targets[0].name: LossSettings(class_weights=weights)})
+
+
+def test_a_run_weighs_classes_by_their_names(tmp_path, monkeypatch):
+    """A list follows the classes as text; the mapping says the same in any order."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    pd.DataFrame({"x": random.normal(size=600), "size": random.choice(["small", "large", "mid"], 600)}).to_csv("a.csv")
+    found = []
+    for weights in ("[3, 1, 9]", "{small: 9, large: 3, mid: 1}", "[9, 3, 1]"):
+        Path("run.yaml").write_text(
+            "name: a\nrecipe: table\nmodel: {kind: lr}\nevaluate: {importance: false, baselines: []}\n"
+            "features: {path: a.csv, continuous: [x], targets: {size: {task: multiclass}}}\n"
+            f"train: {{epochs: 1, losses: {{size: {{class_weights: {weights}}}}}}}\n"
+        )
+        found.append(Pipeline.from_config("run.yaml").train())
+    first, second, other = (run.predict(pd.DataFrame({"x": [0.0]})) for run in found)
+    assert first.equals(second)
+    assert not first.equals(other)
+    assert first["size"].tolist() == ["small"]
+    assert found[1].summary["config"]["train"]["losses"]["size"]["class_weights"] == {"small": 9, "large": 3, "mid": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"class_weights": {1: 2.0, "1": 3.0}}, "a class is named twice in 1, '1'"),
+        ({"class_weights": {"egg": 0.0}}, "greater than 0"),
         ({"power": 1.2}, "power is a setting of the loss tweedie"),
         ({"kind": "mse", "gamma": 1.0}, "gamma is a setting of the loss focal"),
         ({"kind": "mse", "class_weights": "balanced"}, "class_weights is a setting of the losses log_loss and focal"),
