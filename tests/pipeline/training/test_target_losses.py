@@ -310,7 +310,7 @@ def test_weights_by_class_are_in_the_order_of_the_classes():
          r"train\.losses\.kind, a multiclass target: class_weights names each class once; unknown: 'hem'; missing: "
          r"'ham'\. The classes are 'egg', 'ham', 'spam'\."),
         (("egg", "ham", "spam"), {"egg": 1}, r"once; missing: 'ham', 'spam'\. The classes"),
-        (("egg", "ham", "spam"), [1, 2], "2 numbers for a target of 3 classes, which are in this order: 'egg', 'ham', 'sp"),
+        (("egg", "ham", "spam"), [1, 2], "2 numbers for a target of 3 classes, which are in this order: 'egg', 'h"),
         (None, {"yes": 1, "no": 2},
          r"unknown: 'yes', 'no'; missing: '0', '1'\. The classes are '0', '1' \(1 is the positive label\)"),
     ],
