@@ -94,7 +94,8 @@ class Model(nn.Module):
     fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
     (models/recommenders/fitted.py), which takes no optimizer;
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
-    use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which).
+    use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
+    `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks.
 
     Parameters
     ----------
@@ -125,6 +126,7 @@ class Model(nn.Module):
     trace_obstacle: ClassVar[str | None] = None
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
+    targets_are_steps: ClassVar[bool] = False
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.operators import operator_name
 from gigabatch.features.reading.sources import without_null_words
-from gigabatch.features.schema import Schema
+from gigabatch.features.schema import Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
@@ -43,6 +43,7 @@ FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
 FEW_VALUES = 20  # that may all be new by chance
 WEIGHTS = "weights.safetensors"
+MOST_CLASSES = 20  # that a message names
 AGAIN = "Train again, which mends the run, or take another."
 
 
@@ -413,6 +414,8 @@ def target_loss(
                     raise ModelError("class_weights are for binary and multiclass targets.")
                 values[place] = RegressionLoss(**given)
             else:
+                if "class_weights" in given:
+                    given["class_weights"] = _in_order(given["class_weights"], schema.targets[place])
                 classes[place] = ClassLoss(**given)
         except (ModelError, TypeError) as error:
             raise ConfigError(f"train.losses.{name}, a {task} target: {error}") from error
@@ -421,6 +424,36 @@ def target_loss(
         return TargetLoss(tasks, values, classes, label_smoothing)
     except ModelError as error:
         raise ConfigError(f"train.losses: {error}") from error
+
+
+def _in_order(weights: Any, target: Target) -> Any:
+    """`class_weights` of a target in the order of its classes; `balanced` as it is.
+
+    Raises:
+        ModelError: where a mapping does not name each class, or a list has another length.
+    """
+    if isinstance(weights, str):
+        return weights
+    named = target.classes or tuple(map(str, range(max(target.num_outputs, 2))))
+    names = [str(name) for name in named]
+    shown = ", ".join(map(repr, names[:MOST_CLASSES])) + (", ..." if len(names) > MOST_CLASSES else "")
+    if isinstance(weights, Mapping):
+        unknown = [name for name in weights if name not in names]
+        missing = [name for name in names if name not in weights]
+        wrong = [f"unknown: {', '.join(map(repr, unknown[:MOST_CLASSES]))}"] if unknown else []
+        wrong += [f"missing: {', '.join(map(repr, missing[:MOST_CLASSES]))}"] if missing else []
+        if wrong:
+            meant = " (1 is the positive label)" if target.task == "binary" else ""
+            raise ModelError(
+                f"class_weights names each class once; {'; '.join(wrong)}. The classes are {shown}{meant}."
+            )
+        return [weights[name] for name in names]
+    if len(weights) != len(names):
+        raise ModelError(
+            f"class_weights holds {len(weights)} numbers for a target of {len(names)} classes, which are in this "
+            f"order: {shown}. Give each one, or a mapping by class."
+        )
+    return weights
 
 
 def _frame_device(engine: Any) -> str:

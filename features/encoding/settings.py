@@ -135,7 +135,8 @@ class PreprocessorSettings:
         + 1 edges hold all values.
     edges
         Where the others lie: `quantile`, so that bins hold equally many rows, or `tree`, at the splits of a decision
-        tree that sees the column alone and tells the targets (at most `bins` leaves of 64 rows and more).
+        tree that sees the column alone and tells the targets (at most `bins` leaves of 64 rows and more); refused where
+        all labels are alike. A column in which no split helps is one bin.
 
     Raises
     ------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class FitTreeEdges(FitStatistics):
     ------
     DataError
         If there is no target, or one has more than `MOST_CLASSES` classes; in the fit, if the square of a label is too
-        large to be summed.
+        large to be summed, or the labels of every target are all alike.
     """
 
     def __init__(self, filling: FillAndScale, targets: Sequence[Target], weight: str | None, labels: LabelsOf) -> None:
@@ -94,6 +95,15 @@ class FitTreeEdges(FitStatistics):
         return self.pass_.finish(partial)
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """sums: of the rows whose value is known. ends: lowest and highest label of each target, over all rows that weigh
+    something; inf and -inf where none does."""
+
+    sums: list[GroupedSums]
+    ends: list[tuple[float, float]]
+
+
 class _CellPass(FitStatistics):
     """The last pass: sums of labels in the cells that the edges of `state` make."""
 
@@ -105,8 +115,8 @@ class _CellPass(FitStatistics):
     def inputs(self) -> tuple[str, ...]:
         return self.fit_.inputs
 
-    def partial(self, frame: Any) -> list[GroupedSums]:
-        """Of the rows whose value is known: by cell values and weights; then of each target, by cell and class."""
+    def partial(self, frame: Any) -> _Cells:
+        """Sums by cell of values and weights; then of each target, by cell and class."""
         engine, where = engine_of(frame), f"preprocess.edges: tree of column {self.column!r}"
         values = float_values(frame[self.column], where)
         known = values == values
@@ -116,15 +126,19 @@ class _CellPass(FitStatistics):
         # 2 i + 1: the edge i itself; 2 i: what lies between the edges i - 1 and i.
         cell = xp.searchsorted(grid, values) + xp.searchsorted(grid, values, side="right")
         labels = self.fit_.labels(frame)
-        weight = xp.ones(len(values)) if self.fit_.weight is None else labels[self.fit_.weight][known].astype("float64")
+        weight, counted = xp.ones(len(values)), None
+        if self.fit_.weight is not None:
+            weight, counted = labels[self.fit_.weight][known].astype("float64"), labels[self.fit_.weight] > 0
 
         def sums(by: dict[str, Any], summed: dict[str, Any], where: str) -> GroupedSums:
             small = {name: column * SMALLER for name, column in summed.items()}
             rows = engine.frames.DataFrame({**by, **small})
             return GroupedSums.of(rows, list(by), list(small), where, squares=False)
 
-        found = [sums({"cell": cell}, {"value": values, "weight": weight}, where)]
+        found, ends = [sums({"cell": cell}, {"value": values, "weight": weight}, where)], []
         for target in self.fit_.targets:
+            every = labels[target.name] if counted is None else labels[target.name][counted]
+            ends.append((float(every.min()), float(every.max())) if len(every) else (math.inf, -math.inf))
             label, of_target = labels[target.name][known], f"{where}, target {target.name!r}"
             if target.task == "multiclass":
                 found.append(sums({"cell": cell, "class": label.astype("int64")}, {"weight": weight}, of_target))
@@ -139,22 +153,33 @@ class _CellPass(FitStatistics):
                     "quantile edges (preprocess.edges=quantile)."
                 )
             found.append(sums({"cell": cell}, times, of_target))
-        return found
+        return _Cells(found, ends)
 
-    def merge(self, left: list[GroupedSums], right: list[GroupedSums]) -> list[GroupedSums]:
-        return [mine.merge(other) for mine, other in zip(left, right, strict=True)]
+    def merge(self, left: _Cells, right: _Cells) -> _Cells:
+        ends = zip(left.ends, right.ends, strict=True)
+        return _Cells(
+            [mine.merge(other) for mine, other in zip(left.sums, right.sums, strict=True)],
+            [(min(mine[0], other[0]), max(mine[1], other[1])) for mine, other in ends],
+        )
 
-    def finish(self, partial: list[GroupedSums]) -> FilledScale:
-        keys, (values, weighed) = partial[0].on_host()
+    def finish(self, partial: _Cells) -> FilledScale:
+        keys, (values, weighed) = partial.sums[0].on_host()
         cells, weights = keys["cell"].to_numpy(), weighed.sum() / SMALLER
         low, high = values.low / SMALLER, values.high / SMALLER
         bins, distinct = self.fit_.filling.bins, self.fit_.filling.distinct
         few = max(bins + 1, min(distinct, int(values.count.sum()) // ROWS_PER_VALUE))
         if (cells % 2 == 1).all() and len(cells) <= few:
             return self.state  # each value is an edge
+        if all(low >= high for low, high in partial.ends):
+            names = ", ".join(repr(target.name) for target in self.fit_.targets)
+            raise DataError(
+                f"preprocess.edges: tree of column {self.column!r}: all labels of {names} in the train split are "
+                "alike, so no tree tells them apart, as where all rows are positives (train.negatives). Take quantile "
+                "edges (preprocess.edges=quantile)."
+            )
         sums = [
             _outputs(target, found, cells, weights)
-            for target, found in zip(self.fit_.targets, partial[1:], strict=True)
+            for target, found in zip(self.fit_.targets, partial.sums[1:], strict=True)
         ]
         cuts = tree_splits(values.count, weights, np.concatenate(sums, axis=1), bins)
         between = [(float(high[cut - 1]) + float(low[cut])) / 2 for cut in cuts]

@@ -74,7 +74,7 @@ class EntireSpace(Model):
     """Entire-space multi-task model (ESMM): shared vectors, a network a step, and chances that multiply.
 
     The targets are binary and stand in the order of the steps, such as clicked, bought. A target is 1 where its step
-    and all before it were taken, and 0 in all other rows, also those that were not clicked.
+    and all before it were taken, and 0 in all other rows, also those that were not clicked; a training refuses others.
 
     Parameters
     ----------
@@ -97,6 +97,7 @@ class EntireSpace(Model):
 
     Settings = EntireSpaceSettings
     takes_lists = True
+    targets_are_steps = True
 
     def __init__(self, inputs: ModelInputs, settings: EntireSpaceSettings) -> None:
         super().__init__(inputs, settings)

@@ -173,11 +173,25 @@ class LossSettings(Settings):
         None, gt=1, lt=2, description="tweedie: the variance is the mean to this power; null: 1.5"
     )
     gamma: float | None = Field(None, ge=0, description="focal: the larger, the less right rows weigh; null: 2")
-    class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = Field(
+    class_weights: (
+        Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | list[Annotated[float, Field(gt=0)]] | None
+    ) = Field(
         None,
-        description="of a binary or multiclass target: factors of the loss by class, of a binary one those of 0 and 1; "
-        "balanced: so that all classes weigh alike in the train split; null: 1",
+        description="of a binary or multiclass target: factors of the loss, a mapping that names every class (a binary "
+        "target's are 0 and 1), or a list in the classes' order: 0 and 1; ascending as numbers where all classes are "
+        "whole numbers, else as text; balanced: so that all classes weigh alike in the train split; null: 1",
     )
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _classes_are_text(cls, value: object) -> object:
+        """YAML reads a class 3 as a number."""
+        if not isinstance(value, dict):
+            return value
+        found = {str(name): weight for name, weight in value.items()}
+        if len(found) < len(value):
+            raise ValueError(f"a class is named twice in {', '.join(map(repr, value))}")
+        return found
 
     @model_validator(mode="after")
     def _fits_the_kind(self) -> LossSettings:
@@ -194,7 +208,11 @@ class PriorSettings(Settings):
 
     serve: float | None = Field(None, gt=0, lt=1, description="share of label 1 where the model serves")
     train: float | None = Field(
-        None, gt=0, lt=1, description="with serve: share of label 1 in training; null: that of the train split's rows"
+        None,
+        gt=0,
+        lt=1,
+        description="with serve: share of label 1 in training; null: that of the train split's rows, or of the "
+        "valid split's where probabilities are fitted to it (calibration: isotonic)",
     )
     negatives_kept: float | None = Field(
         None, gt=0, le=1, description="in place of serve: share of all rows of label 0 that were kept for the files"

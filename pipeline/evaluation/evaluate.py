@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from gigabatch.models.metrics.pointwise import (
     tweedie_deviance,
 )
 from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
+from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
@@ -66,20 +67,25 @@ class Evaluation:
     metrics
         By target name, then by metric; None where one cannot be computed.
     headline
-        auc, logloss, ece and mrr, and with a regression target rmse, mae and r2; None where one does not apply.
+        auc, logloss, ece and mrr, and with a regression target rmse, mae and r2; None where one does not apply. With
+        `train.prior` those that depend on the share of label 1 are as where the model serves.
     predictions
         Of each target: float32 [N], float64 [N] in the target's own unit for regression ([N, quantiles] for
         several), and float32 [N, classes] for a
         multiclass target, on the host or the table's device.
     uncalibrated
-        Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty.
+        Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty. A prior
+        stays.
     multilabel
         Of each multilabel target a row of `multilabel_metrics`.
     rates
         With `train.prior`, CALIBRATION's metrics at two shares of label 1, as rows of a table; else empty.
-    at_these_rates
-        `predictions` without what `train.prior` raises the logit by, as of the share of label 1 in these rows: what
-        can be compared with predictions that were learnt from such rows.
+    negatives
+        How many rows of label 0 each of them counts as where the model serves, as for each that was kept others were
+        left out; 1 without `train.prior`.
+    without_prior
+        With `train.prior`, metrics, headline and predictions without it, of the rows as they are: what can be compared
+        with a model that was learnt from such rows. Else None.
     """
 
     metrics: dict[str, dict[str, float | None]]
@@ -88,7 +94,8 @@ class Evaluation:
     uncalibrated: dict[str, dict[str, float | None]] = field(default_factory=dict)
     rates: tuple[dict[str, Any], ...] = ()
     multilabel: tuple[dict[str, Any], ...] = ()
-    at_these_rates: tuple[Tensor, ...] = ()
+    negatives: float = 1.0
+    without_prior: Evaluation | None = None
 
 
 def evaluate(
@@ -100,8 +107,11 @@ def evaluate(
     ranks: Ranks | None = None,
     loss: TargetLoss | None = None,
     prior_shift: float = 0.0,
+    prior_serve: float | None = None,
 ) -> Evaluation:
     """Measure every metric of every target over a whole table, its rows by their weights where they have some.
+
+    With a prior, metrics of the binary target that depend on the share of label 1 are as where the model serves.
 
     Parameters
     ----------
@@ -120,7 +130,9 @@ def evaluate(
     loss
         That the model was trained with. Of a quantile, Poisson or Tweedie regression it has a metric of its own.
     prior_shift
-        What `train.prior` has raised the binary target's logit by, for `rates`.
+        What `train.prior` has raised the binary target's logit by.
+    prior_serve
+        Share of label 1 where the model serves, if the prior names it (`weight_of_label_0`).
 
     Returns
     -------
@@ -149,32 +161,54 @@ def evaluate(
     if ranks is not None and not ranks.is_first:
         return Evaluation({}, {}, predictions)
 
-    def measured(predictions: tuple[Tensor, ...]) -> dict[str, dict[str, float | None]]:
+    def measured(predictions: tuple[Tensor, ...], negatives: float) -> dict[str, dict[str, float | None]]:
         return {
-            target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight, own)
+            target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight, own, negatives)
             for target, prediction, labels, own in zip(
                 schema.targets, predictions, batch.targets, regressions, strict=True
             )
         }
 
     regressions = (None,) * len(schema.targets) if loss is None else loss.regression
-    metrics, uncalibrated = measured(predictions), {}
-    if model.calibration:
-        before = measured(target_loss(schema).predict(model.in_target_units(outputs, calibrated=False)))
-        uncalibrated = {
-            name: {kind: value for kind, value in values.items() if kind in CALIBRATION}
-            for name, values in before.items()
-            if "ece" in values
-        }
-    rates: list[dict[str, Any]] = []
-    at_these_rates = predictions
+    raised = outputs.new_zeros(outputs.shape[1])
+    negatives, served, rates, without_prior = 1.0, weight, list[dict[str, Any]](), None
     if prior_shift:
         ((place, output),) = binary_places(schema.targets)
-        units = model.in_target_units(outputs)
-        rates = rates_of_label_1(units[:, output], batch.targets[place].to(device), prior_shift, bins, weight)
-        raised = torch.zeros(units.shape[1], dtype=units.dtype, device=units.device)
+        units, labels = model.in_target_units(outputs), batch.targets[place].to(device)
+        negatives = weight_of_label_0(labels, prior_shift, prior_serve, weight)
+        served = serving_weight(labels, weight, negatives)
+        rates = rates_of_label_1(units[:, output], labels, prior_shift, bins, weight, negatives)
         raised[output] = prior_shift
-        at_these_rates = target_loss(schema).predict(units - raised)
+        learnt = target_loss(schema).predict(units - raised)
+        values = measured(learnt, 1.0)
+        without_prior = Evaluation(values, _headline(schema, values), learnt)
+    metrics, uncalibrated = measured(predictions, negatives), {}
+    if any(not _is_shift(curve, prior_shift) for curve in model.calibration):
+        units = model.in_target_units(outputs, calibrated=False)
+        uncalibrated = {
+            name: {kind: value for kind, value in values.items() if kind in CALIBRATION}
+            for name, values in measured(target_loss(schema).predict(units + raised), negatives).items()
+            if "ece" in values
+        }
+    return Evaluation(
+        metrics,
+        _headline(schema, metrics),
+        predictions,
+        uncalibrated,
+        tuple(rates),
+        tuple(multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], served)),
+        negatives,
+        without_prior,
+    )
+
+
+def _is_shift(curve: OutputCurve, shift: float) -> bool:
+    """Whether a curve is that of a prior alone, which calibrates nothing."""
+    return curve[1:] == ((0.0,), (shift,), 1.0)
+
+
+def _headline(schema: Schema, metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
+    """As of `Evaluation.headline`, from the metrics by target."""
     num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
     of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
@@ -182,8 +216,45 @@ def evaluate(
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
         has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
         headline[name] = float(np.mean(found)) if has_mean else None
-    groups = multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], weight)
-    return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates), tuple(groups), at_these_rates)
+    return headline
+
+
+def weight_of_label_0(
+    labels: Tensor, prior_shift: float, prior_serve: float | None = None, weight: Tensor | None = None
+) -> float:
+    """How many rows of label 0 each of these counts as where the model serves.
+
+    Parameters
+    ----------
+    labels
+        [N], 0 or 1.
+    prior_shift
+        As of `gigabatch.pipeline.training.calibration.prior_shift`: exp(-shift) are right where rows were left out here
+        as they were in training.
+    prior_serve
+        Share of label 1 where the model serves, which the rows get then, whatever theirs is; None: not known.
+    weight
+        [N] or None.
+
+    Examples
+    --------
+    >>> labels = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    >>> weight_of_label_0(labels, -math.log(4)), round(weight_of_label_0(labels, -math.log(4), prior_serve=0.1), 6)
+    (4.0, 3.0)
+    """
+    mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
+    ones, total = float((mass * labels).sum()), float(mass.sum())
+    if prior_serve is None or not 0 < ones < total:
+        return math.exp(-prior_shift)
+    return ones / (total - ones) * (1 - prior_serve) / prior_serve
+
+
+def serving_weight(labels: Tensor, weight: Tensor | None, negatives: float) -> Tensor | None:
+    """`weight` [N] of rows where the model serves, float64: of label 0 `negatives` times as much. labels: [N]."""
+    if negatives == 1:
+        return weight
+    mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
+    return mass * torch.where(labels > 0, 1.0, negatives)
 
 
 def multilabel_metrics(
@@ -238,13 +309,18 @@ def multilabel_metrics(
 
 
 def rates_of_label_1(
-    logits: Tensor, labels: Tensor, prior_shift: float, bins: int, weight: Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    prior_shift: float,
+    bins: int,
+    weight: Tensor | None = None,
+    negatives: float | None = None,
 ) -> list[dict[str, Any]]:
     """Log loss and ECE of a binary target at two shares of label 1, a row each: that of these rows, by probabilities
     without the prior's shift, and that where the model serves, by those that it gives.
 
-    For the latter a row of label 0 counts exp(-shift) times: as many as were left out for each that was kept, so that
-    the rows stand for those where it serves (King and Zeng, Logistic Regression in Rare Events Data, 2001, section 4).
+    For the latter a row of label 0 counts `negatives` times: as many as there were for each that was kept, so that the
+    rows stand for those where it serves (King and Zeng, Logistic Regression in Rare Events Data, 2001, section 4).
 
     Parameters
     ----------
@@ -258,6 +334,8 @@ def rates_of_label_1(
         Of the calibration error.
     weight
         [N] or None.
+    negatives
+        As of `weight_of_label_0`; None: exp(-shift).
 
     Examples
     --------
@@ -267,9 +345,10 @@ def rates_of_label_1(
     [(0.5, 0.6931), (0.1, 0.3251)]
     """
     mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
-    kept = mass * torch.where(labels > 0, 1.0, math.exp(-prior_shift))
+    served = serving_weight(labels, mass, math.exp(-prior_shift) if negatives is None else negatives)
     found = []
-    for at, own, given in (("these rows", mass, logits.double() - prior_shift), ("serving", kept, logits.double())):
+    for at, own, given in (("these rows", mass, logits.double() - prior_shift), ("serving", served, logits.double())):
+        assert own is not None
         chances = torch.sigmoid(given)
         values = {
             "share of label 1": (own * labels).sum() / own.sum(),
@@ -306,13 +385,15 @@ def target_metrics(
     bins: int,
     weight: Tensor | None = None,
     loss: RegressionLoss | None = None,
+    negatives: float = 1.0,
 ) -> dict[str, float | None]:
     """Metrics of one target, of rows by their weights; None where one cannot be computed (AUC of one class).
 
     Of several quantiles `pinball` is their mean, `coverage` the share of labels from the lowest to the highest, and the
     others are of the one nearest to the median. loss: that a regression was trained with: `pinball` of a quantile,
     `deviance` of Poisson and Tweedie. Those of groups are there where rows have groups; gauc_left_out is the share of
-    rows that GAUC leaves out.
+    rows that GAUC leaves out. negatives: how often a row of label 0 of a binary target counts (`weight_of_label_0`), in
+    all but the ranking metrics: AUC is the same for any.
     """
     of = prediction, labels, weight
     if target.quantiles:
@@ -334,12 +415,13 @@ def target_metrics(
         found = {"logloss": multiclass_log_loss(*of), "accuracy": accuracy(*of)}
         found["ece"] = expected_calibration_error(prediction, labels, bins, weight)
     else:
+        served = serving_weight(labels, weight, negatives)
         found = {
             "auc": roc_auc(*of),
-            "logloss": log_loss(*of),
-            "ece": expected_calibration_error(prediction, labels, bins, weight),
-            "accuracy": accuracy(*of),
-            "normalised_entropy": normalised_entropy(*of),
+            "logloss": log_loss(prediction, labels, served),
+            "ece": expected_calibration_error(prediction, labels, bins, served),
+            "accuracy": accuracy(prediction, labels, served),
+            "normalised_entropy": normalised_entropy(prediction, labels, served),
         }
         if group is not None:
             found["mrr"] = grouped_mrr(prediction, labels, group, weight)
@@ -358,7 +440,8 @@ def quality(
     beside: tuple[str, Evaluation, PackedTable] | None = None,
     drawn: bool = False,
 ) -> list[Quality]:
-    """What the report draws of each target: charts of the first `MOST_DRAWN`, metrics of all.
+    """What the report draws of each target: charts of the first `MOST_DRAWN`, metrics of all; with `train.prior` as
+    where the model serves.
 
     Parameters
     ----------
@@ -381,23 +464,40 @@ def quality(
     other = None if beside is None else beside[2].unpack(beside[2].words)
     found = []
     for place, (target, prediction) in enumerate(zip(schema.targets, evaluation.predictions, strict=True)):
-        metrics = evaluation.metrics[target.name]
+        metrics, negatives = evaluation.metrics[target.name], evaluation.negatives
+        label, text = batch.targets[place].cpu(), ""
+        if negatives != 1 and target.task == "binary":
+            text = _rate_text(label, weight, negatives)
         if place >= MOST_DRAWN:
-            found.append(Quality(target.name, metrics=metrics))
+            found.append(Quality(target.name, metrics=metrics, rate_text=text))
             continue
-        label = batch.targets[place].cpu()
-        shown = target_quality(target, prediction.cpu(), label, metrics, bins, weight, drawn)
+        shown = target_quality(target, prediction.cpu(), label, metrics, bins, weight, drawn, negatives)
         if shown.gains is not None:
             chosen = None
             if beside is not None and other is not None:
+                others = other.targets[place].cpu()
                 of_others = None if other.weight is None else other.weight.cpu()
-                chosen = Decisions.of(beside[1].predictions[place].cpu(), other.targets[place].cpu(), of_others)
+                of_others = serving_weight(others, of_others, beside[1].negatives)
+                chosen = Decisions.of(beside[1].predictions[place].cpu(), others, of_others)
             chosen = chosen if chosen is not None and chosen.has_both else None
-            decided = Decisions.of(prediction.cpu(), label, weight)
+            decided = Decisions.of(prediction.cpu(), label, serving_weight(label, weight, negatives))
             made = threshold_table(decided, costs or Costs(), split, chosen, beside[0] if beside else "")
             shown = replace(shown, thresholds=made.rows, thresholds_text=made.text)
-        found.append(replace(shown, metrics=metrics))
+        found.append(replace(shown, metrics=metrics, rate_text=text))
     return found
+
+
+def _rate_text(label: Tensor, weight: Tensor | None, negatives: float) -> str:
+    """Which figures of a binary target are at which share of label 1."""
+    mass = serving_weight(label, weight, negatives)
+    assert mass is not None
+    share = float((mass * label).sum() / mass.sum())
+    return (
+        "Log loss, ECE, accuracy, normalised entropy, precision, gains, lift, calibration, thresholds and costs are as "
+        f"where the model serves (train.prior): a row of label 0 counts {negatives:.4g} times, so that a share of "
+        f"{share:.4g} has label 1. AUC and ROC are the same at any share; scores by label, GAUC and MRR are of the "
+        "rows as they are."
+    )
 
 
 def target_quality(
@@ -408,8 +508,10 @@ def target_quality(
     bins: int,
     weight: Tensor | None,
     drawn: bool = False,
+    negatives: float = 1.0,
 ) -> Quality:
-    """Curves follow the rows' weights, as the metrics beside them do; histograms and confusion matrix count rows."""
+    """Curves follow the rows' weights, as the metrics beside them do; histograms and confusion matrix count rows.
+    negatives: of a binary target, as of `Evaluation`."""
     if target.quantiles:
         prediction = prediction[:, target.central]
     if target.task == "regression":
@@ -421,18 +523,19 @@ def target_quality(
     by_label = {
         f"{target.name} = {value}": np.histogram(prediction[label == value].numpy(), edges)[0] for value in (0, 1)
     }
-    auc, decided = metrics["auc"], Decisions.of(prediction, label, weight)
+    served = serving_weight(label, weight, negatives)
+    auc, decided = metrics["auc"], Decisions.of(prediction, label, served)
     gains = None
     if decided.has_both and not drawn:
         share, found_share = (part.numpy() for part in decided.by_share())
         recall, precision = (part.numpy() for part in decided.precision_recall())
-        area = float(average_precision(prediction, label, weight))
+        area = float(average_precision(prediction, label, served))
         gains = Gains(share, found_share, recall, precision, decided.positives / decided.rows, area)
     return Quality(
         target.name,
         roc=None if auc is None else Roc(curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), auc),
         gains=gains,
-        calibration=None if drawn else calibration_with_intervals(prediction, label, bins, weight),
+        calibration=None if drawn else calibration_with_intervals(prediction, label, bins, weight, negatives),
         scores=Histogram(edges, by_label),
     )
 

@@ -36,7 +36,7 @@ def wilson_interval(share: np.ndarray, rows: np.ndarray, confidence: float = CON
 
 
 def calibration_with_intervals(
-    confidence: Tensor, hits: Tensor, num_bins: int, weight: Tensor | None = None
+    confidence: Tensor, hits: Tensor, num_bins: int, weight: Tensor | None = None, negatives: float = 1.0
 ) -> Calibration:
     """Mean score, share of hits and its 95 % interval, by bins of equal width of which neighbours are joined until each
     has `FEWEST_ROWS`.
@@ -51,29 +51,34 @@ def calibration_with_intervals(
         Of equal width, before they are joined; a bin is closed above.
     weight
         [n] or None. A bin's rows are then (sum of w)² / (sum of w²).
+    negatives
+        How often a row that is no hit counts in the mean score and the share of hits. Rows and intervals are of the
+        rows that are there: an interval's ends are moved as the share is.
     """
     scores, found = confidence.double().numpy(), hits.double().numpy()
     mass = np.ones(len(scores)) if weight is None else weight.double().numpy()
     bins = np.searchsorted(np.linspace(0, 1, num_bins + 1)[1:-1], scores)
-    parts = mass, mass * mass, mass * scores, mass * found
+    served = mass * np.where(found > 0, 1.0, negatives)
+    parts = mass, mass * mass, served * scores, mass * found, served
     sums = np.stack([np.bincount(bins, part, minlength=num_bins) for part in parts], axis=1)
     joined: list[np.ndarray] = []
-    open_bin = np.zeros(4)
+    open_bin = np.zeros(len(parts))
     for own in sums:
         open_bin = open_bin + own
         if _rows(open_bin) >= FEWEST_ROWS:
             joined.append(open_bin)
-            open_bin = np.zeros(4)
+            open_bin = np.zeros(len(parts))
     if open_bin[0] > 0 and joined:
         joined[-1] = joined[-1] + open_bin
     elif open_bin[0] > 0:
         joined.append(open_bin)
     if not joined:
         return Calibration((), (), ())
-    total, _, score, hit = np.array(joined).T
+    total, _, score, hit, of_served = np.array(joined).T
     share = (hit / total).clip(0, 1)
-    low, high = wilson_interval(share, np.array([_rows(own) for own in joined]))
-    return Calibration(score / total, share, total, low, high)
+    ends = share, *wilson_interval(share, np.array([_rows(own) for own in joined]))
+    share, low, high = (end if negatives == 1 else end / (end + (1 - end) * negatives) for end in ends)
+    return Calibration(score / of_served, share, total, low, high)
 
 
 def _rows(sums: np.ndarray) -> float:

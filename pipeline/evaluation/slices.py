@@ -61,7 +61,11 @@ class Slices:
 
 
 def worst_slices(
-    table: PackedTable, preprocessor: Any, predictions: Sequence[Tensor], drawn: bool = False
+    table: PackedTable,
+    preprocessor: Any,
+    predictions: Sequence[Tensor],
+    drawn: bool = False,
+    negatives: float = 1.0,
 ) -> list[Slices]:
     """The slices of each of the first `MOST_TARGETS` targets that do worse than all rows together, beyond chance.
 
@@ -81,6 +85,9 @@ def worst_slices(
         Of all rows, by target, as of `Evaluation.predictions`.
     drawn
         Whether negatives are drawn, whose share says nothing: nothing is told to be off.
+    negatives
+        As of `Evaluation`: how often a row of label 0 of a binary target counts in its means, so that they are those
+        where the model serves.
     """
     chosen = spread_rows(table, MOST_ROWS)
     whole = len(chosen) == len(table)
@@ -92,12 +99,19 @@ def worst_slices(
         own = own if whole else own[chosen]
         if target.quantiles:
             own = own[:, target.central]
-        found.append(_of_target(target, own, batch, batch.targets[place], parts, drawn))
+        factor = negatives if target.task == "binary" else 1.0
+        found.append(_of_target(target, own, batch, batch.targets[place], parts, drawn, factor))
     return found
 
 
 def _of_target(
-    target: Target, scores: Tensor, batch: Batch, labels: Tensor, parts: list[tuple[str, Tensor]], drawn: bool
+    target: Target,
+    scores: Tensor,
+    batch: Batch,
+    labels: Tensor,
+    parts: list[tuple[str, Tensor]],
+    drawn: bool,
+    negatives: float,
 ) -> Slices:
     metric = METRICS[target.task]
     weight, group = batch.weight, batch.group
@@ -109,6 +123,8 @@ def _of_target(
         of_rows = (None if part is None else part[rows] for part in (weight, group))
         return with_error(metric, scores[rows], Labelled(target.task, labels[rows], *of_rows))
 
+    whole = torch.ones(len(labels), dtype=torch.float64) if weight is None else weight.double()
+    served = whole if negatives == 1 else whole * torch.where(labels > 0, 1.0, negatives)
     tells_off = not drawn and target.task != "multiclass"
     missed = labels.double() - scores.double() if tells_off else None
     both = target.task != "binary" or 0 < int(labels[counted].sum()) < int(counted.sum())
@@ -127,18 +143,19 @@ def _of_target(
             worse.append((gap, error, head | {metric: value}))
         if missed is not None:
             looked += 1
-            mass = torch.ones(len(own), dtype=torch.float64) if weight is None else weight[own].double()
+            mass = served[own]
             miss, error = _mean_with_error(missed[own], mass, None if group is None else group[own])
             if target.task == "binary":  # labels that are rare or missing vary less in a slice than by chance
+                # Of a label drawn as the rows that are there were, at odds that are `negatives` times those served.
                 chance = scores[own].double().clamp(0, 1)
-                error = max(error, float((mass.square() * chance * (1 - chance)).sum().sqrt() / mass.sum()))
+                spread = whole[own].square() * negatives * chance * (1 - chance)
+                error = max(error, float(spread.sum().sqrt() / mass.sum()))
             means = [float((part[own].double() * mass).sum() / mass.sum()) for part in (labels, scores)]
             off.append((miss, error, head | {"mean label": means[0], "mean prediction": means[1], "off by": miss}))
     z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * max(looked, 1)))
     usual = None
     if missed is not None and bool(counted.any()):
-        mass = counted.double() if weight is None else weight.double()
-        usual = float((missed * mass).sum() / mass.sum())
+        usual = float((missed * served).sum() / served.sum())
     return Slices(
         target.name,
         metric,

@@ -22,7 +22,8 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, calibration_curve, roc_auc
 from gigabatch.pipeline.bundle import Bundle
-from gigabatch.pipeline.nightly.comparison import Seen
+from gigabatch.pipeline.evaluation.evaluate import serving_weight, weight_of_label_0
+from gigabatch.pipeline.nightly.comparison import Seen, Window
 from gigabatch.pipeline.reports.charts import Calibration
 from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED, columns_of_tables, vocabulary_owners
 
@@ -112,7 +113,8 @@ class TableHealth:
 @dataclass(frozen=True)
 class Findings:
     """What was found. rows: looked at, evenly spread over the window's `window`. looked_at: slices. calibration: by
-    target, then by role. unseen: of the first target, by `measure`."""
+    target, then by role. unseen: of the first target, by `measure`. serving: whether log losses and calibration are as
+    where the model serves (`train.prior`)."""
 
     rows: int
     window: int
@@ -122,6 +124,7 @@ class Findings:
     measure: str
     unseen: tuple[Part, ...]
     tables: tuple[TableHealth, ...]
+    serving: bool = False
 
 
 def findings(seen: Seen, home: Path) -> Findings:
@@ -162,6 +165,7 @@ def findings(seen: Seen, home: Path) -> Findings:
         measures[0].name if measures[0] is not None else "",
         tuple(unseen_parts(seen, measures[0], asked, step)) if measures[0] is not None else (),
         tuple(table_health(bundle, home / seen.others["candidate"].run / FOLDER)),
+        bool(bundle.info.get("prior_shift")),
     )
 
 
@@ -177,12 +181,24 @@ def measure_of(seen: Seen, place: int, step: int = 1) -> Measure | None:
             if len(found) != len(seen.frame):
                 return None
         else:
-            found, mass = row_losses(window.target, scores, window.labels), window.mass
+            found, served = row_losses(window.target, scores, window.labels), serving_mass(seen, "candidate", window)
+            mass = window.mass if served is None else served
         values[role], weight = found.double().numpy()[::step], mass.double().numpy()[::step]
     assert weight is not None, "there is a candidate"
     target = next(iter(seen.predicted.values()))[place][1].target
     name = "reciprocal rank" if drawn else "squared error" if target.task == "regression" else "log loss"
     return Measure(name, drawn, weight, values)
+
+
+def serving_mass(seen: Seen, role: str, window: Window) -> Tensor | None:
+    """Weight [N] of each row where the role's model serves, which is where its probabilities are for (`train.prior`);
+    that of the window without a prior."""
+    info = seen.others[role].bundle.info if role in seen.others else {}
+    shift, weight = info.get("prior_shift", 0.0), window.weight
+    if not shift or window.target.task != "binary":
+        return weight
+    negatives = weight_of_label_0(window.labels, shift, info.get("prior_serve"), weight)
+    return serving_weight(window.labels, weight, negatives)
 
 
 def row_losses(target: Target, scores: Tensor, labels: Tensor) -> Tensor:
@@ -258,7 +274,7 @@ def calibrations(seen: Seen, place: int, target: Target) -> dict[str, Calibratio
         scores, window = predicted[place]
         if target.task == "regression" or len(window.labels) != len(seen.frame):
             return {}
-        curve = calibration_curve(scores, window.labels, BINS, window.weight)
+        curve = calibration_curve(scores, window.labels, BINS, serving_mass(seen, role, window))
         found[role] = Calibration(curve.confidence.numpy(), curve.accuracy.numpy(), curve.weight.numpy())
     return found
 

@@ -59,6 +59,7 @@ LAST_NIGHTS = 30  # in charts
 MOST_LISTED = 400  # nights in the index
 MOST_LATE = 5  # pages of earlier lines that one night makes up for
 SLICES_SHOWN = 10
+SERVING = "Figures are as where the models serve (train.prior). "
 LARGEST = 1e18  # in charts
 LEFT_SECONDS = 3600  # how old a temporary file is that nobody writes any more
 HEAD = 1000  # bytes of a page, in which stands whose it is
@@ -534,6 +535,7 @@ def _slices(found: Findings | None) -> list[Part]:
         f"{found.looked_at} slices were looked at: frequent values of categorical columns with at least {MIN_ROWS} of "
         f"{found.rows:,} rows{sampled}. "
     )
+    text += SERVING if found.serving else ""
     if not found.slices:
         return [Part(text=f"{text}None got worse beyond chance.")]
     text += (
@@ -553,7 +555,7 @@ def _calibration(found: Findings | None) -> list[Part]:
         )
         for number, (target, models) in enumerate((found.calibration if found else {}).items())
     ]
-    return [Part(charts=drawn)]
+    return [Part(text=SERVING.strip() if found and found.serving and drawn else "", charts=drawn)]
 
 
 def _last_nights(

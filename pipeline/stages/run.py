@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
@@ -84,10 +84,13 @@ CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are 
 CALIBRATION_TITLE = "Calibration (fitted on valid, so the other splits judge)"
 MULTILABEL_TITLE = "Labels of each multilabel target together (macro: mean of labels; micro: all as one list)"
 RATES_TITLE = (
-    "Log loss and ECE by the share of label 1 (train.prior): of these rows without it, and as where the model serves; "
-    "those above are of probabilities for serving on these rows"
+    "Log loss and ECE by the share of label 1 (train.prior): of these rows without it, and as where the model serves, "
+    "as are those above"
 )
-MEMBERS_TITLE = "Members of the ensemble, each alone and uncalibrated, and their mean prediction"
+WITHOUT_PRIOR = "; log losses are without train.prior, at the share of label 1 in these rows"  # of baselines
+MEMBERS_TITLE = (
+    "Members of the ensemble, each alone and uncalibrated, and their mean prediction; all without train.prior"
+)
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title
 
 
@@ -150,7 +153,7 @@ class Run:
     @property
     def calibration(self) -> Drawn:
         """Bins of test rows by prediction: `target`, mean `predicted`, share of positives `observed` and `rows`, or the
-        sum of their weights; drawn in a notebook. Of binary targets.
+        sum of their weights; drawn in a notebook. Of binary targets, with `train.prior` as where the model serves.
 
         Raises
         ------
@@ -269,12 +272,17 @@ def evaluation_parts(
         yield summary["rates"], RATES_TITLE
     compared = summary.get("baselines")
     if compared and compared["found"]:
-        yield baseline_rows(compared), baseline_title(compared)
+        yield baseline_rows(compared), baselines_title(compared, summary)
     yield from (f"Does not apply: {text}." for text in (compared["left_out"] if compared else ()))
     if summary.get("ranking"):
         yield ranking_rows(summary["ranking"]), f"Ranking of the {split} split's choices"
         beside = summary["ranking"].get("baselines") or {"left_out": ()}
         yield from (f"Left out: {text}." for text in beside["left_out"])
+
+
+def baselines_title(compared: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """What stands above the baselines `compared`; found: a summary or an evaluation, whose `rates` tell of a prior."""
+    return baseline_title(compared) + (WITHOUT_PRIOR if found.get("rates") else "")
 
 
 def show_parts(parts: Iterable[Part]) -> None:
@@ -453,7 +461,7 @@ def evaluate_bundle(
             data.tables["train"],
             data.evaluation_tables,
             # Baselines learn from the rows as they are, so the model is compared at their share of label 1.
-            {name: replace(item, predictions=item.at_these_rates) for name, item in found.items()},
+            {name: item.without_prior or item for name, item in found.items()},
             seed=data.config.seed,
             split=split,
             bins=bins,
@@ -495,7 +503,7 @@ def evaluate_bundle(
             else None,
             drawn=drawn,
         ),
-        "slices": worst_slices(evaluated, bundle.preprocessor, found[split].predictions, drawn)
+        "slices": worst_slices(evaluated, bundle.preprocessor, found[split].predictions, drawn, found[split].negatives)
         if settings.slices
         else [],
         "errors": headline_errors(found[split], evaluated),
@@ -514,8 +522,8 @@ def shared_evaluation(
     an ensemble the metrics of its members."""
     settings, device, ranks = data.config.evaluate, data.device, data.ranks
     rest = bundle.schema, device, settings.calibration_bins, ranks, target_loss(bundle.schema, data.config.train.losses)
-    shift = bundle.info.get("prior_shift", 0.0)
-    found = {name: evaluate(bundle.model, table, *rest, shift) for name, table in data.evaluation_tables.items()}
+    prior = bundle.info.get("prior_shift", 0.0), bundle.info.get("prior_serve")
+    found = {name: evaluate(bundle.model, table, *rest, *prior) for name, table in data.evaluation_tables.items()}
     members: list[dict[str, Any]] = []
     if isinstance(bundle.model, Ensemble):
         alone = [
@@ -542,8 +550,8 @@ def shuffled_sample(bundle: Bundle, data: EvaluationData) -> ImportanceSample:
 def member_rows(
     found: Mapping[str, Evaluation], alone: Sequence[Mapping[str, Mapping[str, float | None]]]
 ) -> list[dict[str, Any]]:
-    """A row a split and member with its headline metrics, one of their mean, and one of the ensemble. found: of the
-    ensemble, by split; alone: headlines of each member, by split."""
+    """A row a split and member with its headline metrics, one of their mean, and one of the ensemble without a prior,
+    which no member has. found: of the ensemble, by split; alone: headlines of each member, by split."""
     rows: list[dict[str, Any]] = []
     for split, evaluation in found.items():
         own = [member[split] for member in alone]
@@ -554,7 +562,7 @@ def member_rows(
             for name in evaluation.headline
         }  # fmt: skip
         rows.append({"split": split, "member": "mean of these"} | mean)
-        rows.append({"split": split, "member": "ensemble"} | evaluation.headline)
+        rows.append({"split": split, "member": "ensemble"} | (evaluation.without_prior or evaluation).headline)
     return applicable(rows)
 
 
@@ -723,7 +731,7 @@ def evaluation_report(
         metric_notes=tile_notes(results),
         split_rows=rows.get(split),
         baselines=told_columns(baseline_rows(compared)) if compared else (),
-        baselines_title=baseline_title(compared) if compared else "",
+        baselines_title=baselines_title(compared, results) if compared else "",
         splits=told_columns(
             [
                 {"split": name, FLAG: short_flags(flag for flag in flags if name in flag.splits), "rows": count}
@@ -736,7 +744,7 @@ def evaluation_report(
         members_title=MEMBERS_TITLE,
         ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
         quality=results["quality"],
-        slices=slice_tables(results["slices"], split),
+        slices=slice_tables(results["slices"], split, results["evaluations"][split].negatives != 1),
         columns=told_columns(columns),
         importance=results["importance"],
         **of_the_run,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gigabatch.features.schema import TensorSchema
@@ -11,7 +12,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.display import format_value, headings, metric_label
 from gigabatch.pipeline.evaluation.baselines import NAMES, Rows
 from gigabatch.pipeline.evaluation.checks import Flag
-from gigabatch.pipeline.evaluation.evaluate import REGRESSION_HEADLINE, Evaluation
+from gigabatch.pipeline.evaluation.evaluate import CALIBRATION, REGRESSION_HEADLINE, Evaluation, serving_weight
 from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, NOISE, with_error
 from gigabatch.pipeline.evaluation.slices import MOST_SHOWN, Slices
 from gigabatch.pipeline.reports.report import SliceTables
@@ -37,19 +38,23 @@ def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, flo
     if target.quantiles:
         scores = scores[:, target.central]
     labelled = rows.labelled(target, 0)
+    served = labelled
+    if target.task == "binary":
+        weight = serving_weight(labelled.labels, labelled.weight, evaluation.negatives)
+        served = replace(labelled, weight=weight)
     if not bool(labelled.mass.sum() > 0):
         return {}
     share = rows.batch.num_rows / max(len(table), 1)
     found: dict[str, float] = {}
     for name in METRICS[target.task]:
         if evaluation.headline.get(name) is not None:
-            error = with_error(name, scores, labelled)[1]
+            error = with_error(name, scores, served if name == "logloss" else labelled)[1]
             found |= {name: NOISE * error * math.sqrt(share)} if math.isfinite(error) else {}
     return found
 
 
-def slice_tables(found: Sequence[Slices], split: str) -> list[SliceTables]:
-    """What the report shows of `worst_slices`."""
+def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> list[SliceTables]:
+    """What the report shows of `worst_slices`. serving: means of binary targets are as where the model serves."""
     made = []
     for item in found:
         label = metric_label(item.metric)
@@ -65,6 +70,8 @@ def slice_tables(found: Sequence[Slices], split: str) -> list[SliceTables]:
         if item.overall_off is not None:
             side = "above" if item.overall_off > 0 else "below"
             text += f" Over all rows the mean label is {abs(item.overall_off):.3g} {side} the mean prediction."
+            if serving and item.metric == "auc":
+                text += " Means are as where the model serves (train.prior), AUC is the same there."
         made.append(
             SliceTables(
                 item.target,
@@ -81,8 +88,10 @@ def slice_tables(found: Sequence[Slices], split: str) -> list[SliceTables]:
 
 
 def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
-    """What stands below each metric of the headline: two standard errors, and the best baseline."""
+    """What stands below each metric of the headline: two standard errors, and the best baseline at its share of
+    label 1."""
     notes: dict[str, list[str]] = {name: [f"± {error:.2g}"] for name, error in results["errors"].items()}
+    apart = CALIBRATION if results.get("rates") else ()
     compared = results["baselines"]
     if compared and len({item["target"] for item in compared["found"]}) == 1:
         beside: dict[str, list[tuple[float, str]]] = {}
@@ -90,8 +99,12 @@ def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
             for part in item["differences"]:
                 beside.setdefault(part["metric"], []).append((part["baseline"], item["name"]))
         for name, own in beside.items():
+            if name in apart:
+                continue
             value, best = max(own) if name in MORE_IS_BETTER else min(own)
             notes.setdefault(name, []).append(f"{NAMES[best].removeprefix('the ')} {value:.4g}")
+    for name in apart:
+        notes.setdefault(name, []).append("where the model serves")
     return {name: "; ".join(parts) for name, parts in notes.items()}
 
 

@@ -103,7 +103,7 @@ from gigabatch.pipeline.training.negatives import implicit_batches, require_posi
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
-from gigabatch.pipeline.training.target_scales import require_labels
+from gigabatch.pipeline.training.target_scales import require_labels, require_steps_in_order
 from gigabatch.pipeline.training.train import (
     Trained,
     batch_size_for,
@@ -1044,6 +1044,8 @@ class Encoded:
         for text in self.ruled:
             log.info(text)
         require_labels(loss, self._resident("test"), "test")
+        for split in ("train", "valid", "test"):  # here, where rows have the order of the split
+            require_steps_in_order(model_class(spec.name), self._resident(split), split)
         valid = self.evaluation_table("valid")
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
@@ -1099,7 +1101,9 @@ class Encoded:
         if start is not None and not settings.epochs:
             period = {name: start.bundle.info[name] for name in PERIOD if name in start.bundle.info}
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
-        info |= {"prior_shift": trained.prior_shift} if trained.prior_shift else {}
+        if trained.prior_shift and settings.prior is not None:
+            info |= {"prior_shift": trained.prior_shift}
+            info |= {} if settings.prior.serve is None else {"prior_serve": settings.prior.serve}
         nulls = getattr(config.features, "null_values", None)
         info |= {} if nulls is None else {"null_values": list(nulls)}
         told: dict[str, Any] = {}

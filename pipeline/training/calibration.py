@@ -20,6 +20,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.output_curves import OutputCurve
+from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, PriorSettings, WholeTrainSettings
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.target_scales import unpacked_blocks
@@ -116,9 +117,14 @@ def fit_curves(
 
 
 def prior_shift(
-    settings: PriorSettings | None, negatives: NegativeSettings | None, model: Model, rows: PackedTable | BatchSource
+    settings: PriorSettings | None,
+    negatives: NegativeSettings | None,
+    model: Model,
+    rows: PackedTable | BatchSource,
+    valid: PackedTable | None = None,
 ) -> float:
-    """What a binary target's logit is raised by: log odds of label 1 where the model serves, less those in training.
+    """What a binary target's logit is raised by: log odds of label 1 where the model serves, less those of the rows
+    that its probabilities are right for on average.
 
     Where a share q of the rows of label 0 was kept that is log q (He et al., Practical Lessons from Predicting Clicks
     on Ads at Facebook, ADKDD 2014, section 6.3; King and Zeng, Logistic Regression in Rare Events Data, 2001).
@@ -131,11 +137,15 @@ def prior_shift(
         Of `train.negatives`, with which the share in training is 1 / (1 + per_positive).
     model, rows
         To be trained, and what on. A source of batches is gone through once.
+    valid
+        The valid split's rows where probabilities are fitted to them (`fits_level`), so that the share of label 1 is
+        theirs whatever the train split's is; else None.
 
     Raises
     ------
     ConfigError
-        Where there is not exactly one binary target, or the model's training compares rows.
+        Where there is not exactly one binary target, the model's training compares rows, or `prior.train` says a share
+        that `valid` says otherwise.
     TrainingError
         Where the labels of the rows are all alike.
 
@@ -162,10 +172,26 @@ def prior_shift(
     if settings.negatives_kept is not None:
         return math.log(settings.negatives_kept)
     assert settings.serve is not None
-    rate = settings.train
-    if rate is None:
-        rate = 1 / (1 + negatives.per_positive) if negatives is not None else _share_of_ones(rows, binary[0][0])
+    if valid is not None:
+        if settings.train is not None:
+            raise ConfigError(
+                f"train.prior.train: {settings.train:g} has no effect, as probabilities are fitted to the valid split, "
+                "whose share of label 1 is counted. Leave it out."
+            )
+        rate = _share_of_ones(valid, binary[0][0], "valid")
+    elif settings.train is not None:
+        rate = settings.train
+    else:
+        rate = (
+            1 / (1 + negatives.per_positive) if negatives is not None else _share_of_ones(rows, binary[0][0], "train")
+        )
     return math.log(settings.serve / (1 - settings.serve)) - math.log(rate / (1 - rate))
+
+
+def fits_level(calibration: str, model: Model) -> bool:
+    """Whether the mean of a binary target's probabilities is fitted to the valid split: by an isotonic curve, or by a
+    model that takes no steps. A temperature alone moves no level."""
+    return calibration == "isotonic" or isinstance(model, FittedModel)
 
 
 def require_prior_fits(settings: WholeTrainSettings, loss: TargetLoss) -> None:
@@ -197,7 +223,7 @@ def binary_places(targets: Sequence[Target]) -> list[tuple[int, int]]:
     return [(place, outputs[place]) for place, target in enumerate(targets) if target.task == "binary"]
 
 
-def _share_of_ones(rows: PackedTable | BatchSource, place: int) -> float:
+def _share_of_ones(rows: PackedTable | BatchSource, place: int, split: str) -> float:
     """Of the rows by their weights."""
     ones = total = 0.0
     for batch in unpacked_blocks(rows):
@@ -205,7 +231,7 @@ def _share_of_ones(rows: PackedTable | BatchSource, place: int) -> float:
         ones, total = ones + float((mass.double() * batch.targets[place]).sum()), total + float(mass.double().sum())
     if not 0 < ones < total:
         raise TrainingError(
-            "train.prior: the train split's labels are all alike, so they have no odds. Set it to null."
+            f"train.prior: the {split} split's labels are all alike, so they have no odds. Set it to null."
         )
     return ones / total
 

@@ -27,7 +27,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import AsAllocated
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.training.calibration import prior_shift, require_calibratable, require_prior_fits
+from gigabatch.pipeline.training.calibration import fits_level, prior_shift, require_calibratable, require_prior_fits
 from gigabatch.pipeline.training.checkpoint import checksum_file, read_checked, write_checked
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import fitted_loss
@@ -126,7 +126,7 @@ def train_members(
     rows
         That are trained on; what the ensemble's loss and `train.prior` take from labels is theirs.
     valid
-        Rows whose loss is measured and which calibrate.
+        Rows whose loss is measured and which calibrate; with `isotonic`, `train.prior` counts their labels.
     loss
         Of the schema's targets.
     settings
@@ -159,7 +159,8 @@ def train_members(
         shape = replace(spec, members=1).build()
     require_calibratable(settings.calibration, shape, valid)
     require_prior_fits(settings, loss)
-    shift = prior_shift(settings.prior, settings.negatives, shape, rows)
+    level = valid if fits_level(settings.calibration, shape) else None
+    shift = prior_shift(settings.prior, settings.negatives, shape, rows, level)
     alone = settings.model_copy(update=OF_ONE)
     seeds = [member_seed(seed, number) for number in range(spec.members)]
     finished = [folder / f"{MEMBER}-{number}" / FINISHED for number in range(spec.members)]

@@ -14,7 +14,7 @@ from gigabatch.features.exact.column_statistics import Moments
 from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import TargetScale
+from gigabatch.models.model import Model, TargetScale
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
 BLOCK_ROWS = 1 << 20
@@ -65,6 +65,38 @@ def require_labels(loss: TargetLoss, rows: PackedTable | BatchSource, split: str
                 f"train.losses.{target.name}: {own} is of counts and amounts, 0 and more and not all 0, and the "
                 f"{split} split holds {found}. Take another loss, or another target."
             )
+
+
+def require_steps_in_order(model: type[Model] | Model, rows: PackedTable | BatchSource, split: str) -> None:
+    """Raise `TrainingError` where the model's targets are steps that follow each other, and a row of the split that
+    weighs something has label 1 of one and 0 of the one before. The first such row is named where the rows have an
+    order of their own, as those of a source of batches have not."""
+    if not model.targets_are_steps:
+        return
+    names = [target.name for target in rows.schema.targets]
+    counts, firsts, before = [0] * len(names), [0] * len(names), 0
+    for batch in unpacked_blocks(rows):
+        counted = torch.ones_like(batch.targets[0], dtype=torch.bool) if batch.weight is None else batch.weight > 0
+        for place in range(1, len(names)):
+            wrong = (counted & (batch.targets[place] == 1) & (batch.targets[place - 1] == 0)).nonzero()[:, 0]
+            if len(wrong) and not counts[place]:
+                firsts[place] = before + int(wrong[0])
+            counts[place] += len(wrong)
+        before += len(counted)
+    ordered = isinstance(rows, PackedTable)
+    found = [
+        f"{names[place]!r} is 1 and {names[place - 1]!r} is 0 in {count:,} row(s)"
+        + (f", first in row {firsts[place]:,} (from 0)" if ordered else "")
+        for place, count in enumerate(counts)
+        if count
+    ]
+    if found:
+        name = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise TrainingError(
+            f"{name}: its targets are steps that follow each other, in their order {', '.join(map(repr, names))}, but "
+            f"in the {split} split {'; '.join(found)}. Name the targets in the order of the "
+            "steps, correct the labels, or take a model whose targets need no order (model.kind=multi_task or ple)."
+        )
 
 
 def fitted_loss(loss: TargetLoss, rows: PackedTable | BatchSource) -> TargetLoss:

@@ -60,6 +60,7 @@ from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.training.calibration import (
     binary_places,
     fit_curves,
+    fits_level,
     prior_shift,
     require_calibratable,
     require_prior_fits,
@@ -76,7 +77,7 @@ from gigabatch.pipeline.training.codistill import Codistillation, require_can_co
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
-from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, target_scales
+from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, require_steps_in_order, target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
 __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
@@ -239,13 +240,16 @@ def train_model(
     tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
+    for split, given_rows in (("train", train), ("valid", valid_table)):
+        require_steps_in_order(model, given_rows, split)
     model.calibrate(())
     require_calibratable(settings.calibration, model, valid_table)
     require_prior_fits(settings, loss)
+    level = valid_table if fits_level(settings.calibration, model) else None
     counts_labels = settings.prior is not None and settings.prior.serve is not None and settings.prior.train is None
-    if counts_labels and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
+    if counts_labels and level is None and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
         raise TrainingError("train.prior: several ranks see a part of a source each. Set train.prior.train.")
-    shift = prior_shift(settings.prior, settings.negatives, model, train)
+    shift = prior_shift(settings.prior, settings.negatives, model, train, level)
     tasks = {target.task for target in source.schema.targets}
     if ranks.num_ranks > 1 and isinstance(train, BatchSource):  # which shows each rank a part
         if not model.target_scales and "regression" in tasks:
@@ -405,7 +409,7 @@ def fitted_at_once(
     model.require_targets([target.task for target in train.schema.targets])
     model.calibrate(())
     require_calibratable(whole.calibration, model, valid_table)
-    shift = prior_shift(whole.prior, whole.negatives, model, train)
+    shift = prior_shift(whole.prior, whole.negatives, model, train, valid_table)
     loss = prepared_loss(loss, train, valid_table, whole)
     call(callbacks, "begin", model, 0, 0, device=torch.device(device))
     warn_of_labels_alike(model, valid_table)

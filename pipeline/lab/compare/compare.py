@@ -67,7 +67,9 @@ class Trainer(TimedTrainer):
         trained = self.fit(settings, seed, spec)
         seconds = time.perf_counter() - started
         with silence():
-            found = evaluate(trained.model, test, schema, device)
+            serve = None if settings.prior is None else settings.prior.serve
+            shift = trained.prior_shift
+            found = evaluate(trained.model, test, schema, device, prior_shift=shift, prior_serve=serve)
             ranks = self.rank(trained.model)
         first = found.metrics[schema.targets[0].name] if len(schema.targets) == 1 else {}
         metrics = {name: value for name, value in found.headline.items() if value is not None} | first | ranks

@@ -109,8 +109,10 @@ def test_few_values_are_each_an_edge_and_a_column_of_one_value_has_none():
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_a_column_that_tells_nothing_keeps_its_ends(label):
-    frame = table("binary").assign(label=np.float32(label))
+    """Labels are all alike where it is known, and another where it is not."""
+    frame = table("binary")
     known = frame["x"].dropna()
+    frame["label"] = np.where(frame["x"].notna(), label, 1 - label).astype(np.float32)
     found = Preprocessor(schema_of(TARGETS["binary"]), PreprocessorSettings(edges="tree")).fit([frame])
     assert found.edges["x"] == (float(known.min()), float(known.max()))
 
@@ -165,6 +167,34 @@ def test_one_column_may_have_other_edges_than_all():
     plain = Preprocessor(schema, PreprocessorSettings()).fit([frame]).edges
     assert found["y"] == plain["y"] == plain["x"]
     assert found["x"] == Preprocessor(schema, PreprocessorSettings(edges="tree", distinct=0)).fit([frame]).edges["x"]
+
+
+@pytest.mark.parametrize("task", TARGETS)
+@pytest.mark.parametrize("label", [0, 1])
+def test_labels_that_are_all_alike_are_refused_and_one_target_that_varies_is_enough(task, label):
+    """As where rows are positives alone, whose negatives are drawn: a bin from end to end would tell nothing."""
+    target, dtype = TARGETS[task]
+    frame, settings = table(task).assign(label=np.array(label, dtype)), PreprocessorSettings(edges="tree")
+    message = (
+        r"preprocess\.edges: tree of column 'x': all labels of 'label' in the train split are alike, so no tree tells "
+        r"them apart.*train\.negatives.*preprocess\.edges=quantile"
+    )
+    parts = [frame[:1000], frame[1000:]]
+    with pytest.raises(DataError, match=message):
+        Preprocessor(schema_of((target, dtype)), settings).fit(parts)
+    with pytest.raises(DataError, match=message):
+        Preprocessor(schema_of((target, dtype)), settings).fit_pack(parts)
+    frame.loc[5, "label"] = 1 - label
+    weighed = frame.assign(w=np.where(frame.index == 5, 0, 1).astype(np.float32))
+    with pytest.raises(DataError, match=message):  # a row that weighs nothing says nothing
+        Preprocessor(schema_of((target, dtype), weight=True), settings).fit([weighed])
+    frame["other"] = table("binary")["label"]
+    schema = schema_of((target, dtype), (Target("other", "binary"), "float32"))
+    found = Preprocessor(schema, settings).fit([frame.assign(label=np.array(label, dtype))]).edges
+    only = Preprocessor(schema_of((Target("other", "binary"), "float32")), settings).fit([frame]).edges
+    assert found == only
+    few = frame.assign(x=(frame["x"] > 20).astype("float32"), label=np.array(label, dtype))
+    assert Preprocessor(schema_of((target, dtype)), settings).fit([few]).edges["x"] == (0.0, 1.0)  # without a tree
 
 
 def test_what_no_tree_can_be_fitted_on_is_refused():

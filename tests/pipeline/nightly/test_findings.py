@@ -227,6 +227,24 @@ def test_calibration_is_that_of_both_models_and_none_is_made_up(seen, trained):
     assert module.calibrations(Seen(seen[1], {}, {"candidate": [(scores, window(of.labels, number))]}), 0, number) == {}
 
 
+def test_with_a_prior_losses_and_calibration_are_those_where_the_model_serves(seen, trained, monkeypatch):
+    """As of rows in which each of label 0 is there three times."""
+    plain = findings(seen[0], trained[0].home)
+    monkeypatch.setitem(seen[0].others["candidate"].bundle.info, "prior_shift", -np.log(3))
+    found = findings(seen[0], trained[0].home)
+    assert (plain.serving, found.serving) == (False, True)
+    scores, of = seen[0].predicted["candidate"][0]
+    scores, labels = scores.numpy().astype("float64"), of.labels.double().numpy()
+    times = np.where(labels == 1, 1, 3)
+    repeated, label = np.repeat(scores, times), np.repeat(labels, times)
+    bins = np.ceil(repeated * 15)
+    wanted = [label[bins == number].mean() for number in np.unique(bins)]
+    np.testing.assert_allclose(found.calibration["clicked"]["candidate"].observed, wanted, rtol=1e-9)
+    measure = measure_of(seen[0], 0)
+    mean = np.average(measure.values["candidate"], weights=measure.weight)
+    assert mean == pytest.approx(sk.log_loss(label, repeated), rel=1e-6)
+
+
 def test_many_rows_are_sampled_evenly_and_that_is_told(seen, trained, monkeypatch):
     monkeypatch.setattr(module, "BUDGET", 1500)  # three columns: every fourth of 2,000 rows
     found = findings(seen[0], trained[0].home)

@@ -12,7 +12,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import TargetLoss
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.config.config import PriorSettings, load_config
 from gigabatch.pipeline.lab.compare.compare import compare_models, parse_models
 from gigabatch.pipeline.lab.compare.report import Budget
 from gigabatch.pipeline.lab.experiment import Experiment
@@ -183,6 +183,18 @@ def test_several_ranks_and_a_source_of_batches_are_refused(home, tmp_path):  # n
     ranks = SimpleNamespace(num_ranks=2, is_first=True, rank=0)
     with pytest.raises(TrainingError, match="several ranks: EASE takes no steps"):
         train_model(spec.build(), table, *given, **at, ranks=ranks)
+
+
+def test_a_prior_starts_from_the_share_of_the_valid_rows_that_its_lines_are_fitted_to(home, tmp_path):  # noqa: F811
+    """The train rows are all positives, and so have no odds of their own."""
+    encoded = Pipeline.from_config(home / "run.yaml", *overrides("ease")).features().encode()
+    table, valid = encoded.table("train"), encoded.evaluation_table("valid")
+    loss, at = TargetLoss([("binary", 1)]), {"seed": 1, "device": "cpu", "folder": tmp_path}
+    prior = {"prior": PriorSettings(serve=0.01), "negatives": None}
+    spec, settings = model_spec(encoded.preprocessor, encoded.config), encoded.train_settings.model_copy(update=prior)
+    share = valid.unpack(valid.words).targets[0].double().mean().item()
+    found = train_model(spec.build(), table, valid, loss, settings, **at)
+    assert found.prior_shift == pytest.approx(np.log(0.01 / 0.99) - np.log(share / (1 - share)))
 
 
 def test_a_plan_of_it_takes_no_steps(home):  # noqa: F811

@@ -78,6 +78,9 @@ def test_a_tile_names_the_best_baseline_by_what_is_better():
     notes = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared})
     assert notes == {"auc": "± 0.0056; boosted trees 0.7629", "logloss": "boosted trees 0.512"}
     assert tile_notes({"errors": {}, "baselines": None}) == {}
+    served = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
+    where = dict.fromkeys(("logloss", "ece"), "where the model serves")  # not at the share that baselines are at
+    assert served == {"auc": "± 0.0056; boosted trees 0.7629"} | where
 
 
 def test_slices_say_how_many_were_looked_at_and_show_the_surest_ten():
@@ -86,6 +89,9 @@ def test_slices_say_how_many_were_looked_at_and_show_the_surest_ten():
     (table,) = slice_tables([found], "test")
     assert table.text.startswith("AUC of all 32,734 rows: 0.7855. 30 of 1,039 looks")
     assert "the mean label is 0.039 above the mean prediction" in table.text
+    assert "serves" not in table.text
+    (served,) = slice_tables([found], "test", serving=True)
+    assert served.text.endswith("Means are as where the model serves (train.prior), AUC is the same there.")
     assert [row["slice"] for row in table.worse] == [f"city = {i}" for i in range(10)]
     assert table.worse[0]["AUC"] == 0.6
     (none,) = slice_tables([Slices("late", "auc", 0, 50, None, [], [])], "test")

@@ -267,6 +267,8 @@ def test_the_share_in_training_is_that_of_weights_or_of_drawn_negatives():
     assert prior_shift(prior, None, model, table) == pytest.approx(-math.log(3))
     assert prior_shift(prior, NegativeSettings(per_positive=4), model, table) == pytest.approx(math.log(4))
     assert prior_shift(None, None, model, table) == 0
+    valid = table_of([0.0] * 4, [1.0, 0, 0, 0], [2.0, 1, 1, 1])
+    assert prior_shift(prior, NegativeSettings(), model, table, valid) == pytest.approx(math.log(1.5))
 
 
 @pytest.mark.parametrize(
@@ -386,11 +388,65 @@ def test_a_run_with_a_prior_tells_both_rates(tiny):
     assert here["ece"] == pytest.approx(plain["ece"], abs=1e-5)
     assert "train.prior" in (run.path / "report.html").read_text()
     # Baselines learn from these rows as they are, and so the model is compared at their share of label 1.
-    assert run.summary["logloss"] > 1.2 * plain["logloss"]
+    assert run.summary["logloss"] == pytest.approx(serving["logloss"], rel=1e-5)
+    assert run.summary["ece"] == pytest.approx(serving["ece"], abs=1e-5)
+    assert run.summary["auc"] == pytest.approx(plain["auc"], abs=1e-9)
+    assert run.summary["calibration"] == []  # a prior alone calibrates nothing
+    for row, expected in zip(run.summary["members"], plain["members"], strict=True):
+        assert row == {name: value if isinstance(value, str) else pytest.approx(value, rel=1e-5)
+                       for name, value in expected.items()}  # fmt: skip
     for found, expected in zip(run.summary["baselines"]["found"], plain["baselines"]["found"], strict=True):
         losses = [next(d for d in item["differences"] if d["metric"] == "logloss") for item in (found, expected)]
         assert losses[0]["model"] == pytest.approx(losses[1]["model"], rel=1e-5)
     assert run.summary["baselines"]["worse"] == plain["baselines"]["worse"]
+
+
+def with_share(rows: int, share: float, seed: int):
+    """Rows of `rare` of which so many of label 0 are left out that a share of the rest has label 1."""
+    (x, labels), draw = rare(rows, seed), np.random.default_rng(seed + 100)
+    kept = labels.sum() * (1 / share - 1) / (labels == 0).sum()
+    keep = (labels == 1) | (draw.random(rows) < kept)
+    return x[keep], labels[keep]
+
+
+def test_after_an_isotonic_curve_the_share_is_that_of_the_valid_split(tmp_path):
+    """Train .5, valid .2: the curve has brought the mean to .2, whatever the train split's was."""
+    train, valid = table_of(*with_share(60_000, 0.5, 0)), table_of(*with_share(60_000, 0.2, 1))
+    other, seen = rare(100_000, 2)
+    for number, (calibration, rate) in enumerate((("isotonic", valid), ("temperature", train), ("none", train))):
+        settings = TrainSettings(
+            epochs=8, batch_size=256, lr_max=0.1, calibration=calibration, prior={"serve": float(seen.mean())}
+        )
+        (folder := tmp_path / str(number)).mkdir()
+        loss = TargetLoss([("binary", 1)])
+        trained = train_model(model_of(), train, valid, loss, settings, seed=1, device="cpu", folder=folder)
+        found = 1 / (1 + np.exp(-table_outputs(trained.model, table_of(other, seen), "cpu")[:, 0].numpy()))
+        assert found.mean() == pytest.approx(seen.mean(), rel=0.1), calibration
+        share = rate.unpack(rate.words).targets[0].double().mean().item()
+        assert trained.prior_shift == pytest.approx(logit(seen.mean()) - logit(share), rel=1e-6), calibration
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_run_after_an_isotonic_curve_counts_the_labels_of_valid(tiny, members):
+    own = (f"train.ensemble={members}", "train.calibration=isotonic", "train.epochs=2")
+    plain, moved = tiny.train(*own), tiny.train(*own, "train.prior.serve=0.05")
+    frames = {split: tiny.pipeline().features().frame(split) for split in ("train", "valid", "test")}
+    p, q = (run.bundle().predict(frames["test"])["clicked"].to_numpy(np.float64) for run in (plain, moved))
+    valid, train = (logit(0.05) - logit(frames[split]["clicked"].mean()) for split in ("valid", "train"))
+    np.testing.assert_allclose(logit(q) - logit(p), valid, atol=1e-3)
+    assert abs(valid - train) > 0.01
+
+
+def test_a_share_in_training_that_the_valid_split_says_is_refused(tmp_path):
+    table, rest = table_of(*rare(600, 0)), {"seed": 1, "device": "cpu", "folder": tmp_path}
+    loss, prior = TargetLoss([("binary", 1)]), {"serve": 0.01, "train": 0.3}
+    message = r"train\.prior\.train: 0\.3 has no effect"
+    settings = TrainSettings(epochs=1, batch_size=256, calibration="isotonic", prior=prior)
+    with pytest.raises(ConfigError, match=message):
+        train_model(model_of(), table, table, loss, settings, **rest)
+    spec = ModelSpec("lr", model_of().inputs, model_of().settings, 2)
+    with pytest.raises(ConfigError, match=message):
+        train_members(None, spec, table, table, loss, settings.model_copy(update={"ensemble": 2}), **rest)
 
 
 def test_a_prior_comes_after_a_calibration(tmp_path):

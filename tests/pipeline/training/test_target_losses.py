@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -19,7 +20,7 @@ from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.model import TargetScale
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import ConfigError, LossSettings, TrainSettings
+from gigabatch.pipeline.config.config import ConfigError, LossSettings, RunConfig, TrainSettings
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.export.onnx_rows import onnx_inputs
 from gigabatch.pipeline.lab.experiment import Experiment
@@ -27,11 +28,12 @@ from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.ranker import null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError
-from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, target_scales
-from gigabatch.pipeline.training.train import new_model, table_loss, table_outputs, train_model
+from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, require_steps_in_order, target_scales
+from gigabatch.pipeline.training.train import new_model, table_batches, table_loss, table_outputs, train_model
 from tests.pipeline.serving import small_bundles
 
 
@@ -284,9 +286,66 @@ def test_a_loss_that_does_not_fit_its_target_is_refused(name, given, message):
         target_loss(BOTH, {name: LossSettings(**given)})
 
 
+def kinds(*classes):
+    columns = (Column("x", "continuous", "float32"), Column("kind", "target", "int32"))
+    return Schema(columns, (Target("kind", "multiclass", 3, classes),))
+
+
+def test_weights_by_class_are_in_the_order_of_the_classes():
+    def of(schema, weights):
+        return target_loss(schema, {schema.targets[0].name: LossSettings(class_weights=weights)}).classes[0]
+
+    by_name = {"spam": 4, "egg": 1, "ham": 2.5}
+    assert of(kinds("egg", "ham", "spam"), by_name).class_weights == (1.0, 2.5, 4.0)
+    assert of(kinds("egg", "ham", "spam"), [1, 2.5, 4]).class_weights == (1.0, 2.5, 4.0)
+    assert of(kinds("2", "9", "10"), {10: 3, 9: 2, "2": 1}).class_weights == (1.0, 2.0, 3.0)  # as YAML reads them
+    assert of(kinds(), {2: 3, 0: 1, 1: 2}).class_weights == (1.0, 2.0, 3.0)  # codes, of classes without names
+    assert of(BOTH, {1: 5, 0: 1}).class_weights == (1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "weights", "message"),
+    [
+        (("egg", "ham", "spam"), {"egg": 1, "hem": 2, "spam": 1},
+         r"train\.losses\.kind, a multiclass target: class_weights names each class once; unknown: 'hem'; missing: "
+         r"'ham'\. The classes are 'egg', 'ham', 'spam'\."),
+        (("egg", "ham", "spam"), {"egg": 1}, r"once; missing: 'ham', 'spam'\. The classes"),
+        (("egg", "ham", "spam"), [1, 2], "2 numbers for a target of 3 classes, which are in this order: 'egg', 'h"),
+        (None, {"yes": 1, "no": 2},
+         r"unknown: 'yes', 'no'; missing: '0', '1'\. The classes are '0', '1' \(1 is the positive label\)"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_name_each_class_are_refused(classes, weights, message):
+    schema = BOTH if classes is None else kinds(*classes)
+    with pytest.raises(ConfigError, match=message):
+        target_loss(schema, {schema.targets[0].name: LossSettings(class_weights=weights)})
+
+
+def test_a_run_weighs_classes_by_their_names(tmp_path, monkeypatch):
+    """A list follows the classes as text; the mapping says the same in any order."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    pd.DataFrame({"x": random.normal(size=600), "size": random.choice(["small", "large", "mid"], 600)}).to_csv("a.csv")
+    found = []
+    for weights in ("[3, 1, 9]", "{small: 9, large: 3, mid: 1}", "[9, 3, 1]"):
+        Path("run.yaml").write_text(
+            "name: a\nrecipe: table\nmodel: {kind: lr}\nevaluate: {importance: false, baselines: []}\n"
+            "features: {path: a.csv, continuous: [x], targets: {size: {task: multiclass}}}\n"
+            f"train: {{epochs: 1, losses: {{size: {{class_weights: {weights}}}}}}}\n"
+        )
+        found.append(Pipeline.from_config("run.yaml").train())
+    first, second, other = (run.predict(pd.DataFrame({"x": [0.0]})) for run in found)
+    assert first.equals(second)
+    assert not first.equals(other)
+    assert first["size"].tolist() == ["small"]
+    assert found[1].summary["config"]["train"]["losses"]["size"]["class_weights"] == {"small": 9, "large": 3, "mid": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"class_weights": {1: 2.0, "1": 3.0}}, "a class is named twice in 1, '1'"),
+        ({"class_weights": {"egg": 0.0}}, "greater than 0"),
         ({"power": 1.2}, "power is a setting of the loss tweedie"),
         ({"kind": "mse", "gamma": 1.0}, "gamma is a setting of the loss focal"),
         ({"kind": "mse", "class_weights": "balanced"}, "class_weights is a setting of the losses log_loss and focal"),
@@ -373,3 +432,80 @@ def test_items_are_not_ranked_by_quantiles(tmp_path, monkeypatch):
     with pytest.raises(Refusal, match="has quantiles; items are ranked by one number"):
         served.require_ranker()
     assert list(served.scorer([null_row(bundle)])) == ["clicked_q0.1", "clicked_q0.9"]
+
+
+# Steps that follow each other
+
+
+STEPS = {"clicked": {"task": "binary"}, "carted": {"task": "binary"}, "bought": {"task": "binary"}}
+
+
+def funnel(rows=900):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": random.normal(size=rows), "split": np.repeat(["train", "valid", "test"], rows // 3)})
+    for place, name in enumerate(STEPS):
+        frame[name] = (random.random(rows) < 0.6).astype(int) * (1 if not place else frame[list(STEPS)[place - 1]])
+    return frame
+
+
+def funnel_table(frame, weight=None):
+    schema = TensorSchema((), ("x",), tuple(Target(name, "binary") for name in STEPS), has_weight=weight is not None)
+    labels = [torch.tensor(frame[name].to_numpy(), dtype=torch.float32) for name in STEPS]
+    own = () if weight is None else (torch.tensor(weight, dtype=torch.float32),)
+    return PackedTable.from_columns(schema, [], [torch.tensor(frame["x"].to_numpy()).float()], labels, *own)
+
+
+def test_a_step_without_the_one_before_it_is_counted_by_weight_and_place():
+    kind, frame = model_class("esmm"), funnel()
+    require_steps_in_order(kind, funnel_table(frame), "train")
+    frame.loc[[5, 40, 77], ["clicked", "carted", "bought"]] = [[0, 1, 1], [1, 0, 1], [0, 1, 0]]
+    message = (
+        "EntireSpace: its targets are steps that follow each other, in their order 'clicked', 'carted', 'bought', but "
+        "in the train split 'carted' is 1 and 'clicked' is 0 in 2 row(s), first in row 5 (from 0); 'bought' is 1 and "
+        "'carted' is 0 in 1 row(s), first in row 40 (from 0). Name the targets in the order of the steps, correct the "
+        "labels, or take a model whose targets need no order (model.kind=multi_task or ple)."
+    )
+    with pytest.raises(TrainingError) as raised:
+        require_steps_in_order(kind, funnel_table(frame), "train")
+    assert str(raised.value) == message
+    weight = np.ones(len(frame))
+    weight[[5, 40]] = 0
+    with pytest.raises(TrainingError, match=r"'clicked' is 0 in 1 row\(s\), first in row 77 \(from 0\)\. Name"):
+        require_steps_in_order(kind, funnel_table(frame, weight), "valid")
+    weight[77] = 0
+    require_steps_in_order(kind, funnel_table(frame, weight), "valid")
+    require_steps_in_order(model_class("ple"), funnel_table(frame), "train")
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_step_without_the_one_before_it_is_refused_in_any_split(split, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = funnel()
+    place = {"train": 0, "valid": 300, "test": 600}[split] + 7
+    frame.loc[place, ["clicked", "carted", "bought"]] = [0, 0, 1]
+    paths = {f"{name}_path": f"{name}.csv" for name in ("train", "valid", "test")}
+    for (_, path), (_, part) in zip(paths.items(), frame.groupby("split", sort=False), strict=True):
+        part.to_csv(path, index=False)
+    monkeypatch.setattr(stages, "train_model", None)  # so it is before any training
+    config = RunConfig(
+        name="shop", recipe="table", model={"kind": "esmm", "layers": [4]},
+        features={**paths, "continuous": ["x"], "targets": STEPS},
+    )  # fmt: skip
+    with pytest.raises(
+        TrainingError, match=rf"the {split} split 'bought' is 1 and 'carted' is 0 in 1 row\(s\), first in row 7 "
+    ):
+        Pipeline(config).train()
+
+
+def test_a_training_of_steps_checks_tables_and_sources(tmp_path):
+    frame = funnel()
+    frame.loc[9, ["clicked", "carted"]] = [0, 1]
+    bad, good, kind = funnel_table(frame), funnel_table(funnel()), model_class("esmm")
+    loss, settings = TargetLoss([("binary", 1)] * 3), TrainSettings(epochs=1, batch_size=90)
+    model = ModelSpec("esmm", ModelInputs((), 1, 3), kind.Settings(layers=(4,))).build()
+    at = {"seed": 1, "device": "cpu", "folder": tmp_path}
+    with pytest.raises(TrainingError, match="in the valid split"):
+        train_model(model, good, bad, loss, settings, **at)
+    source = table_batches(bad, settings, 1)
+    with pytest.raises(TrainingError, match=r"train split 'carted' is 1 and 'clicked' is 0 in 1 row\(s\)\. Name"):
+        train_model(model, source, good, loss, settings, **at)
