@@ -519,7 +519,8 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
         ListInputs(column.num_ids, None if column.shares is None else tables.index(column.shares), column.weighted)
         for column in tensors.lists
     )
-    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, user, item, targets, edges, lists)
+    names = tuple(tensors.floats)
+    return ModelInputs(sizes, len(names), tensors.num_outputs, user, item, targets, edges, lists, names)
 
 
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
