@@ -14,22 +14,15 @@ from torch import Tensor
 
 from gigabatch.features.schema import Schema, Target, indicator_name
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.losses import TargetLoss
 from gigabatch.models.metrics.pointwise import (
-    accuracy,
     average_precision,
     expected_calibration_error,
     log_loss,
-    mae,
-    multiclass_log_loss,
-    pinball_loss,
-    r2,
-    rmse,
     roc_auc,
     roc_curve,
-    tweedie_deviance,
 )
-from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
+from gigabatch.models.metrics.ranking import grouped_mrr
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
@@ -41,11 +34,11 @@ from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.calibration import binary_places
+from gigabatch.pipeline.training.target_metrics import LOSS_METRICS, mean_of_targets, metrics_of_targets
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
 REGRESSION_HEADLINE = ("rmse", "mae", "r2")
-LOSS_METRICS = ("pinball", "deviance")  # of regressions that are trained by such a loss
 CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
@@ -143,21 +136,15 @@ def evaluate(
     (['auc', 'ece', 'logloss', 'mrr'], True)
     """
     batch = table.unpack(table.words)
-    group, weight = (None if column is None else column.to(device) for column in (batch.group, batch.weight))
+    weight = None if batch.weight is None else batch.weight.to(device)
     outputs = table_outputs(model, table, device, ranks, in_units=False)
     predictions = target_loss(schema).predict(model.in_target_units(outputs))
     if ranks is not None and not ranks.is_first:
         return Evaluation({}, {}, predictions)
 
     def measured(predictions: tuple[Tensor, ...]) -> dict[str, dict[str, float | None]]:
-        return {
-            target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight, own)
-            for target, prediction, labels, own in zip(
-                schema.targets, predictions, batch.targets, regressions, strict=True
-            )
-        }
+        return metrics_of_targets(schema.targets, predictions, batch, bins, loss)
 
-    regressions = (None,) * len(schema.targets) if loss is None else loss.regression
     metrics, uncalibrated = measured(predictions), {}
     if model.calibration:
         before = measured(target_loss(schema).predict(model.in_target_units(outputs, calibrated=False)))
@@ -179,9 +166,7 @@ def evaluate(
     headline: dict[str, float | None] = {}
     of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
     for name in (*HEADLINE, *(REGRESSION_HEADLINE if num_values else ()), *of_losses):
-        found = [value for values in metrics.values() if (value := values.get(name)) is not None]
-        has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
-        headline[name] = float(np.mean(found)) if has_mean else None
+        headline[name] = mean_of_targets(metrics, name, schema.targets)
     groups = multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], weight)
     return Evaluation(metrics, headline, predictions, uncalibrated, tuple(rates), tuple(groups), at_these_rates)
 
@@ -296,55 +281,6 @@ def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = F
             f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}."
         )
     return metric
-
-
-def target_metrics(
-    target: Target,
-    prediction: Tensor,
-    labels: Tensor,
-    group: Tensor | None,
-    bins: int,
-    weight: Tensor | None = None,
-    loss: RegressionLoss | None = None,
-) -> dict[str, float | None]:
-    """Metrics of one target, of rows by their weights; None where one cannot be computed (AUC of one class).
-
-    Of several quantiles `pinball` is their mean, `coverage` the share of labels from the lowest to the highest, and the
-    others are of the one nearest to the median. loss: that a regression was trained with: `pinball` of a quantile,
-    `deviance` of Poisson and Tweedie. Those of groups are there where rows have groups; gauc_left_out is the share of
-    rows that GAUC leaves out.
-    """
-    of = prediction, labels, weight
-    if target.quantiles:
-        parts = [
-            pinball_loss(part, labels, tau, weight) for tau, part in zip(target.quantiles, prediction.T, strict=True)
-        ]
-        inside = (prediction[:, 0] <= labels) & (labels <= prediction[:, -1])
-        mass = torch.ones_like(inside, dtype=torch.float64) if weight is None else weight.double()
-        middle = prediction[:, target.central], labels, weight
-        found = {"rmse": rmse(*middle), "mae": mae(*middle), "r2": r2(*middle), "pinball": torch.stack(parts).mean()}
-        found["coverage"] = (mass * inside).sum() / mass.sum()
-    elif target.task == "regression":
-        found = {"rmse": rmse(*of), "mae": mae(*of), "r2": r2(*of)}
-        if loss is not None and loss.kind == "quantile":
-            found["pinball"] = pinball_loss(prediction, labels, loss.tau, weight)
-        elif loss is not None and loss.log_link and bool((labels >= 0).all()):
-            found["deviance"] = tweedie_deviance(prediction, labels, loss.deviance_power, weight)
-    elif target.task == "multiclass":
-        found = {"logloss": multiclass_log_loss(*of), "accuracy": accuracy(*of)}
-        found["ece"] = expected_calibration_error(prediction, labels, bins, weight)
-    else:
-        found = {
-            "auc": roc_auc(*of),
-            "logloss": log_loss(*of),
-            "ece": expected_calibration_error(prediction, labels, bins, weight),
-            "accuracy": accuracy(*of),
-            "normalised_entropy": normalised_entropy(*of),
-        }
-        if group is not None:
-            found["mrr"] = grouped_mrr(prediction, labels, group, weight)
-            found["gauc"], found["gauc_left_out"] = gauc(prediction, labels, group, weight)
-    return {name: None if math.isnan(value) else value for name, value in ((k, float(v)) for k, v in found.items())}
 
 
 def quality(
