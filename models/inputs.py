@@ -72,12 +72,14 @@ class ModelInputs:
         without any. () where no column has some.
     lists : tuple of ListInputs, default ()
         The columns of lists.
+    float_names : tuple of str, default ()
+        Of each float column its name, by which settings speak of it; () where nobody has told.
 
     Raises
     ------
     ModelError
-        For a size below 1, no column at all, an entity's column that is not there, or targets of another number of
-        outputs.
+        For a size below 1, no column at all, an entity's column that is not there, targets of another number of
+        outputs, or names of another number of float columns.
 
     Examples
     --------
@@ -96,6 +98,7 @@ class ModelInputs:
     targets: tuple[tuple[str, int], ...] = ()
     float_edges: tuple[tuple[float, ...], ...] = ()
     lists: tuple[ListInputs, ...] = ()
+    float_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_ids", tuple(self.num_ids))
@@ -116,6 +119,11 @@ class ModelInputs:
             len(self.float_edges) in (0, self.num_floats)
             and all(len(edges) != 1 and all(a < b for a, b in pairwise(edges)) for edges in self.float_edges),
             f"float_edges must be of all {self.num_floats} float columns: none, or two and more that ascend.",
+        )
+        object.__setattr__(self, "float_names", tuple(self.float_names))
+        require(
+            len(self.float_names) in (0, self.num_floats) and len({*self.float_names}) == len(self.float_names),
+            f"float_names must be {self.num_floats} different names, or none, not {self.float_names}.",
         )
         for name, entity in (("user", self.user), ("item", self.item)):
             if entity is not None:
@@ -192,7 +200,7 @@ class ModelInputs:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, tuples and None, ready for JSON; without what there was not yet, where it is empty."""
-        later = ("targets", "float_edges", "lists")
+        later = ("targets", "float_edges", "lists", "float_names")
         found = {name: value for name, value in asdict(self).items() if name not in later or value}
         for name in ("user", "item"):
             for added in ("first", "lists"):

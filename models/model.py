@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, table_ids
+from gigabatch.models.layers.numeric import require_float_columns
 from gigabatch.models.layers.pooled import Jagged, require_lists
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.output_curves import OutputCurve, packed_curves, require_curves, unpacked_curves
@@ -137,6 +138,7 @@ class Model(nn.Module):
                     f"{name}: {argument} must be {kind.__module__}.{kind.__qualname__}, found {type(value).__name__}. "
                     f"Build it as {name}(ModelInputs(...), {name}.Settings(...))."
                 )
+        require_float_columns(inputs, getattr(settings, "numeric", "plain"))
         self.inputs, self.settings = inputs, settings
         self.target_scales: tuple[TargetScale, ...] = ()
         self.register_buffer("saved_target_scales", None)  # so that weights of a model without scales have no such name

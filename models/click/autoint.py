@@ -26,6 +26,7 @@ from torch.nn import functional
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
+from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
@@ -55,8 +56,9 @@ class AutoIntSettings(PoolingSettings):
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -80,7 +82,7 @@ class AutoIntSettings(PoolingSettings):
     layers: tuple[int, ...] = ()
     dropout: float = 0.0
     batch_norm: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("layers",))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of
-from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -53,8 +53,9 @@ class CrossNetworkSettings(PoolingSettings):
     structure : {'parallel', 'stacked'}, default 'parallel'
         `parallel`: cross and deep network both see the input row. `stacked`: the deep one sees the cross layers'
         output.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
@@ -79,7 +80,7 @@ class CrossNetworkSettings(PoolingSettings):
     dropout: float = 0.2
     batch_norm: bool = True
     structure: str = "parallel"
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:

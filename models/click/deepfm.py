@@ -19,6 +19,7 @@ from torch import Tensor
 from gigabatch.models.click.fm import PairTerms
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric, mlp
+from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -39,8 +40,9 @@ class DeepFMSettings(PoolingSettings):
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -59,7 +61,7 @@ class DeepFMSettings(PoolingSettings):
     layers: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.2
     batch_norm: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)

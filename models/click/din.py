@@ -31,7 +31,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.fields import OutputLinear, check_settings, float_norm, mlp, one_of, tables_of
-from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings, list_places
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
@@ -60,8 +60,9 @@ class DINSettings(PoolingSettings):
         Of each of these layers' outputs, in training.
     batch_norm : bool, default True
         In each of these layers.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     pooling : {'mean', 'sum', 'max'}, default 'mean'
@@ -85,7 +86,7 @@ class DINSettings(PoolingSettings):
     layers: tuple[int, ...] = (200, 80)
     dropout: float = 0.0
     batch_norm: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, rows_of, tables_of
-from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -45,8 +45,9 @@ class DLRMSettings(PoolingSettings):
         In the hidden layers of both networks; the paper has none.
     interaction : {'dot', 'cat'}, default 'dot'
         `dot`: the top network sees the bottom's output and the dot products. `cat`: it sees all vectors side by side.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
@@ -69,7 +70,7 @@ class DLRMSettings(PoolingSettings):
     dropout: float = 0.0
     batch_norm: bool = False
     interaction: str = "dot"
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:

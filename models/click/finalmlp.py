@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp, one_of
+from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -53,8 +54,9 @@ class FinalMLPSettings(PoolingSettings):
         the user's columns for the first and the item's for the second where the inputs name them, else `learned`.
     gate_layers : tuple of int, default (400,)
         Widths of the hidden layers of the gates.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -79,7 +81,7 @@ class FinalMLPSettings(PoolingSettings):
     first_gate: str = "auto"
     second_gate: str = "auto"
     gate_layers: tuple[int, ...] = (400,)
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("gate_layers",))

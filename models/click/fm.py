@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric
+from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -31,8 +32,9 @@ class FactorizationMachineSettings(PoolingSettings):
     ----------
     embedding_dim : int, default 16
         Numbers in the vector of a value.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -48,7 +50,7 @@ class FactorizationMachineSettings(PoolingSettings):
     """
 
     embedding_dim: int = 16
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)

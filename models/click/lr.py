@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import LinearTerms, check_settings, one_of
+from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -25,8 +26,9 @@ class LogisticRegressionSettings(PoolingSettings):
 
     Parameters
     ----------
-    numeric : str, default 'plain'
-        `bins` adds to each float's line a function that is linear in each of its quantile bins.
+    numeric : str or dict of str to str, default 'plain'
+        `bins` adds to each float's line a function that is linear in each of its quantile bins. By column: its name
+        and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -36,11 +38,12 @@ class LogisticRegressionSettings(PoolingSettings):
     LogisticRegressionSettings(pooling='mean', numeric='plain')
     """
 
-    numeric: str = "plain"
+    numeric: Numeric = "plain"
 
     def __post_init__(self) -> None:
         check_settings(self)
-        one_of("numeric", self.numeric, ("plain", "bins"))
+        for kind in [self.numeric] if isinstance(self.numeric, str) else self.numeric.values():
+            one_of("numeric of lr", kind, ("plain", "bins"))
 
 
 class LogisticRegression(Model):

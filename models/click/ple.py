@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp
-from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -50,8 +50,9 @@ class ProgressiveLayeredExtractionSettings(PoolingSettings):
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
@@ -75,7 +76,7 @@ class ProgressiveLayeredExtractionSettings(PoolingSettings):
     tower_layers: tuple[int, ...] = (64,)
     dropout: float = 0.0
     batch_norm: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:

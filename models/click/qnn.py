@@ -31,6 +31,7 @@ from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings
 from gigabatch.models.layers.members import mean_of_members
+from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows, lists_of
@@ -57,8 +58,9 @@ class QNNSettings(PoolingSettings):
     self_ensemble : bool, default True
         Two passes of each batch under different dropout masks, each taught by the mean of both too; see
         `QNN.training_loss`. Without dropout there is one.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -80,7 +82,7 @@ class QNNSettings(PoolingSettings):
     dropout: float = 0.1
     batch_norm: bool = True
     self_ensemble: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -25,7 +25,7 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, linear_numeric, mlp
-from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -47,8 +47,9 @@ class WideDeepSettings(PoolingSettings):
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     crosses : tuple of tuple of int, default ()
@@ -76,7 +77,7 @@ class WideDeepSettings(PoolingSettings):
     batch_norm: bool = True
     crosses: tuple[tuple[int, ...], ...] = ()
     cross_buckets: int = 1 << 18
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:

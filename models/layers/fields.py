@@ -19,7 +19,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding, checked_numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 
 
@@ -42,7 +42,7 @@ class FieldEmbeddings(nn.Module):
         dim: int,
         batch_norm: bool = True,
         columns: Sequence[int] | None = None,
-        numeric: str = "plain",
+        numeric: Numeric = "plain",
         numeric_start: float = 1.0,
         pooling: str = "mean",
         list_places: Sequence[int] | None = None,
@@ -87,7 +87,7 @@ class InputRow(nn.Module):
         inputs: ModelInputs,
         dim: int,
         batch_norm: bool = True,
-        numeric: str = "plain",
+        numeric: Numeric = "plain",
         numeric_width: int = NUMERIC_WIDTH,
         pooling: str = "mean",
     ) -> None:
@@ -118,7 +118,7 @@ class LinearTerms(nn.Module):
         inputs: ModelInputs,
         batch_norm: bool = True,
         columns: Sequence[int | None] | None = None,
-        numeric: str = "plain",
+        numeric: Numeric = "plain",
         pooling: str = "mean",
     ) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class LinearTerms(nn.Module):
         self.float_weights = nn.Parameter(weights) if inputs.num_floats else None
         self.bias = nn.Parameter(torch.zeros(inputs.num_outputs))
         self.numeric = NumericEmbedding(inputs, numeric, inputs.num_outputs)
-        if self.numeric.kind == "bins" and self.numeric.num_columns:
+        if self.numeric.has_bins:
             nn.init.zeros_(self.numeric.weight)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
@@ -154,9 +154,11 @@ class LinearTerms(nn.Module):
             return terms + self.numeric(floats if given is None else given).sum(1)
 
 
-def linear_numeric(kind: str) -> str:
+def linear_numeric(numeric: Numeric) -> Numeric:
     """What of a model's `numeric` its linear terms take: bins, which are linear terms themselves; no waves."""
-    return kind if kind == "bins" else "plain"
+    if isinstance(numeric, str):
+        return numeric if numeric == "bins" else "plain"
+    return {name: kind if kind == "bins" else "plain" for name, kind in numeric.items()}
 
 
 def rows_of(tables: Callable[..., Tensor], ids: Tensor, lists: Sequence[Jagged]) -> Tensor:
@@ -238,8 +240,8 @@ def check_settings(settings: Any, *, may_be_empty: Sequence[str] = ()) -> None:
                 positive_list(name, value, empty=name in may_be_empty)
             case "bool":
                 require(isinstance(value, bool), f"{name} must be true or false, not {value!r}.")
-            case "str" if name == "numeric":
-                one_of(name, value, NUMERIC)
+            case "Numeric":
+                object.__setattr__(settings, name, checked_numeric(value, field.default))
             case "float" if name.endswith("dropout"):
                 probability(name, value)
 

@@ -6,21 +6,82 @@ Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical Features in Tabula
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gigabatch.models.errors import require_known
+from gigabatch.models.errors import require, require_known
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import cpu_loops
 
 NUMERIC = ("plain", "bins", "periodic")
+OTHERS = "*"  # in place of a name: the columns that are not named
+Numeric = str | dict[str, str]  # of all float columns, or of each by its name
 NUMERIC_WIDTH = 16
 FREQUENCIES = 48  # of a column, and the deviation they are drawn with: those of `rtdl_num_embeddings`
 FREQUENCY_DEVIATION = 0.01
+
+
+def checked_numeric(given: Any, default: Any) -> Numeric:
+    """A model's setting `numeric`: a kind, or kinds by the name of a float column.
+
+    Parameters
+    ----------
+    given : str or mapping of str to str
+        The kind of all float columns, or of each by its name and, as `*`, of the others.
+    default : str or mapping of str to str
+        The kind of the others where no `*` says it.
+
+    Returns
+    -------
+    str or dict of str to str
+        A mapping says what the others are; of kinds that are all alike without a name it is that kind.
+
+    Raises
+    ------
+    ModelError
+        For an unknown kind.
+
+    Examples
+    --------
+    >>> checked_numeric({"age": "periodic"}, "bins"), checked_numeric({"*": "plain"}, "bins")
+    ({'age': 'periodic', '*': 'bins'}, 'plain')
+    """
+    if not isinstance(given, Mapping):
+        require_known("numeric", [given], NUMERIC)
+        return str(given)
+    for name, kind in given.items():
+        require_known(f"numeric of {name!r}", [kind], NUMERIC)
+    found = {str(name): str(kind) for name, kind in given.items()}
+    found.setdefault(OTHERS, kind_of(default, OTHERS))
+    return found if len(found) > 1 else found[OTHERS]
+
+
+def kind_of(numeric: Numeric, name: str) -> str:
+    """The kind of the float column of this name."""
+    return numeric if isinstance(numeric, str) else numeric.get(name, numeric[OTHERS])
+
+
+def numeric_kinds(inputs: ModelInputs, numeric: Numeric) -> tuple[str, ...]:
+    """The kind of each float column of the inputs; what `numeric` names beside them is of other columns."""
+    if isinstance(numeric, str):
+        return (numeric,) * inputs.num_floats
+    return tuple(kind_of(numeric, name) for name in inputs.float_names)
+
+
+def require_float_columns(inputs: ModelInputs, numeric: Numeric) -> None:
+    """Raise `ModelError` for a name in `numeric` that no float column of a model's inputs has."""
+    if not isinstance(numeric, Mapping):
+        return
+    require(
+        len(inputs.float_names) == inputs.num_floats,
+        f"numeric names {', '.join(numeric)}, and the inputs do not name their float columns. Give "
+        "ModelInputs(float_names=...).",
+    )
+    require_known("float column of numeric", [name for name in numeric if name != OTHERS], inputs.float_names)
 
 
 class NumericEmbedding(nn.Module):
@@ -31,14 +92,14 @@ class NumericEmbedding(nn.Module):
     the paper's piecewise-linear encoding followed by a linear layer, without making the encoding: a column's function
     at its edges is the cumulated sum of its weights, of which a value interpolates two. `periodic`: of every column
     sine and cosine at trained frequencies, then a linear layer and a ReLU that all columns share ("PLR, lite").
-    `plain`: of none. Computed in float32, also under autocast.
+    `plain`: of none. Each column may be of another kind. Computed in float32, also under autocast.
 
     Parameters
     ----------
     inputs : ModelInputs
-        With `float_edges` for `bins`, in the units of the floats.
-    kind : str
-        `plain`, `bins` or `periodic`.
+        With `float_edges` for `bins`, in the units of the floats, and `float_names` for kinds by name.
+    kind : str or dict of str to str
+        `plain`, `bins` or `periodic`, or of each float column by its name, where `*` is of the others.
     width : int
         Of a vector.
 
@@ -58,33 +119,40 @@ class NumericEmbedding(nn.Module):
     [0.0, 0.5, 1.5, 2.0]
     """
 
-    place_index: Tensor
+    bin_places: Tensor
+    wave_places: Tensor
+    order: Tensor
     sources: Tensor
     edges: Tensor
     num_bins: Tensor
     first: Tensor
 
-    def __init__(self, inputs: ModelInputs, kind: str, width: int) -> None:
+    def __init__(self, inputs: ModelInputs, kind: Numeric, width: int) -> None:
         super().__init__()
-        require_known("numeric", [kind], NUMERIC)
-        edges = inputs.float_edges if kind == "bins" else [()] * inputs.num_floats
-        self.kind, self.width = kind, width
-        self.places = tuple(
-            range(inputs.num_floats) if kind == "periodic" else (i for i, found in enumerate(edges) if found)
-        )
+        kinds = numeric_kinds(inputs, checked_numeric(kind, "bins"))
+        edges = inputs.float_edges or [()] * inputs.num_floats
+        self.width = width
+        binned = [place for place, own in enumerate(kinds) if own == "bins" and edges[place]]
+        waved = [place for place, own in enumerate(kinds) if own == "periodic"]
+        self.has_bins, self.has_waves = bool(binned), bool(waved)
+        self.places = tuple(sorted(binned + waved))
         if not self.places:
             return
-        self.register_buffer("place_index", torch.tensor(self.places), persistent=False)
-        sources = torch.full((inputs.num_floats,), len(self.places))
-        sources[self.place_index] = torch.arange(len(self.places))
-        self.register_buffer("sources", sources, persistent=False)
-        if kind == "periodic":
-            frequencies = torch.empty(len(self.places), FREQUENCIES)
+        found = [*binned, *waved]  # as `forward` makes them
+        self.register_buffer("order", torch.tensor([found.index(place) for place in self.places]), persistent=False)
+        sources = {place: number for number, place in enumerate(self.places)}
+        none = len(self.places)
+        by_column = [sources.get(place, none) for place in range(inputs.num_floats)]
+        self.register_buffer("sources", torch.tensor(by_column), persistent=False)
+        if waved:
+            self.register_buffer("wave_places", torch.tensor(waved), persistent=False)
+            frequencies = torch.empty(len(waved), FREQUENCIES)
             bound = 3 * FREQUENCY_DEVIATION
             self.frequencies = nn.Parameter(nn.init.trunc_normal_(frequencies, 0, FREQUENCY_DEVIATION, -bound, bound))
             self.linear = nn.Linear(2 * FREQUENCIES, width)
-        else:
-            self._register_edges([edges[place] for place in self.places])
+        if binned:
+            self.register_buffer("bin_places", torch.tensor(binned), persistent=False)
+            self._register_edges([edges[place] for place in binned])
 
     def _register_edges(self, edges: Sequence[Sequence[float]]) -> None:
         """Edges [F', E] float32, the missing ones infinite; of each column the number of its bins."""
@@ -99,24 +167,32 @@ class NumericEmbedding(nn.Module):
     @torch.no_grad()
     def shrink(self, factor: float) -> None:
         """Start with vectors `factor` times as long, where no layer follows that would weigh them."""
-        if self.num_columns:
-            last = self.linear.weight if self.kind == "periodic" else self.weight
-            last.mul_(factor)
-            if self.kind == "periodic":
-                self.linear.bias.mul_(factor)
+        if self.has_bins:
+            self.weight.mul_(factor)
+        if self.has_waves:
+            self.linear.weight.mul_(factor)
+            self.linear.bias.mul_(factor)
 
     @property
     def num_columns(self) -> int:
         """F': how many float columns have a vector."""
         return len(self.places)
 
-    def forward(self, floats: Tensor) -> Tensor:
-        """floats [B, F] float32 -> [B, F', width] float32."""
+    def forward(self, floats: Tensor, waves_of: Tensor | None = None) -> Tensor:
+        """floats [B, F] float32 -> [B, F', width] float32.
+
+        waves_of: [B, F] float32, what the periodic columns' waves are of, where a model has scaled the floats.
+        """
         if not self.places:
             return floats.new_zeros(len(floats), 0, self.width)
+        parts = []
         with torch.autocast(floats.device.type, enabled=False):
-            values = floats.float()[:, self.place_index]
-            return self._periodic(values) if self.kind == "periodic" else self._binned(values)
+            if self.has_bins:
+                parts.append(self._binned(floats.float()[:, self.bin_places]))
+            if self.has_waves:
+                values = floats if waves_of is None else waves_of
+                parts.append(self._periodic(values.float()[:, self.wave_places]))
+            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1).index_select(1, self.order)
 
     def of_all(self, floats: Tensor) -> Tensor:
         """floats [B, F] float32 -> [B, F, width]: zeros for the columns that have no vector."""

@@ -30,7 +30,7 @@ from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, is_number, one_of
-from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.numeric import Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
@@ -59,8 +59,9 @@ class MRMNSettings:
         for stronger feedback). Vectors lie in the unit ball, so that two are never farther apart than 4.
     negatives : int, default 4
         Other items that each positive is compared with, taken from other rows of the batch.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
 
     Raises
     ------
@@ -78,7 +79,7 @@ class MRMNSettings:
     relation: str = "per_type"
     margins: tuple[float, ...] = (0.5,)
     negatives: int = 4
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -34,7 +34,7 @@ from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width, tables_of_lists
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number, rows_of
-from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Rows, lists_of
@@ -90,8 +90,9 @@ class TwoTowerSettings(PoolingSettings):
         Rows whose items it is compared with (`bpr`, and `softmax` where top is `mlp`).
     log_q : bool, default True
         `softmax` takes the logarithm of an item's share of the train split's positives off its score.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     pooling : {'mean', 'sum', 'max'}, default 'mean'
@@ -124,7 +125,7 @@ class TwoTowerSettings(PoolingSettings):
     softmax_rows: int = 1024
     negatives: int = 8
     log_q: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
@@ -175,7 +176,9 @@ class Tower(nn.Module):
         self.register_buffer("id_places", torch.tensor(ids, dtype=torch.int64), persistent=False)
         self.register_buffer("float_places", torch.tensor(floats, dtype=torch.int64), persistent=False)
         edges = tuple(inputs.float_edges[place] for place in floats) if inputs.float_edges else ()
-        own = ModelInputs(tuple(inputs.num_ids[place] for place in ids), len(floats), float_edges=edges)
+        names = tuple(inputs.float_names[place] for place in floats) if inputs.float_names else ()
+        sizes = tuple(inputs.num_ids[place] for place in ids)
+        own = ModelInputs(sizes, len(floats), float_edges=edges, float_names=names)
         widths, of_lists = settings.widths(inputs.table_sizes), tables_of_lists(len(inputs.num_ids), inputs.lists)
         owners = {place: number for number, place in enumerate(ids)}  # by vocabulary, the tower's first column of it
         own_lists, own_widths = [], [widths[place] for place in ids]

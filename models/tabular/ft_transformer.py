@@ -27,7 +27,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number, rows_of, tables_of
-from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.numeric import Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
 
@@ -52,8 +52,9 @@ class FTTransformerSettings(PoolingSettings):
         Within the ReGLU layer, in training.
     residual_dropout : float, default 0.0
         Of what is added to the tokens, in training.
-    numeric : str, default 'bins'
-        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric : str or dict of str to str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
+        name and kind, and `*` for the others.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -75,7 +76,7 @@ class FTTransformerSettings(PoolingSettings):
     attention_dropout: float = 0.2
     hidden_dropout: float = 0.1
     residual_dropout: float = 0.0
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -96,7 +97,7 @@ class FeatureTokenizer(nn.Module):
     All weights start uniform in +-1 / sqrt(d), tables too (which elsewhere start near 0).
     """
 
-    def __init__(self, inputs: ModelInputs, dim: int, numeric: str = "plain", pooling: str = "mean") -> None:
+    def __init__(self, inputs: ModelInputs, dim: int, numeric: Numeric = "plain", pooling: str = "mean") -> None:
         super().__init__()
         self.dim = dim
         num_ids, num_floats = len(inputs.num_ids) + len(inputs.lists), inputs.num_floats

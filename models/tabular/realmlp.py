@@ -32,7 +32,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number, rows_of
-from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.numeric import Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings, taken_lists
 from gigabatch.models.layers.rated import Rated
 from gigabatch.models.model import Model
@@ -57,8 +57,9 @@ class RealMLPSettings(PoolingSettings):
         Of each hidden layer's outputs, in training.
     activation : {'auto', 'selu', 'mish'}, default 'auto'
         `auto`: mish where all targets are regressions, else selu.
-    numeric : {'bins', 'periodic', 'plain'}, default 'bins'
-        What stands beside a float: a vector of `NumericEmbedding`, or nothing.
+    numeric : str or dict of str to str, default 'bins'
+        What stands beside a float: a vector of `NumericEmbedding`, `bins` or `periodic`, or `plain`, nothing. By
+        column: its name and kind, and `*` for the others.
     numeric_width : int, default 8
         Of each float column's vector.
     pbld : bool, default False
@@ -86,7 +87,7 @@ class RealMLPSettings(PoolingSettings):
     layers: tuple[int, ...] = (256, 256, 256)
     dropout: float = 0.15
     activation: str = "auto"
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = 8
     pbld: bool = False
     frequency_deviation: float = 0.1
@@ -262,7 +263,6 @@ class RealMLP(Model):
         scaled = (floats - self.centre) / self.spread
         clipped = scaled * torch.rsqrt(1 + (scaled / CLIP) ** 2)
         # Edges of bins are in the units of the floats that come.
-        parts = [rows_of(self.tables, ids, lists)]
-        parts.append(self.numeric(floats if self.settings.numeric == "bins" else clipped).flatten(1))
+        parts = [rows_of(self.tables, ids, lists), self.numeric(floats, waves_of=clipped).flatten(1)]
         parts += [] if self.waves is None else [self.waves(clipped).flatten(1)]
         return self.scale() * torch.cat([*parts, clipped], dim=1)

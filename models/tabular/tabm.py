@@ -28,7 +28,7 @@ from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, one_of, rows_of
 from gigabatch.models.layers.members import MemberLinear, MemberOutput, MemberScale, mean_of_members
-from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.numeric import Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows, lists_of
@@ -56,8 +56,9 @@ class TabMSettings(PoolingSettings):
         The widest that `embedding_width` may make a table.
     embedding_widths : tuple of int or None, default None
         Width of each id column's table, then of each list's own; None takes `embedding_width`.
-    numeric : {'bins', 'periodic', 'plain'}, default 'bins'
-        What stands beside the float columns: vectors of each (`NumericEmbedding`), or nothing.
+    numeric : str or dict of str to str, default 'bins'
+        What stands beside the float columns: vectors of each (`NumericEmbedding`), `bins` or `periodic`, or `plain`,
+        nothing. By column: its name and kind, and `*` for the others.
     numeric_width : int, default 8
         Of each float column's vector.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
@@ -80,7 +81,7 @@ class TabMSettings(PoolingSettings):
     dropout: float = 0.1
     embedding_width_max: int = 32
     embedding_widths: tuple[int, ...] | None = None
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = 8
 
     def __post_init__(self) -> None:

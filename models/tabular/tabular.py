@@ -18,9 +18,9 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
-from gigabatch.models.layers.fields import check_settings, is_number, one_of, probability
+from gigabatch.models.layers.fields import check_settings, is_number, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
-from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model, TargetScale
 
@@ -54,9 +54,9 @@ class TabularSettings(PoolingSettings):
         (low, high), in the target's own unit, that a sigmoid squeezes the outputs of regression targets into.
     linear_first : bool, default True
         Linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
-    numeric : str, default 'bins'
+    numeric : str or dict of str to str, default 'bins'
         What stands beside the float columns: `bins` or `periodic` vectors of each (`NumericEmbedding`), or `plain`,
-        nothing, as in fastai.
+        nothing, as in fastai. By column: its name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
     pooling : {'sum', 'mean', 'max'}, default 'mean'
@@ -83,12 +83,11 @@ class TabularSettings(PoolingSettings):
     batch_norm_last: bool = False
     output_range: tuple[float, float] | None = None
     linear_first: bool = True
-    numeric: str = "bins"
+    numeric: Numeric = "bins"
     numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("layers", "embedding_widths"))
-        one_of("numeric", self.numeric, NUMERIC)
         require(
             not isinstance(self.dropout, tuple) or len(self.dropout) == len(self.layers),
             f"dropout must be one number, or one for each of the {len(self.layers)} layers, not {self.dropout}.",

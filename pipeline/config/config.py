@@ -51,6 +51,11 @@ Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
+Selectable = Literal[
+    "auc", "accuracy", "logloss", "normalised_entropy", "mrr", "gauc", "rmse", "mae", "r2", "pinball", "deviance"
+]
+SELECTABLE: tuple[str, ...] = get_args(Selectable)  # metrics of targets that may choose the epoch
+LESS_IS_BETTER = frozenset({"logloss", "normalised_entropy", "ece", "rmse", "mae", "pinball", "deviance"})
 COLD = {"train.start_from": None, "train.window": None, "train.codistill": None}  # of what tries trainings by itself
 ALONE = COLD | {"train.ensemble": 1}  # and of one model
 LONGEST_VALUE = 200  # characters of what a message says was found
@@ -320,10 +325,11 @@ class TrainSettings(Settings):
         None, gt=0, lt=1, description="evaluate and save a moving average of the weights; null: the weights themselves"
     )
     patience: int | None = Field(
-        None, ge=1, description="stop after so many epochs in a row without a lower valid loss; null: never"
+        None, ge=1, description="stop after so many epochs in a row none of which was better by select_by; null: never"
     )
-    select: Literal["best", "last"] = Field(
-        "best", description="keep the epoch with the lowest valid loss, or the last"
+    select: Literal["best", "last"] = Field("best", description="keep the epoch that is best by select_by, or the last")
+    select_by: Literal["loss", Selectable] = Field(
+        "loss", description="what epochs are compared by on the valid split: the loss, or a metric that evaluation has"
     )
     checkpoint_every_steps: int = Field(
         1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch but the last too"

@@ -23,9 +23,10 @@ from gigabatch.loaders.order.order import SampleOrder
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.display import metric_label
-from gigabatch.pipeline.evaluation.evaluate import Evaluation, target_metrics
+from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.paired import METRICS, NOISE, Labelled, difference
 from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.training.target_metrics import target_metrics
 
 if TYPE_CHECKING:
     from scipy import sparse

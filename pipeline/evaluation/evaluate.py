@@ -14,22 +14,15 @@ from torch import Tensor
 
 from gigabatch.features.schema import Schema, Target, indicator_name
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.losses import TargetLoss
 from gigabatch.models.metrics.pointwise import (
-    accuracy,
     average_precision,
     expected_calibration_error,
     log_loss,
-    mae,
-    multiclass_log_loss,
-    pinball_loss,
-    r2,
-    rmse,
     roc_auc,
     roc_curve,
-    tweedie_deviance,
 )
-from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
+from gigabatch.models.metrics.ranking import grouped_mrr
 from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
@@ -42,11 +35,17 @@ from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.calibration import binary_places
+from gigabatch.pipeline.training.target_metrics import (
+    LOSS_METRICS,
+    mean_of_targets,
+    metrics_of_targets,
+    serving_weight,
+    weight_of_label_0,
+)
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
 REGRESSION_HEADLINE = ("rmse", "mae", "r2")
-LOSS_METRICS = ("pinball", "deviance")  # of regressions that are trained by such a loss
 CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
@@ -155,21 +154,15 @@ def evaluate(
     (['auc', 'ece', 'logloss', 'mrr'], True)
     """
     batch = table.unpack(table.words)
-    group, weight = (None if column is None else column.to(device) for column in (batch.group, batch.weight))
+    weight = None if batch.weight is None else batch.weight.to(device)
     outputs = table_outputs(model, table, device, ranks, in_units=False)
     predictions = target_loss(schema).predict(model.in_target_units(outputs))
     if ranks is not None and not ranks.is_first:
         return Evaluation({}, {}, predictions)
 
     def measured(predictions: tuple[Tensor, ...], negatives: float) -> dict[str, dict[str, float | None]]:
-        return {
-            target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight, own, negatives)
-            for target, prediction, labels, own in zip(
-                schema.targets, predictions, batch.targets, regressions, strict=True
-            )
-        }
+        return metrics_of_targets(schema.targets, predictions, batch, bins, loss, negatives)
 
-    regressions = (None,) * len(schema.targets) if loss is None else loss.regression
     raised = outputs.new_zeros(outputs.shape[1])
     negatives, served, rates, without_prior = 1.0, weight, list[dict[str, Any]](), None
     if prior_shift:
@@ -213,48 +206,8 @@ def _headline(schema: Schema, metrics: Mapping[str, Mapping[str, float | None]])
     headline: dict[str, float | None] = {}
     of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
     for name in (*HEADLINE, *(REGRESSION_HEADLINE if num_values else ()), *of_losses):
-        found = [value for values in metrics.values() if (value := values.get(name)) is not None]
-        has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
-        headline[name] = float(np.mean(found)) if has_mean else None
+        headline[name] = mean_of_targets(metrics, name, schema.targets)
     return headline
-
-
-def weight_of_label_0(
-    labels: Tensor, prior_shift: float, prior_serve: float | None = None, weight: Tensor | None = None
-) -> float:
-    """How many rows of label 0 each of these counts as where the model serves.
-
-    Parameters
-    ----------
-    labels
-        [N], 0 or 1.
-    prior_shift
-        As of `gigabatch.pipeline.training.calibration.prior_shift`: exp(-shift) are right where rows were left out here
-        as they were in training.
-    prior_serve
-        Share of label 1 where the model serves, which the rows get then, whatever theirs is; None: not known.
-    weight
-        [N] or None.
-
-    Examples
-    --------
-    >>> labels = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    >>> weight_of_label_0(labels, -math.log(4)), round(weight_of_label_0(labels, -math.log(4), prior_serve=0.1), 6)
-    (4.0, 3.0)
-    """
-    mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
-    ones, total = float((mass * labels).sum()), float(mass.sum())
-    if prior_serve is None or not 0 < ones < total:
-        return math.exp(-prior_shift)
-    return ones / (total - ones) * (1 - prior_serve) / prior_serve
-
-
-def serving_weight(labels: Tensor, weight: Tensor | None, negatives: float) -> Tensor | None:
-    """`weight` [N] of rows where the model serves, float64: of label 0 `negatives` times as much. labels: [N]."""
-    if negatives == 1:
-        return weight
-    mass = torch.ones(len(labels), dtype=torch.float64, device=labels.device) if weight is None else weight.double()
-    return mass * torch.where(labels > 0, 1.0, negatives)
 
 
 def multilabel_metrics(
@@ -375,58 +328,6 @@ def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = F
             f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}."
         )
     return metric
-
-
-def target_metrics(
-    target: Target,
-    prediction: Tensor,
-    labels: Tensor,
-    group: Tensor | None,
-    bins: int,
-    weight: Tensor | None = None,
-    loss: RegressionLoss | None = None,
-    negatives: float = 1.0,
-) -> dict[str, float | None]:
-    """Metrics of one target, of rows by their weights; None where one cannot be computed (AUC of one class).
-
-    Of several quantiles `pinball` is their mean, `coverage` the share of labels from the lowest to the highest, and the
-    others are of the one nearest to the median. loss: that a regression was trained with: `pinball` of a quantile,
-    `deviance` of Poisson and Tweedie. Those of groups are there where rows have groups; gauc_left_out is the share of
-    rows that GAUC leaves out. negatives: how often a row of label 0 of a binary target counts (`weight_of_label_0`), in
-    all but the ranking metrics: AUC is the same for any.
-    """
-    of = prediction, labels, weight
-    if target.quantiles:
-        parts = [
-            pinball_loss(part, labels, tau, weight) for tau, part in zip(target.quantiles, prediction.T, strict=True)
-        ]
-        inside = (prediction[:, 0] <= labels) & (labels <= prediction[:, -1])
-        mass = torch.ones_like(inside, dtype=torch.float64) if weight is None else weight.double()
-        middle = prediction[:, target.central], labels, weight
-        found = {"rmse": rmse(*middle), "mae": mae(*middle), "r2": r2(*middle), "pinball": torch.stack(parts).mean()}
-        found["coverage"] = (mass * inside).sum() / mass.sum()
-    elif target.task == "regression":
-        found = {"rmse": rmse(*of), "mae": mae(*of), "r2": r2(*of)}
-        if loss is not None and loss.kind == "quantile":
-            found["pinball"] = pinball_loss(prediction, labels, loss.tau, weight)
-        elif loss is not None and loss.log_link and bool((labels >= 0).all()):
-            found["deviance"] = tweedie_deviance(prediction, labels, loss.deviance_power, weight)
-    elif target.task == "multiclass":
-        found = {"logloss": multiclass_log_loss(*of), "accuracy": accuracy(*of)}
-        found["ece"] = expected_calibration_error(prediction, labels, bins, weight)
-    else:
-        served = serving_weight(labels, weight, negatives)
-        found = {
-            "auc": roc_auc(*of),
-            "logloss": log_loss(prediction, labels, served),
-            "ece": expected_calibration_error(prediction, labels, bins, served),
-            "accuracy": accuracy(prediction, labels, served),
-            "normalised_entropy": normalised_entropy(prediction, labels, served),
-        }
-        if group is not None:
-            found["mrr"] = grouped_mrr(prediction, labels, group, weight)
-            found["gauc"], found["gauc_left_out"] = gauc(prediction, labels, group, weight)
-    return {name: None if math.isnan(value) else value for name, value in ((k, float(v)) for k, v in found.items())}
 
 
 def quality(

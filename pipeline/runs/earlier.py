@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gigabatch.pipeline.config.config import LESS_IS_BETTER
 from gigabatch.pipeline.display import format_value, metric_label
 
 MOST_RUNS = 10
 MOST_SETTINGS = 4  # that a row names
 APART = ("name", "runs", "artifacts", "evaluate", "nightly", "serve")  # of a configuration, that change no model
-LESS_IS_BETTER = frozenset({"logloss", "ece", "rmse", "mae", "pinball", "deviance"})
 HISTORY_TEXT = (
     "This run and the last ten of its name, as they were when this page was written. The gain is this run's over the "
     "other, turned so that more is better; it is left out where the features or the rows of test differ, since such "

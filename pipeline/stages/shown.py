@@ -12,10 +12,11 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.display import format_value, headings, metric_label
 from gigabatch.pipeline.evaluation.baselines import NAMES, Rows
 from gigabatch.pipeline.evaluation.checks import Flag
-from gigabatch.pipeline.evaluation.evaluate import CALIBRATION, REGRESSION_HEADLINE, Evaluation, serving_weight
+from gigabatch.pipeline.evaluation.evaluate import CALIBRATION, REGRESSION_HEADLINE, Evaluation
 from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, NOISE, with_error
 from gigabatch.pipeline.evaluation.slices import MOST_SHOWN, Slices
 from gigabatch.pipeline.reports.report import SliceTables
+from gigabatch.pipeline.training.target_metrics import serving_weight
 
 
 def applicable_metrics(schema: TensorSchema) -> set[str]:

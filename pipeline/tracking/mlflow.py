@@ -108,7 +108,7 @@ def _metrics(run: Path, summary: Mapping[str, Any]) -> Iterator[tuple[str, float
     for line in (run / "metrics.jsonl").read_text().splitlines():
         point = json.loads(line)
         last = int(point["step"])
-        for name in ("train_loss", "valid_loss", "lr"):
+        for name in ("train_loss", *(key for key in point if key.startswith("valid_")), "lr"):
             if point.get(name) is not None:
                 member = f"member-{point['member']}/" if "member" in point else ""
                 yield f"{member}{name}", float(point[name]), last

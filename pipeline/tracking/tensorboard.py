@@ -24,7 +24,8 @@ def require_tensorboard() -> None:
 
 
 class TensorBoard(Callback):
-    """Write train and valid loss and the learning rate by step. A file that cannot be written is logged as an error.
+    """Write train and valid loss, the metric of `train.select_by` and the learning rate by step. A file that cannot be
+    written is logged as an error.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class TensorBoard(Callback):
             return
         with self._writing():
             for point in points:
-                for name in ("train_loss", "valid_loss", "lr"):
+                for name in ("train_loss", *(key for key in point if key.startswith("valid_")), "lr"):
                     if (value := point.get(name)) is not None:
                         self.writer.add_scalar(name, value, point["step"])
             self.writer.flush()

@@ -39,6 +39,7 @@ class TrainingError(ValueError):
 class Progress:
     """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
 
+    best_score: the least of an epoch: its valid loss, or its metric (`train.select_by`), negative where more is better.
     best_moments: the optimizer's state at the best weights, as `read_moments` gives it; best_updates: of the average.
     skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
     overflowed_steps: that changed nothing but the scale of a float16 loss, in the epochs that are done.
@@ -47,7 +48,7 @@ class Progress:
 
     step: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
-    best_loss: float = float("inf")
+    best_score: float = float("inf")
     best_epoch: int = -1  # from 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     best_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Progress:
     seconds: float = 0.0
 
     def has_stalled(self, steps_per_epoch: int, patience: int | None) -> bool:
-        """Whether the last `patience` epochs all went by without a lower valid loss."""
+        """Whether none of the last `patience` epochs was better than those before."""
         return patience is not None and self.step // steps_per_epoch - 1 - self.best_epoch >= patience
 
 

@@ -29,7 +29,7 @@ from gigabatch.loaders.tables.packed import PackedTable, rows_of_lists
 from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.numeric import NumericEmbedding, kind_of
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.moments import Moments, moment_kinds, write_moments
@@ -244,9 +244,10 @@ class WarmStart:
             if scale != own_scale:
                 found.append(f"another scale of {name!r} ({_scale(scale)}, now {_scale(own_scale)})")
         modules = self.bundle.model.modules()
-        if any(isinstance(module, NumericEmbedding) and module.kind == "bins" for module in modules):
+        if any(isinstance(module, NumericEmbedding) and module.has_bins for module in modules):
+            numeric = getattr(self.bundle.model.settings, "numeric", "bins")
             changed = [name for name in both if old.edges.get(name) != new.edges.get(name)]
-            found += [f"other edges of the bins of {name!r}" for name in changed]
+            found += [f"other edges of the bins of {name!r}" for name in changed if kind_of(numeric, name) == "bins"]
         for name, vocabulary in new.vocabularies.items():
             if name in old.vocabularies and old.vocabularies[name].layout != vocabulary.layout:
                 found.append(f"another layout of the ids of {name!r} ({old.vocabularies[name].layout})")

@@ -52,7 +52,7 @@ from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
-from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import LESS_IS_BETTER, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import free_memory
@@ -77,6 +77,7 @@ from gigabatch.pipeline.training.codistill import Codistillation, require_can_co
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
+from gigabatch.pipeline.training.target_metrics import require_selectable, selected_metric
 from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, require_steps_in_order, target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
@@ -97,7 +98,8 @@ class Trained:
         With the selected weights.
     curve
         The learning curve: dicts of step, epoch, train_loss (None where all of its steps were skipped) and lr, and at
-        the end of an epoch valid_loss and loss, the description of both.
+        the end of an epoch valid_loss and loss, the description of both, and the metric of `select_by`, such as
+        valid_auc.
     best_epoch
         From 0, the one whose weights these are; -1 where none was trained (`epochs: 0`).
     steps, rows
@@ -154,7 +156,7 @@ def train_model(
     train
         A packed table, shuffled by `seed` and cut into batches of `settings.batch_size` rows, or any source of batches.
     valid_table
-        Rows whose loss is measured after each epoch.
+        Rows whose loss, and metric (`settings.select_by`), is measured after each epoch.
     loss
         Of the schema's targets.
     settings
@@ -196,7 +198,8 @@ def train_model(
     TrainingError
         Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
         gradient was not, no step of all changed the model, a setting does not fit the device, a checkpoint cannot be
-        used, or a callback raises; where several ranks cannot do as a setting says.
+        used, or a callback raises; where no target has the metric of `settings.select_by`, or several ranks cannot do
+        as a setting says.
 
     Examples
     --------
@@ -260,6 +263,7 @@ def train_model(
     if not model.target_scales:
         model.scale_targets(target_scales(train, loss))
     require_links(model, loss)
+    require_selectable(settings.select_by, valid_table, loss)
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
     peers = None
@@ -327,8 +331,8 @@ def train_model(
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
             keep, told_points = settings.select == "best" and done.step < num_steps, len(done.curve)
-            end_epoch(state, done, valid_table, loss, schedule, keep, ranks, codistillation)
-            bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
+            end_epoch(state, done, valid_table, loss, schedule, keep, ranks, codistillation, settings.select_by)
+            bar.advance(0, valid_text(done.curve[-1], settings.select_by))
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             if ranks.is_first and folder is not None:
                 write_curve(folder / "metrics.jsonl", done.curve)
@@ -349,8 +353,9 @@ def train_model(
     epochs = done.step // steps_per_epoch
     if epochs < settings.epochs:
         log.info(
-            "stopped after epoch %d of %d: no lower valid loss since %d", epochs, settings.epochs, done.best_epoch + 1
-        )
+            "stopped after epoch %d of %d: no better valid %s since %d",
+            epochs, settings.epochs, settings.select_by, done.best_epoch + 1,
+        )  # fmt: skip
     best = done.best_epoch if settings.select == "best" and num_steps else epochs - 1
     if best < epochs - 1:
         moments, updates = done.best_moments, done.best_updates
@@ -523,7 +528,8 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
         ListInputs(column.num_ids, None if column.shares is None else tables.index(column.shares), column.weighted)
         for column in tensors.lists
     )
-    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, user, item, targets, edges, lists)
+    names = tuple(tensors.floats)
+    return ModelInputs(sizes, len(names), tensors.num_outputs, user, item, targets, edges, lists, names)
 
 
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
@@ -744,17 +750,21 @@ def end_epoch(
     keep_moments: bool,
     ranks: Ranks | None = None,
     codistillation: Codistillation | None = None,
+    select_by: str = "loss",
 ) -> None:
     """Read the epoch's losses, measure the valid split, remember the best weights.
 
-    keep_moments: and the optimizer's state that belongs to them, which the epochs that follow move.
+    keep_moments: and the optimizer's state that belongs to them, which the epochs that follow move. select_by: what the
+    best are told by (`train.select_by`).
     """
     per_epoch = len(state.losses)
     epoch = done.step // per_epoch
     host = state.losses.cpu()
     model = evaluated(state)
     ranks = Ranks() if ranks is None else ranks
-    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device), ranks, evaluated_tables(state))
+    outputs: list[Tensor] = []
+    asked = (outputs,) if select_by != "loss" else ()
+    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device), ranks, evaluated_tables(state), *asked)
     require_equal(state.model, ranks)
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
@@ -790,16 +800,33 @@ def end_epoch(
                 "lr": schedule.at(step - 1)[0],
             }
         )
-    told = {"valid_loss": valid_loss, "loss": loss.description}
+    told: dict[str, Any] = {"valid_loss": valid_loss, "loss": loss.description}
+    score = valid_loss
+    if asked:
+        rows = torch.cat(ranks.all_gather_rows(torch.cat(outputs), "outputs"))
+        metric = ranks.tell(selected_metric(select_by, valid_table, loss, rows), "valid metric")
+        if not math.isfinite(metric):
+            raise TrainingError(
+                f"training diverged in epoch {epoch}: the valid {select_by} is not finite. Lower train.lr_max or use a "
+                "longer warm-up."
+            )
+        told[f"valid_{select_by}"] = metric
+        score = metric if select_by in LESS_IS_BETTER else -metric
     done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
     done.curve[-1] |= {"overflowed_steps": overflowed} if overflowed else {}
     done.curve[-1] |= {SENT: sent_bytes(ranks)} if ranks.num_ranks > 1 or codistillation is not None else {}
     done.curve[-1] |= {PEERS: codistillation.told(done.step)} if codistillation is not None else {}
-    if valid_loss < done.best_loss:
-        done.best_loss, done.best_epoch = valid_loss, epoch - 1
+    if score < done.best_score:
+        done.best_score, done.best_epoch = score, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         done.best_moments = read_moments(state.model, state.optimizer) if keep_moments else {}
         done.best_updates = 0 if state.average is None else state.average.num_updates
+
+
+def valid_text(point: Mapping[str, Any], select_by: str) -> str:
+    """What an epoch's last point of the curve says of the valid split, for the progress bar."""
+    metric = f", {select_by} {point[f'valid_{select_by}']:.5f}" if select_by != "loss" else ""
+    return f"valid loss ({point['loss']}) {point['valid_loss']:.5f}{metric}"
 
 
 def sent_bytes(ranks: Ranks) -> dict[str, int]:
@@ -880,16 +907,19 @@ def table_loss(
     device: str,
     ranks: Ranks | None = None,
     tables: SpreadTables | None = None,
+    collected: list[Tensor] | None = None,
 ) -> float:
     """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
 
     It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64. ranks:
-    each computes some of the blocks. tables: of the model, where they are spread over ranks.
+    each computes some of the blocks. tables: of the model, where they are spread over ranks. collected: gets the
+    outputs of this rank's blocks, in the targets' units.
     """
-    parts = [
-        loss.sums(outputs, model.standardised(batch.targets), batch.weight)
-        for batch, outputs in evaluated_blocks(model, own_blocks(table, ranks), device, tables, len(table))
-    ]
+    parts = []
+    for batch, outputs in evaluated_blocks(model, own_blocks(table, ranks), device, tables, len(table)):
+        parts.append(loss.sums(outputs, model.standardised(batch.targets), batch.weight))
+        if collected is not None:
+            collected.append(model.in_target_units(outputs))
     totals, counts = (torch.stack(part) for part in zip(*parts, strict=True))  # a row a block
     if ranks is not None:  # a rank without a block has an empty one, which adds nothing
         totals, counts = (torch.cat(ranks.all_gather_rows(part, "valid loss")) for part in (totals, counts))

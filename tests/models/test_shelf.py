@@ -23,6 +23,7 @@ from tests.models.shelf_helpers import (
     random_rows,
     spec,
     stir,
+    with_needed_lists,
 )
 
 # ids item, context, user, item, user; floats context, item, user
@@ -141,6 +142,32 @@ def test_floats_of_which_one_has_edges_are_embedded(name, settings, kind):
     model = build(name, inputs, **settings)
     embedded = [module for module in model.modules() if isinstance(module, NumericEmbedding)]
     assert max(one.num_columns for one in embedded) == {"bins": 1, "periodic": 2}[kind]
+
+
+SMALL = dict(reversed([*FORMS, *TOWER_FORMS, *MRMN_FORMS]))  # the first form of each
+NUMBERED = [name for name in MODELS if "numeric" in {field.name for field in fields(model_class(name).Settings)}]
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_each_float_may_be_of_another_kind(name):
+    """One of the first column's kind, the others by `*`: in each model, built again from JSON, the columns' vectors are
+    of these kinds."""
+    context = ModelInputs((5, 7, 4), 4, user=EntityColumns(0, (0,), (0,)), item=EntityColumns(1, (1,), (2,)))
+    edges = ((-1.0, 0.0, 0.5), (-2.0, 1.0), (-0.5, 0.5), (0.0, 1.0))
+    inputs = with_needed_lists(name, replace(context, float_edges=edges, float_names=("a", "b", "c", "d")))
+    first = {"a": "bins", "c": "bins"} if name == "lr" else {"a": "periodic", "c": "plain", "*": "bins"}
+    settings = SMALL[name] | {"numeric": first}
+    check_gradients(name, inputs, **settings)
+    if name != "fcn":  # whose exponential layers make numbers of 50 of these, and of their rounding as much
+        check_rows_alone(name, inputs, **settings)
+    check_round_trip(name, inputs, **settings)
+    embedded = [module for module in build(name, inputs, **settings).modules() if isinstance(module, NumericEmbedding)]
+    assert any(module.has_bins for module in embedded)
+    if name != "lr":
+        assert any(module.has_waves for module in embedded)
+        with pytest.raises(ModelError, match=r"unknown float column of numeric 'e'\. Known: a, b, c, d"):
+            build(name, inputs, **settings | {"numeric": {"e": "plain"}})
+    assert max(module.num_columns for module in embedded) < 4
 
 
 @pytest.mark.parametrize("name", ["fm", "deepfm", "wide_deep", "two_tower", "mrmn"])

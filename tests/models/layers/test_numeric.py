@@ -12,7 +12,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.fields import FieldEmbeddings, InputRow, LinearTerms
-from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.numeric import NumericEmbedding, checked_numeric
 from gigabatch.models.optimizers.param_groups import split_parameters
 from gigabatch.models.tabular.tabular import TabularModel
 
@@ -79,6 +79,52 @@ def test_periodic_is_the_paper_s_formula():
     angles = [2 * math.pi * c * FLOATS[2, 1].item() for c in embedding.frequencies[1].tolist()]
     waves = torch.tensor([math.cos(a) for a in angles] + [math.sin(a) for a in angles])
     assert torch.allclose(found[2, 1], torch.relu(embedding.linear(waves)), atol=1e-5)
+
+
+NAMED = ModelInputs((5,), 4, float_edges=(*EDGES, (0.0, 9.0)), float_names=("a", "b", "c", "d"))
+
+
+@pytest.mark.parametrize("kernels", ["compiled", "reference"])
+def test_each_column_is_what_it_would_be_among_columns_of_its_kind_alone(kernels):
+    """a by waves, b (no edges) and d by bins, c plain."""
+    mixed = NumericEmbedding(NAMED, {"c": "plain", "a": "periodic", "*": "bins"}, 4)
+    assert mixed.places == (0, 3)
+    waves = NumericEmbedding(ModelInputs((), 1), "periodic", 4)
+    waves.load_state_dict({name: weight for name, weight in mixed.state_dict().items() if name != "weight"})
+    bins = NumericEmbedding(ModelInputs((), 1, float_edges=((0.0, 9.0),)), "bins", 4)
+    bins.load_state_dict({"weight": mixed.weight})
+    floats = torch.cat([FLOATS, FLOATS[:, :1] + 3], dim=1)
+    with using_kernels(kernels):
+        found, of_all = mixed(floats), mixed.of_all(floats)
+    assert torch.equal(found[:, 0], waves(floats[:, :1])[:, 0])
+    assert torch.allclose(found[:, 1], bins(floats[:, 3:])[:, 0], atol=1e-6)
+    assert torch.allclose(of_all[:, [0, 3]], found, atol=1e-6)
+    assert (of_all[:, [1, 2]] == 0).all()
+    assert torch.equal(mixed(floats, waves_of=floats / 2)[:, 0], waves(floats[:, :1] / 2)[:, 0])
+    before = found.detach()
+    mixed.shrink(0.5)
+    assert torch.allclose(mixed(floats), before / 2, atol=1e-6)  # of a ReLU of a linear layer too
+
+
+def test_kinds_by_name_say_what_the_others_are():
+    assert checked_numeric({"a": "periodic"}, "bins") == {"a": "periodic", "*": "bins"}
+    assert checked_numeric({"a": "periodic", "*": "plain"}, "bins") == {"a": "periodic", "*": "plain"}
+    assert checked_numeric({"*": "periodic"}, "bins") == "periodic"
+    assert LogisticRegression.Settings(numeric={"a": "bins"}).numeric == {"a": "bins", "*": "plain"}
+    assert TabularModel.Settings(numeric={}).numeric == "bins"
+
+
+def test_kinds_and_columns_that_are_not_there_are_refused():
+    with pytest.raises(ModelError, match=r"unknown numeric of 'a' 'wave'\. Known: plain, bins, periodic"):
+        TabularModel.Settings(numeric={"a": "wave"})
+    with pytest.raises(ModelError, match=r"unknown numeric of lr 'periodic'\. Known: plain, bins"):
+        LogisticRegression.Settings(numeric={"a": "periodic"})
+    with pytest.raises(ModelError, match=r"unknown float column of numeric 'e'\. Known: a, b, c, d"):
+        TabularModel(NAMED, TabularModel.Settings(numeric={"e": "plain", "a": "periodic"}))
+    with pytest.raises(ModelError, match="the inputs do not name their float columns"):
+        TabularModel(INPUTS, TabularModel.Settings(numeric={"a": "periodic"}))
+    with pytest.raises(ModelError, match="float_names must be 3 different names"):
+        ModelInputs((5,), 3, float_names=("a", "b", "a"))
 
 
 def test_plain_and_inputs_without_edges_have_no_weight_and_draw_nothing():

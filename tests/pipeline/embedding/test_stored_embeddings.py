@@ -138,7 +138,7 @@ class TestIdentity:
         rows = rows.astype({"word": "str", "x": "float32", "y": "int32"})
         schema = Schema(tuple(columns), (Target("y", "binary"),))
         preprocessor = Preprocessor(schema, PreprocessorSettings(indicator="none", bins=0)).fit([rows])
-        inputs = replace(model_inputs(preprocessor), targets=())  # as a bundle of then is loaded
+        inputs = replace(model_inputs(preprocessor), targets=(), float_names=())  # as a bundle of then is loaded
         model = ModelSpec("lr", inputs, model_class("lr").Settings()).build().eval()
         for weights in model.state_dict().values():
             weights.zero_()

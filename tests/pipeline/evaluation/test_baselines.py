@@ -14,8 +14,9 @@ from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baselines as module
 from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baselines
-from gigabatch.pipeline.evaluation.evaluate import Evaluation, target_metrics
+from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
+from gigabatch.pipeline.training.target_metrics import target_metrics
 
 CITIES, SHOPS = 12, 700
 ALL = ("constant", "linear", "boosted")

@@ -15,9 +15,10 @@ from gigabatch.pipeline.display import format_value
 from gigabatch.pipeline.evaluation import baselines as module
 from gigabatch.pipeline.evaluation.baselines import Rows, baselines
 from gigabatch.pipeline.evaluation.checks import data_warnings, leak_warnings, missing_shares
-from gigabatch.pipeline.evaluation.evaluate import Evaluation, column_summary, target_metrics
+from gigabatch.pipeline.evaluation.evaluate import Evaluation, column_summary
 from gigabatch.pipeline.stages.stages import Pipeline, pack
 from gigabatch.pipeline.training.table_memory import large_tables
+from gigabatch.pipeline.training.target_metrics import target_metrics
 from tests.pipeline.list_rows import list_config, tag_rows
 
 TARGET = Target("clicked", "binary")

@@ -21,10 +21,10 @@ from gigabatch.pipeline.evaluation.evaluate import (
     multilabel_metrics,
     permutation_importance,
     quality,
-    target_metrics,
 )
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import Pipeline, pack
+from gigabatch.pipeline.training.target_metrics import target_metrics
 
 ROWS = 3000
 

@@ -17,10 +17,11 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.output_curves import OutputCurve
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.evaluation.decisions import Costs
-from gigabatch.pipeline.evaluation.evaluate import evaluate, quality, weight_of_label_0
+from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
 from gigabatch.pipeline.evaluation.reliability import wilson_interval
 from gigabatch.pipeline.evaluation.slices import worst_slices
 from gigabatch.pipeline.stages.stages import Pipeline, pack
+from gigabatch.pipeline.training.target_metrics import weight_of_label_0
 
 TIMES = 4  # rows of label 0 for each that was kept
 SHIFT = -float(np.log(TIMES))

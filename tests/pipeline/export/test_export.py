@@ -36,6 +36,7 @@ from gigabatch.pipeline.export.export_check import (
     vocabulary_values,
 )
 from gigabatch.pipeline.export.onnx_rows import NULL_INTEGER, onnx_inputs, rows_graph
+from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples
 
 # The first looks at values of tensors to tell whether what it keeps is still right, the others search users' items.
@@ -295,6 +296,23 @@ def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match=r"the ONNX graph is not valid: .*Invalid Target shape"):
         export_bundle(bundle_of(fitted(columns=columns), "lr"), tmp_path, ["onnx_rows"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_several_kinds_go_through_both_formats(tmp_path):
+    preprocessor = fitted()
+    kinds = {"age": "periodic", "count": "plain", "*": "bins"}
+    settings = model_class("tabm").Settings(members=2, layers=(8,), numeric=kinds)
+    torch.manual_seed(0)
+    model = ModelSpec("tabm", model_inputs(preprocessor), settings).build().eval()
+    embedded = {preprocessor.float_names()[place] for place in model.numeric.places}
+    assert embedded == {"age", "gap"}
+    bundle = Bundle(preprocessor, model, {"name": "test"})
+    exported = export_bundle(bundle, tmp_path, ["torch", "onnx_rows"])
+    assert max(item.largest_difference for item in exported) < 1e-5
+    rows = unseen_and_null_rows()
+    session = onnxruntime.InferenceSession(exported[1].path, providers=["CPUExecutionProvider"])
+    (predictions,) = session.run(["predictions"], by_hand(rows))
+    assert close(predictions, bundle.predict(rows).to_numpy())
 
 
 def test_robust_scales_go_through_onnx_to_the_bits_of_the_preprocessor(tmp_path):

@@ -24,6 +24,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.errors import LoaderError
+from gigabatch.models.errors import ModelError
+from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
@@ -583,6 +585,25 @@ def test_edges_of_a_tree_go_from_the_labels_to_the_bundle(tiny):
     assert run.summary["auc"] > 0.55
     with pytest.raises(ConfigError, match=r"edges of '.*' is quantile, not tree"):
         tiny.train(*chosen[1:], "preprocess.from=latest")
+
+
+def test_kinds_of_numbers_by_column_go_from_the_file_through_a_warm_start(tiny):
+    kinds = {"signal": "periodic", "noise": "plain"}
+    run = tiny.train({"model.numeric": kinds}, "train.epochs=2")
+    bundle, frame = run.bundle(), tiny.pipeline().features().frame("test")
+    assert bundle.model.settings.numeric == {**kinds, "*": "bins"}
+    names = bundle.preprocessor.float_names()
+    assert {names[place] for place in bundle.model.numeric.places} == {"signal", "gap", "other"}
+    assert run.summary["auc"] > 0.55
+    scores = bundle.predict(frame)["clicked"].to_numpy()
+    assert np.allclose(scores, load_bundle(run.path / "model").predict(frame)["clicked"].to_numpy(), atol=1e-6)
+    again = tiny.train("model.numeric.signal=periodic", "model.numeric.noise=plain", "train.epochs=0",
+                       f"train.start_from={run.path}")  # fmt: skip
+    assert np.array_equal(again.bundle().predict(frame)["clicked"].to_numpy(), scores)
+    with pytest.raises(ModelError, match=r"unknown float column of numeric 'signl'\. Known: signal, gap, noise, other"):
+        tiny.train("model.numeric.signl=periodic")
+    with pytest.raises(ConfigError, match=r"model: unknown numeric of 'signal' 'waves'"):
+        tiny.train("model.numeric.signal=waves")
 
 
 def test_a_robust_scale_goes_from_the_file_to_the_scores(tiny):

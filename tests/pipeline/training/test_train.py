@@ -146,6 +146,7 @@ def crash_at(*steps: int):
         settings_of(precision="bfloat16", accumulate_steps=3, ema_decay=0.9),
         settings_of(precision="float32", optimizer="adamw", max_grad_norm=0.1, ema_decay=0.5, select="last"),
         settings_of(dropout_schedule="flat_cosine"),
+        settings_of(epochs=3, select_by="auc", patience=2),
         settings_of(epochs=9, lr_max=0.5, schedule="constant", patience=1),  # ends after epoch 2 or soon after
     ],
     ids=[
@@ -156,6 +157,7 @@ def crash_at(*steps: int):
         "bf16-pieces-average",
         "clipped-average",
         "falling-dropout",
+        "by-auc",
         "patience",
     ],
 )

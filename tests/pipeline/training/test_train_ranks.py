@@ -161,6 +161,7 @@ CASES = {
     "qnn, self-ensemble": {"model": ("qnn", {"embedding_dim": 4, "num_layers": 2, "num_rows": 2})},
     "tabm weighted": {"model": ("tabm", {"members": 3, "layers": [8], "dropout": 0.2}), "weighted": True},
     "realmlp": {"model": ("realmlp", {"layers": [8], "dropout": 0.2})},
+    "weighted, by log loss": {"model": TABULAR, "weighted": True, "train": {"select_by": "logloss", "patience": 1}},
     "autoint, dropout of attention": {"model": ("autoint", {"num_layers": 2, "attention_dropout": 0.3})},
     "lists of tabular, a row that is not a number": {"model": TABULAR, "lists": True, "nan": True},
     "lists of tabular, dense tables": {
@@ -313,10 +314,10 @@ SHARDED = {
         "model": ("dcn", {"layers": [8], "dropout": 0.2}),
         "train": {"optimizer": "cowclip", "lr_max": 0.003, "ema_decay": 0.9} | SPREAD,
     },
-    "wide_deep crosses, weighted": {
+    "wide_deep crosses, weighted, by log loss": {
         "model": ("wide_deep", {"layers": [8], "crosses": [[0, 1]]}),
         "weighted": True,
-        "train": SPREAD,
+        "train": {"select_by": "logloss"} | SPREAD,
     },
 }
 

@@ -331,6 +331,13 @@ def test_what_is_another_now_is_named(tmp_path):
         start.require_unchanged(replace(same, edges=edges), spec, "log loss")
     plain = saved(tmp_path / "plain", "lr", info=info_of("lr"))
     plain.require_unchanged(replace(same, edges=edges), spec_for("lr", same), "log loss")  # has no bins
+    waves = ModelSpec("deepfm", spec.inputs, replace(spec.settings, numeric={"price": "periodic"}))
+    with pytest.raises(ChangedError, match=r"model\.numeric bins, now \{'price': 'periodic', '\*': 'bins'\}"):
+        start.require_unchanged(same, waves, "log loss")
+    waved = replace(start, bundle=replace(start.bundle, model=waves.build()))
+    waved.require_unchanged(replace(same, edges=edges), waves, "log loss")  # price has no bins now
+    with pytest.raises(ChangedError, match="other edges of the bins of 'age'"):
+        waved.require_unchanged(replace(same, edges={**edges, "age": same.edges["age"][1:]}), waves, "log loss")
     wider = ModelSpec("deepfm", spec.inputs, replace(spec.settings, embedding_dim=5))
     with pytest.raises(ChangedError, match=r"model\.embedding_dim 3, now 5"):
         start.require_unchanged(same, wider, "log loss")
