@@ -330,6 +330,29 @@ class _Number:
             raise _refusal(self.name, self.dtype, value, error) from error
 
 
+def cast_value(value: Any, dtype: str) -> str | int | float | bool:
+    """One value cast as `gigabatch.features.reading.sources.cast` casts a column's.
+
+    Parameters
+    ----------
+    value
+        Text, bool, int, float, or a NumPy scalar of these; no null.
+    dtype
+        int32, int64, float32, float64, string or bool.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        The value does not fit.
+
+    Examples
+    --------
+    >>> cast_value("7", "int64"), cast_value(7.0, "string"), cast_value("TRUE", "bool")
+    (7, '7', True)
+    """
+    return _CASTS[dtype](value, dtype=dtype)
+
+
 def _is_null(value: Any) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # pandas' own nulls, without importing it
         return True

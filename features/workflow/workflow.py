@@ -98,6 +98,7 @@ class Workflow:
         self.steps, self.labels, self.dtypes = tuple(steps), tuple(labels), dict(dtypes or {})
         self.outputs = None if outputs is None else tuple(outputs)
         self.states: dict[int, Any] = {}
+        self._applied: tuple[Any, tuple[str, ...]] | None = None
         require_free(self.steps, self.labels)
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
@@ -159,8 +160,11 @@ class Workflow:
     def applied_inputs(self) -> tuple[str, ...]:
         """Columns that `transform` needs: no label that is read only to fit."""
         made = [self.made(position) for position in range(len(self.steps))]
-        passed = [name for name in self.outputs or () if not any(name in names for names in made)]
-        return tuple(dict.fromkeys((*raw_inputs(self.steps, to_apply, made if self.fitted else None), *passed)))
+        if self._applied is None or self._applied[0] != (made, self.fitted):  # costs more than some steps
+            passed = [name for name in self.outputs or () if not any(name in names for names in made)]
+            raw = raw_inputs(self.steps, to_apply, made if self.fitted else None)
+            self._applied = (made, self.fitted), tuple(dict.fromkeys((*raw, *passed)))
+        return self._applied[1]
 
     def made(self, position: int) -> tuple[str, ...]:
         """Columns that the step makes; as far as they are known, before the fit."""
@@ -507,8 +511,9 @@ class Workflow:
         A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
         one of a format or unit as what that says, or a timestamp.
         """
-        require_columns(frame, self.applied_inputs, "workflow")
-        known = {name: dtype for name, dtype in self.dtypes.items() if name in self.applied_inputs}
+        inputs = self.applied_inputs
+        require_columns(frame, inputs, "workflow")
+        known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
         return cast(frame, known, "workflow", nullable=set(known))
 
     def serving(self, outputs: Iterable[str] | None = None) -> Workflow:

@@ -109,6 +109,7 @@ class Ranker:
         context = request.context or {}
         optional = self._histories if row is not None else frozenset()
         require_columns(context, self.context_columns, "context", optional)
+        self._require_weights(context)
         if request.user_features is None and not context and row is not None:
             return self.asker_of_row(row)
         given: dict[str, Any] = {self._key: request.user}
@@ -122,6 +123,18 @@ class Ranker:
                 self._fill_user(ids, floats, row)
             lists = self._with_stored(lists, row, {*own, *self._not_given(context)})
         return Asker(ids, floats, lists, row, as_stored=False)
+
+    def _require_weights(self, context: Mapping[str, Any]) -> None:
+        """`Refusal` 422 where one of a list and its weights is sent and the other left to what is stored."""
+        for pair in self._weights.items():
+            there = [name for name in pair if name in context]
+            if len(there) == 1:
+                (other,) = set(pair).difference(there)
+                raise Refusal.invalid(
+                    "context",
+                    f"holds {there[0]!r} without {other!r}. Send a list and its weights together, or leave both out "
+                    "for those that are stored with the user.",
+                )
 
     def asker_of_row(self, row: int | None) -> Asker:
         """A stored user, or nobody (nulls), without context."""

@@ -168,7 +168,15 @@ class RecommendRequest(UserRequest):
 class ScoreRequest(Request):
     """POST /score."""
 
-    rows: Rows = Field(description="rows of the features stage: column name to value, every feature column")
+    rows: Rows = Field(
+        description="raw rows, as they stand in files, with every column that the bundle's steps read; or rows of the "
+        "features stage, with every feature column and no other: column name to value"
+    )
+    raw: bool | None = Field(
+        None,
+        description="whether the rows are raw ones; by default their columns tell, and those that may be either are "
+        "refused",
+    )
 
 
 R = TypeVar("R", bound=Request)

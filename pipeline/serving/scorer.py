@@ -1,17 +1,20 @@
-"""Rows of the features stage to predictions: what `Bundle.predict` gives for them, without a data frame."""
+"""Rows to predictions: what `Bundle.predict` gives for rows of the features stage, without a data frame, and
+`Bundle.predict_raw` for raw ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gigabatch.features.encoding.online import Row
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.bundle import Bundle, jagged, model_outputs, named_predictions, target_loss
 from gigabatch.pipeline.serving.errors import Refusal
+from gigabatch.pipeline.serving.raw_rows import RawRows
 
 
 class RowScorer:
@@ -19,18 +22,75 @@ class RowScorer:
     of the same bits; the numbers are equal within `SCORE_RTOL` and `SCORE_ATOL` of models/model.py.
 
     A number that is not finite is None, for JSON has none such.
+
+    raw: what makes rows of the features stage of raw ones; None where the bundle has no workflow.
     """
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle, self.transform = bundle, bundle.online()
+        self.raw: RawRows | None = None
+        self._no_raw = ""
+        try:
+            self.raw = RawRows(bundle, self.transform.columns)
+        except DataError as error:  # said to whoever sends some
+            self._no_raw = str(error)
         self._loss = target_loss(bundle.schema)
         self._known = frozenset(self.transform.columns)
+        self._raw_columns = frozenset(() if self.raw is None else self.raw.columns)
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-        """rows: column name to value, each with every feature column; `Refusal` 422 names the row that is wrong."""
+    def __call__(self, rows: Sequence[Mapping[str, Any]], raw: bool | None = None) -> dict[str, list[float | None]]:
+        """rows: column name to value, each with every feature column, or every raw one; `Refusal` 422 names the row
+        that is wrong. raw: whether they are raw rows; None: their columns tell, or are refused."""
+        if raw is None:
+            raw = self._are_raw(rows[0].keys())
+        if raw:
+            return self._predict(self._of_raw(rows))
         for place, row in enumerate(rows):
             if row.keys() != self._known:
-                require_columns(row, self._known, f"rows[{place}]")
+                require_columns(row, self._known, f"rows[{place}]", hint=self._hint())
+        return self._predict(rows)
+
+    def _are_raw(self, there: Set[str]) -> bool:
+        """Whether rows of these columns can be nothing but raw ones; `Refusal` where they may be either.
+
+        Rows that are neither are taken for those of the features stage, which refuses them by what is wrong."""
+        if self.raw is None:
+            return False
+        if there == self._known == self._raw_columns and self.raw.steps:
+            raise Refusal.invalid(
+                "raw",
+                "raw rows and rows of the features stage have the same columns here, and other values. Say "
+                '"raw": true for rows as they stand in files, "raw": false for rows of the features stage.',
+            )
+        if self._known == self._raw_columns:  # without steps a raw row is one of the features stage, but for null words
+            return there >= self._raw_columns
+        made, only_raw = self._known - self._raw_columns, self._raw_columns - self._known
+        return bool(only_raw) and there >= self._raw_columns and made.isdisjoint(there)
+
+    def _of_raw(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        if self.raw is None:
+            raise Refusal(409, "not_available", f"this bundle takes no raw rows: {self._no_raw}")
+        made = self._known - self._raw_columns
+        for place, row in enumerate(rows):
+            if not row.keys() >= self._raw_columns:
+                missing = _listed(sorted(self._raw_columns - row.keys()))
+                raise Refusal.invalid(
+                    f"rows[{place}]", f"a raw row misses the column(s) {missing}. Null is a value, absence is not."
+                )
+            if not made.isdisjoint(row.keys()):
+                held = _listed(sorted(made & row.keys()))
+                raise Refusal.invalid(
+                    f"rows[{place}]", f"a raw row holds {held}, which the bundle's steps make. Leave it out."
+                )
+        return self.raw(rows)
+
+    def _hint(self) -> str:
+        """What to say to somebody whose rows are none of the features stage."""
+        if self.raw is None or not self.raw.steps:
+            return ""
+        return f' Raw rows, with "raw": true, have {_listed(sorted(self._raw_columns))}.'
+
+    def _predict(self, rows: Sequence[Row]) -> dict[str, list[float | None]]:
         try:
             ids, floats = self.transform.batch(rows)
             packed = self.transform.pack_lists(rows)
@@ -45,7 +105,7 @@ class RowScorer:
         predictions = self._loss.predict(torch.cat(list(outputs)))
         return {name: numbers(part) for name, part in named_predictions(self.bundle.schema, predictions).items()}
 
-    def _blame(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _blame(self, rows: Sequence[Row]) -> None:
         for place, row in enumerate(rows):
             try:
                 self.transform(row)
@@ -61,15 +121,15 @@ def numbers(values: Tensor) -> list[float | None]:
 
 
 def require_columns(
-    row: Mapping[str, Any], known: frozenset[str], where: str, optional: frozenset[str] = frozenset()
+    row: Mapping[str, Any], known: frozenset[str], where: str, optional: frozenset[str] = frozenset(), hint: str = ""
 ) -> None:
-    """`Refusal` 422 unless these are exactly the known columns, of which some may be missing."""
+    """`Refusal` 422 unless these are exactly the known columns, but for optional ones. hint: ends the message."""
     if unknown := sorted(row.keys() - known):
         raise Refusal.invalid(
-            where, f"no feature column: {_listed(unknown)}. Feature columns: {_listed(sorted(known)) or 'none'}."
+            where, f"no feature column: {_listed(unknown)}. Feature columns: {_listed(sorted(known)) or 'none'}.{hint}"
         )
     if missing := sorted(known - optional - row.keys()):
-        raise Refusal.invalid(where, f"missing column(s): {_listed(missing)}. Null is a value, absence is not.")
+        raise Refusal.invalid(where, f"missing column(s): {_listed(missing)}. Null is a value, absence is not.{hint}")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from gigabatch.pipeline.serving.ranker import Asker, Ranker, null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
+log = logging.getLogger(__name__)
 TESTED = 64  # users and items that a new bundle is tested on
 HALF_TOLERANCE = 0.02  # of a prediction, in deviations of its target, where vectors are stored as float16
 # Of float32 vectors: times what scores may be apart by rounding (models/model.py). Vectors of other weights are much
@@ -106,9 +108,10 @@ def self_test(served: ServedBundle) -> None:
 
     That also warms them. Vectors that were stored for other weights are found here.
     """
-    found = served.scorer([null_row(served.bundle)])
+    found = served.scorer([null_row(served.bundle)], raw=False)
     if any(value is None for column in found.values() for value in column):
         raise ServingError(f"bundle {served.folder}: a row of nulls is predicted to be no number: {found}.")
+    warm_raw(served.scorer)
     ranker = served.ranker
     if ranker is None:
         return
@@ -133,6 +136,18 @@ def self_test(served: ServedBundle) -> None:
             )
     if ranker.has_vectors:
         ranker.recommend(askers[0], 1, (), 1)
+
+
+def warm_raw(scorer: RowScorer) -> None:
+    """Score a raw row, where the bundle takes any, so that no request waits for loops to be compiled."""
+    if scorer.raw is None:
+        return
+    try:
+        scorer([scorer.raw.example()], raw=True)
+    except Refusal:  # a step refuses nulls, as it will those of requests
+        pass
+    except Exception:
+        log.warning("a raw row fails in a step; such rows will be answered by 500", exc_info=True)
 
 
 def predicted(ranker: Ranker, asker: Asker, places: np.ndarray) -> Tensor:

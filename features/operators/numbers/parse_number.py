@@ -80,6 +80,10 @@ class ParseNumber(ColumnOperator):
         self.column, self.output = column, column if output is None else output
         self.remove, self.decimal, self.thousands = tuple(remove), decimal, thousands
         self.null_values = tuple(null_values)
+        # Patterns that are taken away one after the other: signs of one character may go in one pass.
+        single = "".join(re.escape(sign) for sign in self.remove if len(sign) == 1)
+        alone = all(len(sign) == 1 for sign in self.remove)
+        self._signs = ([f"[{single}]"] if single else []) if alone else [re.escape(sign) for sign in self.remove]
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
@@ -90,13 +94,15 @@ class ParseNumber(ColumnOperator):
 
     def _plain(self, text: Column) -> Column:
         """The texts as numbers are written in files; null where they are empty or among `null_values`."""
-        number = text.where(~text.isin(list(self.null_values)))
-        for sign in self.remove:
-            number = number.str.replace(sign, "", regex=False)
+        # A row that is served pays for every call, so what no text holds is looked for once.
+        number = text.where(~text.isin(list(self.null_values))) if self.null_values else text
+        for sign in self._signs:
+            number = number.str.replace(sign, "", regex=True)
         number = number.str.strip()
-        negative = _known(number.str.startswith("(")) & _known(number.str.endswith(")"))
-        number = number.where(~negative, "-" + number.str.strip("()"))
-        if self.thousands is not None:
+        if _any_holds(number, "("):
+            negative = _known(number.str.startswith("(")) & _known(number.str.endswith(")"))
+            number = number.where(~negative, "-" + number.str.strip("()"))
+        if self.thousands is not None and _any_holds(number, self.thousands):
             thousands, decimal = re.escape(self.thousands), re.escape(self.decimal)
             grouped = rf"^[+-]?[0-9]{{1,3}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
             wrong = _known(number.str.contains(self.thousands, regex=False)) & ~_known(number.str.match(grouped))
@@ -115,6 +121,10 @@ class ParseNumber(ColumnOperator):
                 f"ParseNumber: column {self.column!r} holds {example!r}, {why}. Set decimal and thousands to what the "
                 "column means by them."
             )
+
+
+def _any_holds(text: Column, part: str) -> bool:
+    return bool(_known(text.str.contains(part, regex=False)).any())
 
 
 def _known(flags: Column) -> Column:

@@ -96,13 +96,13 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
 
     @app.post("/score", **route_docs(ScoreRequest, settings))
     async def score(request: Request) -> Response:
-        """Predictions for rows of the features stage."""
+        """Predictions for rows: raw ones, or those of the features stage."""
         body = await read_body(request, settings)
 
         def work() -> dict[str, Any]:
             asked = parse(ScoreRequest, body, settings)
             answering = served()
-            return {"bundle": answering.bundle_id, "predictions": answering.scorer(asked.rows)}
+            return {"bundle": answering.bundle_id, "predictions": answering.scorer(asked.rows, asked.raw)}
 
         return await worked(work)
 

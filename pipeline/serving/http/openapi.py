@@ -74,6 +74,9 @@ EXAMPLES: dict[type[Request], dict[str, Any]] = {
     RecommendRequest: {"by id": {"value": {"user": "u17", "k": 5, "exclude": ["i3"]}}},
     ScoreRequest: {
         "two rows": {"value": {"rows": [{"carrier": "UA", "distance": 1400.0}, {"carrier": None, "distance": 200.0}]}},
+        "raw rows": {
+            "value": {"rows": [{"ordered": "2026-11-24T08:30:00", "city": " Oslo", "price": "$27.62"}], "raw": True}
+        },
         "with a list": {"value": {"rows": [{"price": 4.5, "tags": ["new", "red"], "tag_weights": [1.0, 0.5]}]}},
     },
 }

@@ -120,6 +120,23 @@ def test_rank_takes_the_stored_history_or_the_one_that_is_sent(answers):
     assert max(told_apart) > 0.01
 
 
+def test_a_history_and_its_weights_are_sent_together(answers):
+    """Weights without elements were blamed on the body, and empty ones left out of account."""
+    if "age" not in answers.rows:  # sasrec's history has no weights
+        return
+    items = [int(item) for item in answers.tags.index[:3]]
+    user = int(answers.newest.index[0])
+    for context, there, other in (
+        ({"age": [1.0]}, "age", "seen"), ({"age": []}, "age", "seen"), ({"seen": items}, "seen", "age")
+    ):  # fmt: skip
+        with pytest.raises(urllib.error.HTTPError) as found:
+            answers.post("/rank", {"user": user, "items": items, "context": {"hour": 2} | context})
+        assert found.value.code == 422
+        (field,) = json.load(found.value)["fields"]
+        assert field["field"] == "context"
+        assert f"holds {there!r} without {other!r}" in field["message"]
+
+
 def test_an_unknown_user_is_ranked_by_the_history_that_is_sent(answers):
     items = [int(item) for item in answers.tags.index[:6]]
     new = {"seen": items[2:4]} | ({"age": [1.0, 0.5]} if "age" in answers.rows else {})

@@ -94,3 +94,12 @@ def test_texts_that_are_no_numbers_are_refused_by_the_columns_name(text, options
 def test_settings_that_are_refused(options, message):
     with pytest.raises(DataError, match=message):
         ParseNumber("x", **options)
+
+
+@pytest.mark.parametrize("remove", [["]", "^", "\\", "[", "."], ["^]", "\\", "[.", "."], []])
+def test_signs_are_taken_away_as_they_are_written(remove):
+    """None of them is a pattern."""
+    frame = pd.DataFrame({"x": ["1^]\\2[." if remove else "12", "7", None]})
+    found = ParseNumber("x", remove=remove, decimal=",", thousands=None)(frame)["x"]
+    assert found.tolist()[:2] == [12.0, 7.0]
+    assert found.isna().tolist() == [False, False, True]
