@@ -10,7 +10,7 @@ from typing import Any
 from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.lists import list_entries
 from gigabatch.features.columns.time_types import time_type
-from gigabatch.features.columns.times import is_calendar, moments
+from gigabatch.features.columns.times import is_calendar, moments, timestamps
 from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
@@ -449,14 +449,11 @@ class TableRecipe(Recipe):
         return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
-        chosen = self.settings
-        # A time stays as it is written: the workflow knows its type.
-        dtypes = {
-            name: dtype if time_type(dtype) is None else "time"
-            for name, dtype in self._dtypes().items()
-            if name in (*columns, *chosen.keys)
-        }
+        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *self.settings.keys)}
         frame = self._read_files(engine, pattern, dtypes)
+        for name, dtype in dtypes.items():
+            if _is_time(dtype):  # a timestamp says by itself what it is, to the workflow and to whoever writes it
+                frame[name] = timestamps(frame[name])
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         return frame
 
@@ -628,13 +625,19 @@ class TableRecipe(Recipe):
         if chosen.time:
             made = self._workflow.makes(chosen.time)
             columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype) if made else times[chosen.time])]
-        return columns + ([Column(name, "key", "string") for name in chosen.keys] or [Column(ROW, "key", "int64")])
+        keys = {name: "datetime" if _is_time(chosen.inputs.get(name, "")) else "string" for name in chosen.keys}
+        return columns + [Column(name, "key", dtype) for name, dtype in (keys or {ROW: "int64"}).items()]
 
     def _stored(self, frame: Any, name: str) -> str:
         """Type of a categorical column in the features stage; whole numbers that a step makes stay whole numbers."""
         declared = self.settings.categories[name]
         made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
         return "int64" if made and frame[name].dtype.kind in "iu" else declared
+
+
+def _is_time(dtype: str) -> bool:
+    """Whether a column of this type is read as microseconds since 1970."""
+    return dtype == "datetime" or time_type(dtype) is not None
 
 
 def _time_type(name: str, dtype: Any) -> Any:
