@@ -111,6 +111,11 @@ def time_type(dtype: str) -> TimeType | None:
     return TimeType(form, lenient, f"^{pattern}$", tuple(directives), digits)
 
 
+def is_time_type(dtype: str) -> bool:
+    """Whether a column of this type is read as microseconds since 1970: `datetime`, alone or as of `time_type`."""
+    return dtype == "datetime" or time_type(dtype) is not None
+
+
 def _touches(form: str, place: int) -> bool:
     """Whether the directive whose letter stands there has another one of digits right before or behind it."""
     behind = form[place + 1 : place + 3]

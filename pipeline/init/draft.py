@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -428,33 +427,27 @@ def _date_features(
 ) -> tuple[dict[str, str], list[str], list[dict[str, Any]]]:
     """Categories with their types, numbers and steps that are made of a column of dates.
 
-    Of the time that rows are split by, parts that come round alone. Of other dates formulas, which leave null what is
-    null, as `date_parts` does not: the place in the year as a point on a circle, the weekday, the hour and the days.
+    Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
+    a circle, the weekday, the hour and the days; of times of day the hour and the place in the day.
     """
     known = seen.values[~seen.null]
     clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
     is_time = time is not None and seen.name == time.name
-    season = ["month"] if is_time else ["year_sin", "year_cos"]
-    parts = [*(season if span > 730 else []), *(["weekday"] if span > 14 else []), *(["hour"] if clock else [])]
+    parts = [*(["month"] if is_time and span > 730 else []), *(["weekday"] if span > 14 else [])]
+    parts += ["hour"] if clock else []
+    cyclical = ["day_of_year"] if span > 730 and not is_time else []
     prefix = seen.name
-    while any(f"{prefix}_{part}" in names for part in (*parts, "days")):
+    while any(f"{prefix}_{part}" in names for part in (*parts, *cyclical, "days")):
         prefix += "_"
-    if is_time:
-        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": "us"}
-        return {f"{prefix}_{part}": "string" for part in parts}, [], [{"date_parts": options}] if parts else []
-    column, day = _col(seen), DAY
-    angle = f"{column} / {day} % 365.2425 * {math.tau / 365.2425!r}"
-    formulas = {
-        "year_sin": f"sin({angle})", "year_cos": f"cos({angle})",
-        "weekday": f"({column} // {day} + 3) % 7",  # 1 January 1970 was a Thursday, 3
-        "hour": f"{column} % {day} // {day // 24}",
-        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {day} - {column} / {day}",
-    }  # fmt: skip
-    chosen = [*parts, "days"]
-    steps = [{"expression": {"output": f"{prefix}_{part}", "expression": formulas[part]}} for part in chosen]
-    whole = [part for part in chosen if part in ("weekday", "hour")]
-    numbers = [f"{prefix}_{part}" for part in chosen if part not in whole]
-    return {f"{prefix}_{part}": "int64" for part in whole}, numbers, steps
+    options = {"column": seen.name, "parts": parts, "prefix": prefix} | ({"cyclical": cyclical} if cyclical else {})
+    steps: list[dict[str, Any]] = [{"date_parts": options}] if parts or cyclical else []
+    numbers = [f"{prefix}_{part}_{side}" for part in cyclical for side in ("sin", "cos")]
+    if not is_time:
+        column = _col(seen)
+        days = f"{column} / {DAY}" if time is None else f"{_col(time)} / {DAY} - {column} / {DAY}"
+        steps.append({"expression": {"output": f"{prefix}_days", "expression": days}})
+        numbers.append(f"{prefix}_days")
+    return {f"{prefix}_{part}": "string" for part in parts}, numbers, steps
 
 
 def _col(seen: Seen) -> str:

@@ -283,7 +283,8 @@ def test_times_of_each_type_come_out_as_iso_text_from_every_source(tiny_in, tmp_
     expected = pd.DataFrame({"at": iso, "due": iso, "row": raw["row"].astype("str")}).sort_values("row")
     assert score_run(tiny.config, (), None, "test", tmp_path / "split.csv") == 0
     found = pd.read_csv(tmp_path / "split.csv", dtype="str").sort_values("row")
-    assert len(found) and found[["at", "due", "row"]].values.tolist() == [
+    assert len(found) == 300
+    assert found[["at", "due", "row"]].values.tolist() == [
         one for one in expected.values.tolist() if one[2] in set(found["row"])
     ]
     for name in ("new.csv", "new.parquet", "stamps.parquet"):
