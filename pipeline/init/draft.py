@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
@@ -346,6 +347,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                 inputs[name] = seen.dtype
             if seen.note:
                 made.notes[f"inputs.{name}"] = seen.note
+            if seen.zone == "?" and more[2]:
+                made.remarks.append(
+                    f"{_shown(name)} is written with offsets, and its weekday and hour are those of UTC. Set zone, such "
+                    "as zone: Europe/Berlin, in its date_parts for those of local time."
+                )
             if seen.either:
                 first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")
                 made.remarks.append(
@@ -419,7 +425,13 @@ def _time(kept: Mapping[str, Seen]) -> Seen | None:
 
 def _says_when(seen: Seen) -> bool:
     """Whether a column of dates may say when a row was, by its name and its many values."""
-    return not NOT_WHEN.search(seen.name.lower()) and seen.num_values >= FEWEST_TIMES
+    return not NOT_WHEN.search(seen.name.lower()) and seen.num_values >= FEWEST_TIMES and not _is_of_day(seen)
+
+
+def _is_of_day(seen: Seen) -> bool:
+    """Whether a column of dates holds the time of day alone."""
+    how = time_type(seen.dtype)
+    return how is not None and how.of_day
 
 
 def _date_features(
@@ -428,8 +440,14 @@ def _date_features(
     """Categories with their types, numbers and steps that are made of a column of dates.
 
     Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
-    a circle, the weekday, the hour and the days; of times of day the hour and the place in the day.
+    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day.
     """
+    if _is_of_day(seen):
+        part, prefix = "minute_of_day", seen.name
+        while any(name.startswith(f"{prefix}_{part}") for name in names):
+            prefix += "_"
+        options = {"column": seen.name, "parts": [part], "prefix": prefix, "cyclical": [part]}
+        return {}, [f"{prefix}_{part}{end}" for end in ("", "_sin", "_cos")], [{"date_parts": options}]
     known = seen.values[~seen.null]
     clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
     is_time = time is not None and seen.name == time.name
@@ -440,6 +458,7 @@ def _date_features(
     while any(f"{prefix}_{part}" in names for part in (*parts, *cyclical, "days")):
         prefix += "_"
     options = {"column": seen.name, "parts": parts, "prefix": prefix} | ({"cyclical": cyclical} if cyclical else {})
+    options |= {"zone": seen.zone} if "/" in seen.zone else {}
     steps: list[dict[str, Any]] = [{"date_parts": options}] if parts or cyclical else []
     numbers = [f"{prefix}_{part}_{side}" for part in cyclical for side in ("sin", "cos")]
     if not is_time:

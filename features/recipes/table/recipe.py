@@ -222,6 +222,12 @@ class TableSettings:
         ]  # fmt: skip
         if named:
             raise DataError(f"table: inputs names {named[0]!r}, whose role says already how it is read. Leave it out.")
+        how = _time_type(str(self.time), self.inputs.get(str(self.time)))
+        if how is not None and how.of_day:
+            raise DataError(
+                f"table: time {self.time!r} is of type {self.inputs[str(self.time)]!r}, a time of day, which puts no "
+                "rows in order. Name a column of dates, or leave time out."
+            )
         listed = [("split_key", self.split_key)] if self.split_key else []
         listed += [("inputs", name) for name in self.inputs]
         for setting, name in listed:
@@ -347,7 +353,7 @@ class TableRecipe(Recipe):
 
     def _typed_workflow(self, engine: str, times: Mapping[str, str]) -> Workflow:
         """The steps, told what the columns are; times: what the files' time is."""
-        return self.settings.workflow(engine, self._raw_types() | times | self._time_inputs())
+        return self.settings.workflow(engine, self._raw_types() | dict(times) | self._time_inputs())
 
     @cached_property
     def _num_carried(self) -> int:
@@ -363,8 +369,8 @@ class TableRecipe(Recipe):
         return 0 if any(classes.intersection(step.inputs) for step in self._workflow.steps[:number]) else number
 
     def _rows_so_far(self, engine: str, done: int) -> tuple[Any, str]:
-        """All rows after so many steps, of which those that an earlier run finished are not computed again; and the type
-        of the times."""
+        """All rows after so many steps, of which those that an earlier run finished are not computed again; and the
+        type of the times."""
         assert self.history is not None
         pattern = str(self.settings.path)
         paths = self.files(pattern)

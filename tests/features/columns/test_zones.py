@@ -31,9 +31,15 @@ def test_offsets_are_those_of_the_standard_library(zone):
     assert seconds_ahead(np, seconds, zone).tolist() == by_the_standard_library(seconds.tolist(), zone)
 
 
-@pytest.mark.parametrize(("zone", "change"), [("Europe/Berlin", "2024-03-31T01:00"), ("Europe/Berlin", "2024-10-27T01:00"),
-                                              ("Australia/Lord_Howe", "2024-04-06T15:00"),
-                                              ("Pacific/Apia", "2011-12-30T10:00")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("zone", "change"),
+    [
+        ("Europe/Berlin", "2024-03-31T01:00"),
+        ("Europe/Berlin", "2024-10-27T01:00"),
+        ("Australia/Lord_Howe", "2024-04-06T15:00"),
+        ("Pacific/Apia", "2011-12-30T10:00"),
+    ],
+)
 def test_clocks_change_at_the_second(zone, change):
     moments = pd.Timestamp(change, tz="UTC") + pd.to_timedelta([-1, 0, 1], unit="s")
     local = moments.tz_convert(zone).tz_localize(None) - moments.tz_localize(None)

@@ -113,8 +113,10 @@ def test_a_column_whose_type_is_known_needs_no_unit(dtype, written, by_cast):
 
 
 def test_a_column_that_a_step_makes_anew_has_no_type_that_is_known():
-    steps = [{"expression": {"output": "at", "expression": "at // 60"}}, {"date_parts": {"column": "at", "parts": ["year"],
-             "prefix": "t"}}]  # fmt: skip
+    steps = [
+        {"expression": {"output": "at", "expression": "at // 60"}},
+        {"date_parts": {"column": "at", "parts": ["year"], "prefix": "t"}},
+    ]
     workflow = Workflow(Workflow.from_steps(steps).steps, (), {"at": "datetime"})
     assert workflow.to_steps()[-1]["date_parts"].get("unit") is None
 
