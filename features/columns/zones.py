@@ -49,7 +49,7 @@ def time_zone(name: Any, where: str) -> zoneinfo.ZoneInfo:
         ) from error
 
 
-def seconds_ahead(arrays: Any, seconds: Array, name: str) -> Array:
+def seconds_ahead(arrays: Any, seconds: Any, name: str) -> Array:
     """How far local time is ahead of UTC at each moment, daylight saving included.
 
     Parameters

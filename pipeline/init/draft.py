@@ -349,8 +349,8 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                 made.notes[f"inputs.{name}"] = seen.note
             if seen.zone == "?" and more[2]:
                 made.remarks.append(
-                    f"{_shown(name)} is written with offsets, and its weekday and hour are those of UTC. Set zone, such "
-                    "as zone: Europe/Berlin, in its date_parts for those of local time."
+                    f"{_shown(name)} is written with offsets, and its weekday and hour are those of UTC. Set zone, "
+                    "such as zone: Europe/Berlin, in its date_parts for those of local time."
                 )
             if seen.either:
                 first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")

@@ -98,7 +98,7 @@ class TableSettings:
     inputs
         `{name: type}` of columns that only steps read, or that steps read as another type than their role's: int32,
         int64, float32, float64, string, bool, or datetime: timestamps, dates or ISO 8601 text, for steps whole
-        microseconds since 1970 in UTC (`date_parts: {unit: us}`). `datetime[%d.%m.%Y]` is text of this format,
+        microseconds since 1970 in UTC. `datetime[%d.%m.%Y]` is text of this format,
         `datetime[ms]` whole numbers of this unit; `datetime[ms]?` makes null of what is neither.
     entities
         What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is

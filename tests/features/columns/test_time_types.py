@@ -51,8 +51,14 @@ def test_utc_and_gmt_are_offsets_and_another_abbreviation_is_text_of_the_format(
         of_type(pd.Series(["2024-02-01 01:05 EST"]), how)
 
 
-@pytest.mark.parametrize(("form", "texts"), [("%H:%M", ["14:05", "9:30", "0:00"]), ("%H:%M:%S", ["23:59:59", "00:00:01"]),
-                                             ("%I:%M %p", ["2:05 PM", "12:00 am"])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ("%H:%M", ["14:05", "9:30", "0:00"]),
+        ("%H:%M:%S", ["23:59:59", "00:00:01"]),
+        ("%I:%M %p", ["2:05 PM", "12:00 am"]),
+    ],
+)
 def test_a_time_of_day_is_that_of_the_first_of_1970(form, texts):
     how = time_type(f"datetime[{form}]")
     found, _ = of_type(pd.Series(texts), how)
