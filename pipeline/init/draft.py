@@ -434,6 +434,12 @@ def _is_of_day(seen: Seen) -> bool:
     return how is not None and how.of_day
 
 
+def _has_days(seen: Seen) -> bool:
+    """Whether a column of dates says more than the month."""
+    how = time_type(seen.dtype)
+    return how is None or not how.pattern or "d" in how.directives
+
+
 def _date_features(
     seen: Seen, time: Seen | None, names: Collection[str]
 ) -> tuple[dict[str, str], list[str], list[dict[str, Any]]]:
@@ -451,7 +457,7 @@ def _date_features(
     known = seen.values[~seen.null]
     clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
     is_time = time is not None and seen.name == time.name
-    parts = [*(["month"] if is_time and span > 730 else []), *(["weekday"] if span > 14 else [])]
+    parts = [*(["month"] if is_time and span > 730 else []), *(["weekday"] if span > 14 and _has_days(seen) else [])]
     parts += ["hour"] if clock else []
     cyclical = ["day_of_year"] if span > 730 and not is_time else []
     prefix = seen.name

@@ -74,6 +74,12 @@ def test_dates_as_people_write_them_are_times(tmp_path, form, days, dtype, eithe
         assert f"the {either} is taken to stand first" in said[0]
 
 
+def test_months_have_no_weekday(tmp_path):
+    made, _ = drafted(tmp_path, pd.date_range("1980-01-01", periods=ROWS, freq="MS").strftime("%Y-%m"), "paid_until")
+    names = [*made.features.get("categorical", []), *made.features["continuous"]]
+    assert not any("weekday" in name for name in names)
+
+
 def test_utc_behind_a_time_is_its_zone(tmp_path):
     made, found = drafted(tmp_path, DAYS.strftime("%d.%m.%Y %H:%M UTC"), "sold_at")
     assert made.features["inputs"] == {"sold_at": "datetime[%d.%m.%Y %H:%M %z]"}
