@@ -19,7 +19,7 @@ TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
 DIRECTIVES = {
     "Y": r"(\d{4})", "y": r"(\d{2})", "m": r"(\d{1,2})", "b": r"([A-Za-z]{3,9})\.?", "d": r"(\d{1,2})",
     "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})", "S": r"(\d{1,2})",
-    "f": r"(\d{1,9})", "z": r"(Z|[+-]\d{2}:?\d{2})",
+    "f": r"(\d{1,9})", "z": r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})",
 }  # fmt: skip
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 SPECIAL = "\\.^$*+?{}[]|()"
@@ -36,7 +36,8 @@ class TimeType:
     Parameters
     ----------
     form
-        A format (`%Y %y %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`), or a key of `TIME_UNITS`.
+        A format (`%Y %y %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%z` is also Z, UTC or GMT), or a
+        key of `TIME_UNITS`.
     lenient
         Whether what is written otherwise is null; else it is an error.
     pattern
@@ -53,6 +54,11 @@ class TimeType:
     directives: tuple[str, ...] = ()
     digits: int = 0
 
+    @property
+    def of_day(self) -> bool:
+        """Whether a format holds the time of day alone."""
+        return bool(self.directives) and not {"Y", "y"} & set(self.directives)
+
 
 @lru_cache(maxsize=256)
 def time_type(dtype: str) -> TimeType | None:
@@ -62,12 +68,13 @@ def time_type(dtype: str) -> TimeType | None:
     ----------
     dtype
         `datetime[%d.%m.%Y]` (a format), or `datetime[ms]` (a unit since 1970); a `?` behind makes null of what is
-        written otherwise.
+        written otherwise. A format without any part of a date, `datetime[%H:%M]`, is the time of day on 1 January 1970.
 
     Raises
     ------
     DataError
-        An unknown unit or directive, one that stands twice, or a format without a year and a month.
+        An unknown unit or directive, one that stands twice, or a format that is neither of a date nor of a time of
+        day.
 
     Examples
     --------
@@ -102,13 +109,23 @@ def time_type(dtype: str) -> TimeType | None:
         pattern += letter
         place += 1
     there = set(directives)
-    if not there & {"Y", "y"} or not there & {"m", "b"} or {"Y", "y"} <= there or {"m", "b"} <= there:
-        raise DataError(f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b).")
+    of_day = not there & {"Y", "y", "m", "b", "d", "z"} and bool(there & {"H", "I"})
+    dated = len(there & {"Y", "y"}) == 1 and len(there & {"m", "b"}) == 1
+    if not (of_day or dated):
+        raise DataError(
+            f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b), or no part of a date but an "
+            "hour (%H, or %I beside %p)."
+        )
     if ("I" in there) != ("p" in there) or {"H", "I"} <= there:
         raise DataError(f"type {dtype!r}: the hours of a clock of twelve are %I beside %p, else %H.")
     bare = len(form) == 2 * len(directives) and there <= set(WIDTHS)
     digits = sum(WIDTHS[name] for name in directives) if bare else 0
     return TimeType(form, lenient, f"^{pattern}$", tuple(directives), digits)
+
+
+def is_time_type(dtype: str) -> bool:
+    """Whether a column of this type is read as microseconds since 1970: `datetime`, alone or as of `time_type`."""
+    return dtype == "datetime" or time_type(dtype) is not None
 
 
 def _touches(form: str, place: int) -> bool:
@@ -214,11 +231,11 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
             return wrong.astype("int64") * 0 + other
         return parts[name].fillna("1").astype("int64")
 
-    year = number("Y")
+    year = number("Y", 1970)
     if "y" in parts:
         short = number("y")
         year = short + 1900 + (short < PIVOT).astype("int64") * 100
-    month = number("m")
+    month = number("m", 1)
     if "b" in parts:
         name = parts["b"].fillna("jan").str.lower().str.slice(0, 3)
         month = wrong.astype("int64") * 0
@@ -241,7 +258,7 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     if "f" in parts:
         found = found + parts["f"].fillna("0").str.slice(0, 6).str.ljust(6, "0").astype("int64")
     if "z" in parts:
-        offset = parts["z"].fillna("Z").str.replace("Z", "+0000", regex=False).str.replace(":", "", regex=False)
+        offset = parts["z"].fillna("Z").str.replace("Z|UTC|GMT", "+0000", regex=True).str.replace(":", "", regex=False)
         ahead = 1 - 2 * (offset.str.slice(0, 1) == "-").astype("int64")
         hours, minutes = offset.str.slice(1, 3).astype("int64"), offset.str.slice(3, 5).astype("int64")
         wrong = wrong | (hours > 23) | (minutes > 59)

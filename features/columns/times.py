@@ -163,6 +163,31 @@ def iso_text(column: Column) -> Any:
     return text.where(~null)
 
 
+def timestamps(column: Column) -> Any:
+    """int64 microseconds since 1970 as timestamps without a zone; null stays null.
+
+    Parameters
+    ----------
+    column
+        int64, or its kind that holds nulls.
+
+    Returns
+    -------
+    Column
+        datetime64[us].
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.columns.times import timestamps
+    >>> timestamps(pd.Series([86_400_000_000])).tolist()
+    [Timestamp('1970-01-02 00:00:00')]
+    """
+    null = column.isna()
+    whole: Any = column.fillna(0).astype("int64")
+    return whole.astype("datetime64[us]").where(~null)
+
+
 def moments(column: Column) -> Any:
     """A column of times as numbers that sort alike.
 

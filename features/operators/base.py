@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
@@ -119,6 +119,15 @@ class Configured:
         if not self.untold:
             open_inputs.update(self.inputs)
         return self.outputs if open_inputs.intersection(names) else ()
+
+    def typed(self, dtypes: Mapping[str, str]) -> Self:
+        """The step for columns of these types, as far as they are known. Override where a type says what the arguments
+        leave open."""
+        return self
+
+    def types_after(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        """The types that are known after the step, from those before. Override where it keeps or makes some."""
+        return {name: dtype for name, dtype in dtypes.items() if not self.may_make(name)}
 
     @property
     def recurring(self) -> tuple[str, ...]:

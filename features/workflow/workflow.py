@@ -95,7 +95,8 @@ class Workflow:
         dtypes: Mapping[str, str] | None = None,
         outputs: Iterable[str] | None = None,
     ) -> None:
-        self.steps, self.labels, self.dtypes = tuple(steps), tuple(labels), dict(dtypes or {})
+        self.labels, self.dtypes = tuple(labels), dict(dtypes or {})
+        self.steps = _typed_steps(steps, self.dtypes)
         self.outputs = None if outputs is None else tuple(outputs)
         self.states: dict[int, Any] = {}
         self._applied: tuple[Any, tuple[str, ...]] | None = None
@@ -103,12 +104,6 @@ class Workflow:
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
         """Columns that `fit` needs."""
-        unknown = [
-            dtype for dtype in self.dtypes.values()
-            if dtype not in DTYPES and not is_list_type(dtype) and time_type(dtype) is None
-        ]  # fmt: skip
-        if unknown:
-            raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
 
     @classmethod
     def from_steps(
@@ -664,6 +659,21 @@ class Workflow:
         found.states = {k: state[0] for k, (_, state) in enumerate(read) if state}
         found._require_fitted()
         return found
+
+
+def _typed_steps(steps: Sequence[Configured], dtypes: Mapping[str, str]) -> tuple[Configured, ...]:
+    """The steps, each told the types of its columns as far as they are known."""
+    unknown = [
+        dtype for dtype in dtypes.values()
+        if dtype not in DTYPES and not is_list_type(dtype) and time_type(dtype) is None
+    ]  # fmt: skip
+    if unknown:
+        raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
+    found = []
+    for step in steps:
+        found.append(step.typed(dtypes))
+        dtypes = step.types_after(dtypes)
+    return tuple(found)
 
 
 def _read_step(reader: StateReader, number: int, entry: Any) -> tuple[Configured, list[Any]]:

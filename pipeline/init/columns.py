@@ -16,7 +16,7 @@ from gigabatch.features.columns.times import microseconds
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
 from gigabatch.pipeline.arrow_tables import is_text
-from gigabatch.pipeline.init.dates import counted, is_iso, written_dates
+from gigabatch.pipeline.init.dates import abbreviations, counted, has_offsets, is_iso, written_dates
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
 # times.
@@ -65,6 +65,8 @@ class Seen:
         Of lists: `string`, `int64` or `float32`.
     categories
         Type of categories: `string`, or `int64` for whole numbers of a Parquet file.
+    zone
+        Of timestamps the time zone of their column; `?` where times were written with offsets.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Seen:
     whole: bool = False
     elements: str = "string"
     categories: str = "string"
+    zone: str = ""
 
     @property
     def null(self) -> np.ndarray:
@@ -128,7 +131,8 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
     if is_text(arrow):
         return _of_text(name, column, csv=False)
     if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
-        return Seen(name, "date", _dates(column), "datetime")
+        zone = getattr(arrow, "tz", None) or ""
+        return Seen(name, "date", _dates(column), "datetime", zone=zone if "/" in zone else "")
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         inner = arrow.value_type
         elements = "int64" if pa.types.is_integer(inner) else "float32" if pa.types.is_floating(inner) else "string"
@@ -195,7 +199,9 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     own = odd if csv else tuple(sorted(set(known[weak]))) + odd
     found = _of_values(name, left, csv, own) if len(left) else None
     if found is None:
-        return _of_categories(name, raw.where(~null, None), csv, words)
+        names = abbreviations(left) if len(left) else []
+        note = f"times in zones {', '.join(names)}; write offsets such as -05:00 in their place" if names else ""
+        return _of_categories(name, raw.where(~null, None), csv, words, note)
     values = np.full(len(raw), np.nan)
     values[left.index] = found.values
     if found.kind == "number" and not found.dtype:
@@ -234,14 +240,18 @@ def _of_values(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> 
         step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
         return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
     if not own and is_iso(known):
+        zone = "?" if has_offsets(known) else ""
         try:
-            return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime")
+            return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime", zone=zone)
         except DataError:
             return None
     if (times := written_dates(known, bool(own))) is not None:
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
-        return Seen(name, "date", times.values, times.dtype, note=note, either=times.either)
+        if zoned := re.search(r" ([A-Z]{2,5})\]", times.dtype):
+            note += f"; {zoned[1]} is passed over, so times are those of the clock"
+        zone = "?" if has_offsets(known) else ""
+        return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)
     return parsed_numbers(name, known, own)
 
 

@@ -17,9 +17,11 @@ TIME_NAME = re.compile(
     r"|created|updated|modified)([^a-z]|$)"
 )
 CLOCK = (
-    r"(?P<gap>,? |T)\d{1,2}(?P<minute>:\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"
-    r"(?P<half>(?P<blank> ?)[AaPp]\.?[Mm]\.?)?(?P<zone>(?P<apart> ?)(?:Z|[+-]\d{2}:?\d{2}))?"
+    r"\d{1,2}(?P<minute>:\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"
+    r"(?P<half>(?P<blank> ?)[AaPp]\.?[Mm]\.?)?"
 )
+# Behind a date; an abbreviation such as EST is of several zones, so it is text of the format.
+ZONE = r"(?P<zone>(?P<apart> ?)(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?(?P<abbreviation> [A-Z]{2,5})?"
 DAYS = (
     (r"\d{4}(?P<sign>[-./])\d{1,2}(?P=sign)\d{1,2}", ("%Y{0}%m{0}%d",)),
     (r"\d{1,2}(?P<sign>\.)\d{1,2}\.\d{4}", ("%d{0}%m{0}%Y", "%m{0}%d{0}%Y")),
@@ -29,6 +31,9 @@ DAYS = (
     (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
     (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{4}", ("%b{0}%d, %Y",)),
+    (r"(?:19|20)\d{2}(?P<sign>[-/])(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
+    (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
+    (r"[A-Za-z]{3,9}\.?(?P<sign>[- ])(?:19|20)\d{2}", ("%b{0}%Y",)),
 )
 FIRST_LOOK = 200
 
@@ -91,17 +96,50 @@ def written_dates(known: pd.Series, lenient: bool) -> Written | None:
 
 def _formats(text: str) -> list[str]:
     """Formats in which a text may be a time, the likelier one first."""
-    shapes = ((re.fullmatch(f"{days}(?:{CLOCK})?", text), forms) for days, forms in DAYS)
+    if re.match(r"\d{1,2}:\d{2}\b", text) and (found := re.fullmatch(CLOCK, text)):
+        return [_clock(found.groupdict())]
+    shapes = ((re.fullmatch(f"{days}(?:(?P<gap>,? |T){CLOCK}{ZONE})?", text), forms) for days, forms in DAYS)
     found, forms = next((shape for shape in shapes if shape[0]), (None, ()))
     if found is None:
         return []
     parts, clock = found.groupdict(), ""
     if parts["gap"]:
-        clock = parts["gap"] + ("%I" if parts["half"] else "%H") + ":%M"
-        clock += ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
-        clock += f"{parts['blank']}%p" if parts["half"] else ""
+        clock = parts["gap"] + _clock(parts)
         clock += f"{parts['apart']}%z" if parts["zone"] else ""
+        clock += parts["abbreviation"] or ""
     return [form.format(parts["sign"]) + clock for form in forms]
+
+
+def _clock(parts: dict[str, str | None]) -> str:
+    """The format of a time of day."""
+    clock = ("%I" if parts["half"] else "%H") + ":%M" + ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
+    return clock + (f"{parts['blank']}%p" if parts["half"] else "")
+
+
+def abbreviations(known: pd.Series) -> list[str]:
+    """Abbreviations of zones that stand behind times, where all of the fields are such times.
+
+    Parameters
+    ----------
+    known
+        Text without nulls.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.dates import abbreviations
+    >>> abbreviations(pd.Series(["2024-01-31 14:05 EST", "2024-07-31 14:05 EDT"]))
+    ['EDT', 'EST']
+    """
+    parts = known.str.extract(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
+    if bool(parts[1].isna().any()) or bool(parts[1].isin(["AM", "PM"]).any()) or written_dates(parts[0], False) is None:
+        return []
+    return sorted(set(parts[1]))
+
+
+def has_offsets(known: pd.Series) -> bool:
+    """Whether some of the times end in an offset from UTC."""
+    return bool(known.str.match(r".*\d:\d.*[+-]\d{2}:?\d{2}\s*$").any())
 
 
 def is_iso(known: pd.Series) -> bool:

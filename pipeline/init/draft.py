@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
@@ -347,6 +347,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                 inputs[name] = seen.dtype
             if seen.note:
                 made.notes[f"inputs.{name}"] = seen.note
+            if seen.zone == "?" and more[2]:
+                made.remarks.append(
+                    f"{_shown(name)} is written with offsets, and its weekday and hour are those of UTC. Set zone, "
+                    "such as zone: Europe/Berlin, in its date_parts for those of local time."
+                )
             if seen.either:
                 first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")
                 made.remarks.append(
@@ -420,7 +425,19 @@ def _time(kept: Mapping[str, Seen]) -> Seen | None:
 
 def _says_when(seen: Seen) -> bool:
     """Whether a column of dates may say when a row was, by its name and its many values."""
-    return not NOT_WHEN.search(seen.name.lower()) and seen.num_values >= FEWEST_TIMES
+    return not NOT_WHEN.search(seen.name.lower()) and seen.num_values >= FEWEST_TIMES and not _is_of_day(seen)
+
+
+def _is_of_day(seen: Seen) -> bool:
+    """Whether a column of dates holds the time of day alone."""
+    how = time_type(seen.dtype)
+    return how is not None and how.of_day
+
+
+def _has_days(seen: Seen) -> bool:
+    """Whether a column of dates says more than the month."""
+    how = time_type(seen.dtype)
+    return how is None or not how.pattern or "d" in how.directives
 
 
 def _date_features(
@@ -428,33 +445,34 @@ def _date_features(
 ) -> tuple[dict[str, str], list[str], list[dict[str, Any]]]:
     """Categories with their types, numbers and steps that are made of a column of dates.
 
-    Of the time that rows are split by, parts that come round alone. Of other dates formulas, which leave null what is
-    null, as `date_parts` does not: the place in the year as a point on a circle, the weekday, the hour and the days.
+    Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
+    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day.
     """
+    if _is_of_day(seen):
+        part, prefix = "minute_of_day", seen.name
+        while any(name.startswith(f"{prefix}_{part}") for name in names):
+            prefix += "_"
+        options = {"column": seen.name, "parts": [part], "prefix": prefix, "cyclical": [part]}
+        return {}, [f"{prefix}_{part}{end}" for end in ("", "_sin", "_cos")], [{"date_parts": options}]
     known = seen.values[~seen.null]
     clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
     is_time = time is not None and seen.name == time.name
-    season = ["month"] if is_time else ["year_sin", "year_cos"]
-    parts = [*(season if span > 730 else []), *(["weekday"] if span > 14 else []), *(["hour"] if clock else [])]
+    parts = [*(["month"] if is_time and span > 730 else []), *(["weekday"] if span > 14 and _has_days(seen) else [])]
+    parts += ["hour"] if clock else []
+    cyclical = ["day_of_year"] if span > 730 and not is_time else []
     prefix = seen.name
-    while any(f"{prefix}_{part}" in names for part in (*parts, "days")):
+    while any(f"{prefix}_{part}" in names for part in (*parts, *cyclical, "days")):
         prefix += "_"
-    if is_time:
-        options = {"column": seen.name, "parts": parts, "prefix": prefix, "unit": "us"}
-        return {f"{prefix}_{part}": "string" for part in parts}, [], [{"date_parts": options}] if parts else []
-    column, day = _col(seen), DAY
-    angle = f"{column} / {day} % 365.2425 * {math.tau / 365.2425!r}"
-    formulas = {
-        "year_sin": f"sin({angle})", "year_cos": f"cos({angle})",
-        "weekday": f"({column} // {day} + 3) % 7",  # 1 January 1970 was a Thursday, 3
-        "hour": f"{column} % {day} // {day // 24}",
-        "days": f"{column} / {day}" if time is None else f"{_col(time)} / {day} - {column} / {day}",
-    }  # fmt: skip
-    chosen = [*parts, "days"]
-    steps = [{"expression": {"output": f"{prefix}_{part}", "expression": formulas[part]}} for part in chosen]
-    whole = [part for part in chosen if part in ("weekday", "hour")]
-    numbers = [f"{prefix}_{part}" for part in chosen if part not in whole]
-    return {f"{prefix}_{part}": "int64" for part in whole}, numbers, steps
+    options = {"column": seen.name, "parts": parts, "prefix": prefix} | ({"cyclical": cyclical} if cyclical else {})
+    options |= {"zone": seen.zone} if "/" in seen.zone else {}
+    steps: list[dict[str, Any]] = [{"date_parts": options}] if parts or cyclical else []
+    numbers = [f"{prefix}_{part}_{side}" for part in cyclical for side in ("sin", "cos")]
+    if not is_time:
+        column = _col(seen)
+        days = f"{column} / {DAY}" if time is None else f"{_col(time)} / {DAY} - {column} / {DAY}"
+        steps.append({"expression": {"output": f"{prefix}_days", "expression": days}})
+        numbers.append(f"{prefix}_days")
+    return {f"{prefix}_{part}": "string" for part in parts}, numbers, steps
 
 
 def _col(seen: Seen) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from gigabatch.features.columns.times import is_dates, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import file_columns, kept_files
+from gigabatch.features.reading.sources import cast, file_columns, kept_files
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.pipeline.bundle import Bundle, load_bundle
@@ -165,9 +165,10 @@ def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
 
 
 def as_written(column: Any, dtype: str) -> Any:
-    """Times of the calendar as ISO 8601 text in UTC; other columns as they are."""
-    numbers = dtype == "datetime" and column.dtype.kind in "iu"
-    return iso_text(column) if numbers or is_dates(column) else column
+    """Times of the calendar as ISO 8601 text in UTC, however they came; other columns as they are."""
+    if dtype == "datetime":
+        column = cast(column.to_frame("time"), {"time": dtype}, "score", nullable=("time",))["time"]
+    return iso_text(column) if dtype == "datetime" or is_dates(column) else column
 
 
 def write_frame(frame: Any, path: Path) -> None:

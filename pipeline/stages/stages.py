@@ -1318,7 +1318,8 @@ def evaluation_table_of(bundle: Bundle, features: Features, frame: Any) -> Packe
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
     """`<split>/part-*.parquet` in the schema's order and types, schema.json and workflow/; returns rows by split."""
     schema = tables.schema
-    nullable = set(schema.names("categorical"))
+    dates = [name for name in schema.names("key") if schema.dtypes()[name] == "datetime"]
+    nullable = {*schema.names("categorical"), *dates}
     parts: list[tuple[Any, Path]] = []
     for split, frame in tables.splits.items():
         for target in schema.targets if split in SPLITS else ():

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from gigabatch.features.columns.time_types import is_time_type
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast
 
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
-NULLABLE = ("int32", "int64", "bool")
 
 
 class Cast(ColumnOperator):
@@ -26,10 +26,12 @@ class Cast(ColumnOperator):
     columns
         One or more columns, each replaced.
     dtype
-        int32, int64, float32, float64, string or bool.
+        int32, int64, float32, float64, string or bool; or a time, as int64 microseconds since 1970 in UTC: `datetime`
+        (timestamps, dates, ISO 8601 text), `datetime[%d.%m.%Y]` (text of a format) or `datetime[ms]` (numbers of a
+        unit), which a `?` behind makes null where written otherwise.
     nullable
-        Whether integers and bool may hold nulls, which are an error otherwise. The columns are then always of the
-        engine's nullable type (Int64, boolean), with or without a null.
+        Whether integers, bool and times may hold nulls, which are an error otherwise. The columns are then always of
+        the engine's nullable type (Int64, boolean), with or without a null.
 
     Raises
     ------
@@ -44,6 +46,8 @@ class Cast(ColumnOperator):
     >>> frame = pd.DataFrame({"clicks": ["1", "20"]})
     >>> Cast(["clicks"], "int64")(frame)["clicks"].tolist()
     [1, 20]
+    >>> Cast(["day"], "datetime[%d.%m.%Y]")(pd.DataFrame({"day": ["02.01.1970"]}))["day"].tolist()
+    [86400000000]
     """
 
     reads, writes = ("columns",), ("columns",)
@@ -51,14 +55,20 @@ class Cast(ColumnOperator):
     def __init__(self, columns: Sequence[str], dtype: str, nullable: bool = False) -> None:
         if isinstance(columns, str) or not columns:
             raise DataError(f"Cast: give a list of one or more columns, found {columns!r}.")
-        if dtype not in DTYPES:
-            raise DataError(f"Cast of {', '.join(columns)}: unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}.")
-        if nullable and dtype not in NULLABLE:
+        if dtype not in DTYPES and not is_time_type(dtype):
+            raise DataError(
+                f"Cast of {', '.join(columns)}: unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}, datetime, "
+                "datetime[%d.%m.%Y] (a format), datetime[ms] (a unit)."
+            )
+        if nullable and dtype in ("float32", "float64", "string"):
             raise DataError(f"Cast of {', '.join(columns)}: {dtype} holds nulls anyway; leave nullable out.")
         self.columns, self.dtype, self.nullable = tuple(columns), dtype, nullable
 
     def tells(self, names: Collection[str]) -> tuple[str, ...]:
         return tuple(name for name in self.columns if name in names)
+
+    def types_after(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        return super().types_after(dtypes) | dict.fromkeys(self.columns, self.dtype)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         if self.dtype == "string":

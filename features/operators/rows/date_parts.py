@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.columns.time_types import is_time_type
 from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds
+from gigabatch.features.columns.zones import seconds_ahead, time_zone
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
@@ -15,13 +18,13 @@ from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
 PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day")
+EARLY, LATE = -2_208_988_800, 4_133_980_799  # seconds since 1970 of the first of 1900 and the last of 2100
 
 
 class DateParts(ColumnOperator):
     """Split a time column into calendar parts.
 
-    Numbers are taken as they are: give local time to get local parts. Timestamps with a zone, and text with an offset,
-    give the parts of UTC. Row-wise.
+    Parts are those of UTC, or of local time in a zone. A null has null parts. Row-wise.
 
     Parameters
     ----------
@@ -30,19 +33,24 @@ class DateParts(ColumnOperator):
     parts
         Any of year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
     prefix
-        The new int32 columns are called `<prefix>_<part>`.
+        The new int32 columns are called `<prefix>_<part>`; in the engine's type for nulls (Int32 on pandas) where the
+        column is of such a type or holds a null.
     unit
-        Of whole numbers: `d`, `h`, `min`, `s`, `ms`, `us` or `ns`; also `days`, `hours` or `minutes`. The recipes make
-        microseconds (`us`) of timestamps, dates and ISO 8601 text.
+        Of whole numbers: `d`, `h`, `min`, `s`, `ms`, `us` or `ns`; also `days`, `hours` or `minutes`. Without it they
+        are microseconds where a recipe, or a step `cast`, has read the column as a `datetime` of any kind, else
+        minutes, which must then be of the years 1900 to 2100.
     cyclical
         Any of the parts but year, as a point on a circle, so that 23:59 lies beside 0:00: the new float32 columns
         `<prefix>_<part>_sin` and `<prefix>_<part>_cos`. The circle of a month or a year is as long as that one is.
+    zone
+        Whose local time the parts are of, daylight saving included: a name of the time zone database, such as
+        `Europe/Berlin`. Times that are written in local time, without an offset, have local parts without it.
 
     Raises
     ------
     DataError
-        An unknown part or unit, or none at all; a null, because an event has a time; text that is no time; a number
-        outside the years 1 to 9999.
+        An unknown part, unit or zone, or no part at all; text that is no time; a number outside the years 1 to 9999,
+        or 1900 to 2100 where no unit is given.
 
     Examples
     --------
@@ -56,12 +64,21 @@ class DateParts(ColumnOperator):
     >>> DateParts("at", ["hour"], "at", cyclical=["hour"])(pd.DataFrame({"at": ["2013-01-31T06:00"]}))
                      at  at_hour  at_hour_sin  at_hour_cos
     0  2013-01-31T06:00        6          1.0          0.0
+    >>> frame = pd.DataFrame({"at": ["2024-01-31T23:30Z", "2024-07-31T23:30Z"]})
+    >>> DateParts("at", ["hour"], "at", zone="Europe/Berlin")(frame)["at_hour"].tolist()
+    [0, 1]
     """
 
     reads = ("column",)
 
     def __init__(
-        self, column: str, parts: Sequence[str], prefix: str, unit: str = "min", cyclical: Sequence[str] = ()
+        self,
+        column: str,
+        parts: Sequence[str],
+        prefix: str,
+        unit: str | None = None,
+        cyclical: Sequence[str] = (),
+        zone: str | None = None,
     ) -> None:
         if unknown := [part for part in (*parts, *cyclical) if part not in PARTS]:
             raise DataError(f"DateParts: unknown part(s) {', '.join(unknown)}. Known: {', '.join(PARTS)}.")
@@ -69,8 +86,9 @@ class DateParts(ColumnOperator):
             raise DataError(f"DateParts: give parts or cyclical, any of {', '.join(PARTS)}.")
         if "year" in cyclical:
             raise DataError("DateParts: years do not come round, so year cannot be cyclical. Leave it to parts.")
-        self.column, self.parts, self.prefix, self.unit = column, tuple(parts), prefix, time_unit(unit, "DateParts")
-        self.cyclical = tuple(cyclical)
+        self.column, self.parts, self.prefix, self.cyclical = column, tuple(parts), prefix, tuple(cyclical)
+        self.unit = None if unit is None else time_unit(unit, "DateParts")
+        self.zone = None if zone is None else time_zone(zone, "DateParts").key
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -81,44 +99,72 @@ class DateParts(ColumnOperator):
     def recurring(self) -> tuple[str, ...]:
         return tuple(name for name in self.outputs if name != f"{self.prefix}_year")
 
+    def typed(self, dtypes: Mapping[str, str]) -> Self:
+        if self.unit is None and is_time_type(dtypes.get(self.column, "")):
+            return type(self)(**(self.settings() | {"unit": "us"}))
+        return self
+
     def compute(self, frame: Frame) -> dict[str, Column]:
-        if frame[self.column].isna().any():
-            raise DataError(f"DateParts: column {self.column!r} holds nulls. Drop or fill those rows first.")
-        engine = engine_of(frame)
-        moment = engine.frames.to_datetime(engine.series(self._seconds(frame), frame), unit="s").dt
+        engine, column = engine_of(frame), frame[self.column]
+        null = column.isna()
+        seconds = self._seconds(column, null)
+        if self.zone is not None:
+            seconds = seconds + seconds_ahead(engine.arrays, seconds, self.zone)
+        moment = engine.frames.to_datetime(engine.series(seconds, frame), unit="s").dt
         found: dict[str, Any] = {f"{self.prefix}_{part}": _part(moment, part).astype("int32") for part in self.parts}
+        # A type that may hold nulls keeps to one that may, whether this partition has one or not.
+        if bool(null.any()) or str(column.dtype).startswith(("Int", "UInt")):
+            found = {name: engine.with_nulls(values, null) for name, values in found.items()}
+        valid = engine.array(~null)
         for part in self.cyclical:
             # In whole steps of a circle of whole length, so that every engine has the same angle.
             angle = engine.array(_part(moment, part) - _first(part)) * (2 * math.pi) / _length(engine, moment, part)
             for side in ("sin", "cos"):
                 values = getattr(engine.arrays, side)(angle).round(7).astype("float32")
-                found[f"{self.prefix}_{part}_{side}"] = engine.series(values, frame)
+                found[f"{self.prefix}_{part}_{side}"] = engine.series(values, frame, valid)
         return found
 
-    def _seconds(self, frame: Frame) -> Array:
-        """int64 whole seconds since 1970, at or before each time."""
-        column = frame[self.column]
+    def _seconds(self, column: Column, null: Column) -> Array:
+        """int64 whole seconds since 1970, at or before each time; 0 where null."""
+        engine = engine_of(column)
         if is_dates(column) or is_text(column):
-            return engine_of(frame).array(microseconds(column) // SECOND)
+            return engine.array(microseconds(column) // SECOND)
         times = whole_values(column, "DateParts")
-        if not len(times):
+        known = times[engine.array(~null)]
+        if not len(known):
             return times
-        ends = int(times.min()), int(times.max())
-        if not _on_calendar(ends, self.unit):
-            fits = [unit for unit in TIME_UNITS if _on_calendar(ends, unit)]
+        name = self.unit or "min"
+        ends, first, last = (int(known.min()), int(known.max())), FIRST, LAST
+        if self.unit is None:
+            first, last = EARLY, LATE
+        if not _within(ends, name, first, last):
+            fits = [unit for unit in TIME_UNITS if _within(ends, unit, first, last)]
             hint = f" They are where the unit is {' or '.join(fits)}." if fits else ""
+            if self.unit is None:
+                hint = f" In {fits[0]} they are of {' to '.join(_years(ends, fits[0]))}." if fits else ""
+                raise DataError(
+                    f"DateParts: column {self.column!r} holds {ends[0]} to {ends[1]}, which in minutes since 1970, the "
+                    f"unit where none is given, are not in the years 1900 to 2100.{hint} Set unit."
+                )
             raise DataError(
-                f"DateParts: column {self.column!r} holds {ends[0]} to {ends[1]}, which in {self.unit} since 1970 are "
+                f"DateParts: column {self.column!r} holds {ends[0]} to {ends[1]}, which in {name} since 1970 are "
                 f"not in the years 1 to 9999. Check its unit.{hint}"
             )
-        unit, second = TIME_UNITS[self.unit], TIME_UNITS["s"]
+        unit, second = TIME_UNITS[name], TIME_UNITS["s"]
         return times * (unit // second) if unit >= second else times // (second // unit)
 
 
-def _on_calendar(ends: Sequence[int], unit: str) -> bool:
-    """Whether these times lie in the years 1 to 9999."""
+def _within(ends: Sequence[int], unit: str, first: int, last: int) -> bool:
+    """Whether these times lie between two seconds since 1970."""
     low, high = (number * TIME_UNITS[unit] // TIME_UNITS["s"] for number in ends)
-    return low >= FIRST and high <= LAST
+    return low >= first and high <= last
+
+
+def _years(ends: Sequence[int], unit: str) -> tuple[str, ...]:
+    """The year or the two years of these times."""
+    start = datetime.datetime(1970, 1, 1)
+    years = [(start + datetime.timedelta(seconds=one * TIME_UNITS[unit] // TIME_UNITS["s"])).year for one in ends]
+    return tuple(map(str, dict.fromkeys(years)))
 
 
 def _part(moment: Any, part: str) -> Any:

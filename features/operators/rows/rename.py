@@ -46,6 +46,9 @@ class Rename(Operator):
     def tells(self, names: Collection[str]) -> tuple[str, ...]:
         return tuple(new for old, new in self.mapping.items() if old in names)
 
+    def types_after(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        return {self.mapping.get(name, name): dtype for name, dtype in dtypes.items()}
+
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.mapping.get(name, name) for name in before)
 

@@ -312,7 +312,7 @@ def scored_types(
         )
     if given:
         return ScoredTypes({name: types[name] for name in wanted})
-    return ScoredTypes({time: "time"} if found[time] else {}, looked_up=True)
+    return ScoredTypes({time: layout.time_type} if found[time] else {}, looked_up=True)
 
 
 def scored_histories(
@@ -331,7 +331,7 @@ def scored_histories(
         raw = frame[layout.time]
         require_filled(raw, pattern)
         dates = layout.time_dtype == "datetime"
-        if is_calendar(raw) != dates:
+        if layout.time_type == "time" and is_calendar(raw) != dates:
             here, known = ("numbers", "dates") if dates else ("dates", "numbers")
             raise DataError(
                 f"input {pattern}: {layout.time!r} holds {here}, and in the interactions {known}. Write times alike."

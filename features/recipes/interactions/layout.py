@@ -12,8 +12,8 @@ class Layout:
 
     categorical: types of the user's, the item's and all further columns of that role, in the schema's order.
     user_columns, item_columns: those of `categorical` and `continuous` that describe the user or item of a row; those
-    that describe neither are its context. time_dtype: the schema's type of the times; time_unit: what they count, a key
-    of `TIME_UNITS`, None where that is not known.
+    that describe neither are its context. time_type: how files hold the times, as `read_files` takes it; time_dtype:
+    the schema's type of them; time_unit: what they count, a key of `TIME_UNITS`, None where that is not known.
     """
 
     user: str
@@ -24,6 +24,7 @@ class Layout:
     rating: str | None = None
     user_columns: tuple[str, ...] = ()
     item_columns: tuple[str, ...] = ()
+    time_type: str = "time"
     time_dtype: str = "int64"
     time_unit: str | None = None
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
@@ -60,6 +61,9 @@ class InteractionsSettings(InteractionRules):
     time
         Column of numbers, timestamps, dates or ISO 8601 text; all but numbers are whole microseconds since 1970 in UTC
         in the features stage.
+    time_type
+        How times are written where that is not so: `datetime[%d.%m.%Y]` (a format) or `datetime[ms]` (a unit), as
+        `inputs` of the recipe `table` has it; they become microseconds too.
     rating
         Column of numbers, for task rating and for a threshold.
     contexts
@@ -98,6 +102,7 @@ class InteractionsSettings(InteractionRules):
     item: str = "item"
     id_type: Literal["string", "int64"] = "string"
     time: str | None = None
+    time_type: str | None = None
     rating: str | None = None
     contexts: dict[str, str] | tuple[str, ...] = ()
     continuous: tuple[str, ...] = ()
@@ -122,9 +127,25 @@ class InteractionsSettings(InteractionRules):
             raise DataError(f"interactions: {reason} needs rating, the column of the ratings.")
         if self.way == "time" and not self.time:
             raise DataError("interactions: split_by time needs time, the column of the times.")
+        self._check_time_type()
         if self.history is not None:
             require_times(self.time)
         self._check_columns()
+
+    def _check_time_type(self) -> None:
+        if self.time_type is None:
+            return
+        how = time_type(self.time_type)
+        if how is None and self.time_type != "datetime":
+            raise DataError(
+                f"interactions: time_type is {self.time_type!r}. Known: datetime, datetime[%d.%m.%Y] (a format), "
+                "datetime[ms] (a unit)."
+            )
+        if not self.time or (how is not None and how.of_day):
+            reason = (
+                "needs time, the column of the times" if not self.time else "is a time of day, which orders no rows"
+            )
+            raise DataError(f"interactions: time_type {self.time_type!r} {reason}.")
 
     def _check_given_splits(self) -> None:
         if bool(self.valid_path) != bool(self.test_path):
@@ -174,7 +195,7 @@ class InteractionsSettings(InteractionRules):
         categorical = {self.user: self.id_type, self.item: self.id_type} | categorical_types(self.contexts, "")
         return Layout(
             self.user, self.item, categorical, self.continuous, self.time, self.rating, self.user_columns,
-            self.item_columns,
+            self.item_columns, self.time_type or "time",
         )  # fmt: skip
 
 
@@ -208,7 +229,7 @@ class InteractionsRecipe(Recipe):
         if layout.time:
             raw = frame[layout.time]
             frame[layout.time] = moments(raw)
-            calendar = is_calendar(raw)
+            calendar = self.settings.time_type is not None or is_calendar(raw)
             dtype = "datetime" if calendar else str(frame[layout.time].dtype)
             layout = replace(layout, time_dtype=dtype, time_unit="us" if calendar else None)
         return frame, layout
@@ -248,7 +269,7 @@ class InteractionsRecipe(Recipe):
     def _dtypes(self) -> dict[str, str]:
         layout = self.settings.layout
         dtypes = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
-        dtypes |= {layout.time: "time"} if layout.time else {}
+        dtypes |= {layout.time: layout.time_type} if layout.time else {}
         return dtypes | ({layout.rating: "float64"} if layout.rating else {})
 
     def raw_files(self) -> tuple[RawFiles, ...]:
@@ -264,6 +285,7 @@ class InteractionsRecipe(Recipe):
                 None if names is None else tuple(names),
                 frozenset(name for name in layout.categorical if name not in (chosen.user, chosen.item)),
                 frozenset(name for name in (layout.user, layout.item, layout.time, layout.rating) if name),
+                unit=None if chosen.time_type is None else "us",
             )
             for split, pattern in chosen.paths.items()
         ]  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.lists import list_entries
-from gigabatch.features.columns.time_types import time_type
-from gigabatch.features.columns.times import is_calendar, moments
+from gigabatch.features.columns.time_types import is_time_type, time_type
+from gigabatch.features.columns.times import is_calendar, moments, timestamps
 from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
@@ -98,7 +98,7 @@ class TableSettings:
     inputs
         `{name: type}` of columns that only steps read, or that steps read as another type than their role's: int32,
         int64, float32, float64, string, bool, or datetime: timestamps, dates or ISO 8601 text, for steps whole
-        microseconds since 1970 in UTC (`date_parts: {unit: us}`). `datetime[%d.%m.%Y]` is text of this format,
+        microseconds since 1970 in UTC. `datetime[%d.%m.%Y]` is text of this format,
         `datetime[ms]` whole numbers of this unit; `datetime[ms]?` makes null of what is neither.
     entities
         What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is
@@ -222,6 +222,12 @@ class TableSettings:
         ]  # fmt: skip
         if named:
             raise DataError(f"table: inputs names {named[0]!r}, whose role says already how it is read. Leave it out.")
+        how = _time_type(str(self.time), self.inputs.get(str(self.time)))
+        if how is not None and how.of_day:
+            raise DataError(
+                f"table: time {self.time!r} is of type {self.inputs[str(self.time)]!r}, a time of day, which puts no "
+                "rows in order. Name a column of dates, or leave time out."
+            )
         listed = [("split_key", self.split_key)] if self.split_key else []
         listed += [("inputs", name) for name in self.inputs]
         for setting, name in listed:
@@ -321,8 +327,8 @@ class TableRecipe(Recipe):
         self._nulls: dict[tuple[str, str], tuple[int, int]] = {}
         done = 0 if self.history is None else self._num_carried
         if done:
-            frame, time_type = self._rows_so_far(engine, self.settings.workflow(engine).steps[:done])
-            files, times = {"all": frame}, {str(self.settings.time): time_type}
+            frame, dtype = self._rows_so_far(engine, done)
+            files, times = {"all": frame}, {str(self.settings.time): dtype}
         else:
             files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
             times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
@@ -332,7 +338,7 @@ class TableRecipe(Recipe):
             if nulls
         ]
         splits, targets = encode_targets(self._split(files), self.targets)
-        workflow = self.settings.workflow(engine, self._raw_types() | times | self._time_inputs())
+        workflow = self._typed_workflow(engine, times)
         splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
         schema = Schema(
             tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities),
@@ -344,6 +350,10 @@ class TableRecipe(Recipe):
         return FeatureTables(
             {name: frame[schema.table_columns] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
         )
+
+    def _typed_workflow(self, engine: str, times: Mapping[str, str]) -> Workflow:
+        """The steps, told what the columns are; times: what the files' time is."""
+        return self.settings.workflow(engine, self._raw_types() | dict(times) | self._time_inputs())
 
     @cached_property
     def _num_carried(self) -> int:
@@ -358,22 +368,22 @@ class TableRecipe(Recipe):
         classes = {name for name, target in self.targets.items() if target.task == "multiclass"}
         return 0 if any(classes.intersection(step.inputs) for step in self._workflow.steps[:number]) else number
 
-    def _rows_so_far(self, engine: str, steps: Sequence[Any]) -> tuple[Any, str]:
-        """All rows after these steps, of which those that an earlier run finished are not computed again; and the type
-        of the times."""
+    def _rows_so_far(self, engine: str, done: int) -> tuple[Any, str]:
+        """All rows after so many steps, of which those that an earlier run finished are not computed again; and the
+        type of the times."""
         assert self.history is not None
         pattern = str(self.settings.path)
         paths = self.files(pattern)
         found = self.history.find(paths, True, table_files(self.settings.steps))
         if found is not None:
             try:
-                return self._follow(engine, steps, *found)
+                return self._follow(engine, done, *found)
             except NotLater as error:
                 self.history.refuse(str(error))
         self._nulls = {}
-        return self._follow(engine, steps, None, paths)
+        return self._follow(engine, done, None, paths)
 
-    def _follow(self, engine: str, steps: Sequence[Any], before: RowsSoFar | None, paths: list[str]) -> tuple[Any, str]:
+    def _follow(self, engine: str, num_steps: int, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, str]:
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
         assert self.history is not None
         module, pattern, time = load_engine(engine), str(self.settings.path), str(self.settings.time)
@@ -393,6 +403,7 @@ class TableRecipe(Recipe):
                 if before is not None and bool((fresh[time] < before.front).any()):
                     raise NotLater(f"a row at {fresh[time].min()} lies before {before.front}, where finished rows end")
                 parts.append(fresh)
+        steps = self._typed_workflow(engine, {time: str(time_type)}).steps[:num_steps]
         frame = module.frames.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         frame = frame.sort_values([time, ROW]).reset_index(drop=True)
         front = front_of(frame[time], 0)
@@ -449,14 +460,11 @@ class TableRecipe(Recipe):
         return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
-        chosen = self.settings
-        # A time stays as it is written: the workflow knows its type.
-        dtypes = {
-            name: dtype if time_type(dtype) is None else "time"
-            for name, dtype in self._dtypes().items()
-            if name in (*columns, *chosen.keys)
-        }
+        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *self.settings.keys)}
         frame = self._read_files(engine, pattern, dtypes)
+        for name, dtype in dtypes.items():
+            if is_time_type(dtype):  # a timestamp says by itself what it is, to the workflow and to whoever writes it
+                frame[name] = timestamps(frame[name])
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         return frame
 
@@ -628,7 +636,8 @@ class TableRecipe(Recipe):
         if chosen.time:
             made = self._workflow.makes(chosen.time)
             columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype) if made else times[chosen.time])]
-        return columns + ([Column(name, "key", "string") for name in chosen.keys] or [Column(ROW, "key", "int64")])
+        keys = {name: "datetime" if is_time_type(chosen.inputs.get(name, "")) else "string" for name in chosen.keys}
+        return columns + [Column(name, "key", dtype) for name, dtype in (keys or {ROW: "int64"}).items()]
 
     def _stored(self, frame: Any, name: str) -> str:
         """Type of a categorical column in the features stage; whole numbers that a step makes stay whole numbers."""

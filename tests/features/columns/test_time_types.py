@@ -41,6 +41,35 @@ def test_offsets_and_single_digits():
     assert found[0] == us(dt.datetime(2024, 2, 1, 1, 5))
 
 
+def test_utc_and_gmt_are_offsets_and_another_abbreviation_is_text_of_the_format():
+    how = time_type("datetime[%Y-%m-%d %H:%M %z]")
+    found, _ = of_type(pd.Series(["2024-02-01 01:05 UTC", "2024-02-01 01:05 GMT", "2024-02-01 03:05 +0200"]), how)
+    assert set(found) == {us(dt.datetime(2024, 2, 1, 1, 5))}
+    found, _ = of_type(pd.Series(["2024-02-01 01:05 EST"]), time_type("datetime[%Y-%m-%d %H:%M EST]"))
+    assert found[0] == us(dt.datetime(2024, 2, 1, 1, 5))
+    with pytest.raises(DataError, match="'2024-02-01 01:05 EST' is no time in the format"):
+        of_type(pd.Series(["2024-02-01 01:05 EST"]), how)
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ("%H:%M", ["14:05", "9:30", "0:00"]),
+        ("%H:%M:%S", ["23:59:59", "00:00:01"]),
+        ("%I:%M %p", ["2:05 PM", "12:00 am"]),
+    ],
+)
+def test_a_time_of_day_is_that_of_the_first_of_1970(form, texts):
+    how = time_type(f"datetime[{form}]")
+    found, _ = of_type(pd.Series(texts), how)
+    clocks = [dt.datetime.strptime(text, form).time() for text in texts]
+    assert found.tolist() == [us(dt.datetime.combine(EPOCH, clock)) for clock in clocks]
+    assert how.of_day
+    assert not time_type("datetime[%Y-%m %H:%M]").of_day
+    with pytest.raises(DataError, match="'25:00' is no time"):
+        of_type(pd.Series(["25:00"]), time_type("datetime[%H:%M]"))
+
+
 @pytest.mark.parametrize(
     "text", ["29.02.2023", "31.04.2024", "0.1.2024", "1.13.2024", "2024-01-31", "31.12.24", "31.12.2024 x", "", "k.A."]
 )
@@ -93,7 +122,8 @@ def test_timestamps_and_compact_whole_numbers():
         ("datetime[weeks]", "unknown unit 'weeks'"), ("datetime[%d.%m.%Q]", "%Q is unknown"),
         ("datetime[%d.%m.%Y %d]", "%d stands twice"), ("datetime[%d.%m]", "holds one year"),
         ("datetime[%Y-%d]", "one month"), ("datetime[%Y-%m %I]", "clock of twelve"),
-        ("datetime[%Y%m%]", "% is unknown"),
+        ("datetime[%Y%m%]", "% is unknown"), ("datetime[%M:%S]", "or no part of a date but an hour"),
+        ("datetime[%d %H:%M]", "holds one year"), ("datetime[%H:%M%z]", "holds one year"),
     ],
 )  # fmt: skip
 def test_types_that_are_none(dtype, said):

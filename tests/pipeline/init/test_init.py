@@ -161,7 +161,7 @@ def test_parquet_of_many_types(tmp_path):
     assert found["targets"] == {"ok": {"task": "binary", "positive": "True"}}
     assert found["continuous"] == ["seen_at_days", "cost", "money", "ratio"]
     assert found["categorical"] == {
-        "day_month": "string", "day_weekday": "string", "seen_at_weekday": "int64", "seen_at_hour": "int64",
+        "day_month": "string", "day_weekday": "string", "seen_at_weekday": "string", "seen_at_hour": "string",
         "kind": "string", "flag": "string", "user_id": "int64",
     }  # fmt: skip
     assert "user_id: int64  # 40 values" in (tmp_path / "made.yaml").read_text()

@@ -51,6 +51,10 @@ def drafted(tmp_path, values, name="x", **options):
         ("%s", DAYS, "datetime[s]", None),
         ("%s000", DAYS, "datetime[ms]", None),
         ("%Y%m%d", DAYS, "datetime[%Y%m%d]", None),
+        ("%Y-%m-%d %H:%M EST", DAYS, "datetime[%Y-%m-%d %H:%M EST]", None),
+        ("%Y-%m", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%Y-%m]", None),
+        ("%b %Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%b %Y]", None),
+        ("%m/%Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%m/%Y]", None),
     ],
 )
 def test_dates_as_people_write_them_are_times(tmp_path, form, days, dtype, either):
@@ -68,6 +72,57 @@ def test_dates_as_people_write_them_are_times(tmp_path, form, days, dtype, eithe
     assert len(said) == (either is not None)
     if either:
         assert f"the {either} is taken to stand first" in said[0]
+
+
+def test_months_have_no_weekday(tmp_path):
+    made, _ = drafted(tmp_path, pd.date_range("1980-01-01", periods=ROWS, freq="MS").strftime("%Y-%m"), "paid_until")
+    names = [*made.features.get("categorical", []), *made.features["continuous"]]
+    assert not any("weekday" in name for name in names)
+
+
+def test_utc_behind_a_time_is_its_zone(tmp_path):
+    made, found = drafted(tmp_path, DAYS.strftime("%d.%m.%Y %H:%M UTC"), "sold_at")
+    assert made.features["inputs"] == {"sold_at": "datetime[%d.%m.%Y %H:%M %z]"}
+    assert found["sold_at"].max() == (DAYS[-1] - pd.Timestamp(0)) // pd.Timedelta("1us")
+    assert not any("offsets" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize("form", ["%H:%M", "%I:%M %p", "%H:%M:%S"])
+def test_times_of_day_are_minutes_and_a_point_on_a_circle(tmp_path, form):
+    clocks = DAYS + pd.to_timedelta(np.arange(ROWS) * 17, unit="min")
+    made, found = drafted(tmp_path, clocks.strftime(form), "opens")
+    assert made.features["inputs"] == {"opens": f"datetime[{form}]"}
+    assert "time" not in made.features
+    minutes = (clocks.hour * 60 + clocks.minute).to_numpy()
+    assert found["opens_minute_of_day"].astype("int64").tolist() == minutes.tolist()
+    assert np.allclose(found["opens_minute_of_day_sin"], np.sin(minutes / 720 * np.pi), atol=1e-6)
+    assert np.allclose(found["opens_minute_of_day_cos"], np.cos(minutes / 720 * np.pi), atol=1e-6)
+
+
+def test_zones_that_have_no_one_offset_are_named(tmp_path):
+    made, _ = drafted(tmp_path, DAYS.strftime("%Y-%m-%d %H:%M EST"), "seen")
+    assert made.notes["inputs.seen"].endswith("; EST is passed over, so times are those of the clock")
+    texts = DAYS.strftime("%Y-%m-%d 12:00 EST").where(DAYS.month < 3, DAYS.strftime("%Y-%m-%d 12:00 EDT"))
+    made, _ = drafted(tmp_path, texts, "seen")
+    assert made.notes["seen"].endswith("times in zones EDT, EST; write offsets such as -05:00 in their place")
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%M:%S+02:00", "%d.%m.%Y %H:%M +0200"])
+def test_of_times_with_offsets_it_is_said_that_their_hours_are_those_of_utc(tmp_path, form):
+    made, found = drafted(tmp_path, DAYS.strftime(form), "sold_at")
+    assert [remark for remark in made.remarks if "Set zone, such as zone: Europe/Berlin" in remark]
+    made.features["steps"][0]["date_parts"]["zone"] = "Etc/GMT-2"
+    splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+    hours = pd.concat(splits.values()).sort_values("sold_at")["sold_at_hour"].astype("int64").tolist()
+    assert hours == DAYS.hour.tolist()
+    assert hours != found.sort_values("sold_at")["sold_at_hour"].astype("int64").tolist()
+
+
+def test_timestamps_of_a_zone_have_parts_of_its_local_time():
+    days = pd.date_range("2024-03-01", periods=ROWS, freq="7h", tz="Europe/Berlin")
+    made = draft_frame(arrow_table(pd.DataFrame({"sold": days, "z": np.arange(ROWS) % 7}), "rows"))
+    steps = [step["date_parts"] for step in made.features["steps"] if "date_parts" in step]
+    assert [step["zone"] for step in steps] == ["Europe/Berlin"]
 
 
 def test_words_among_dates_are_null_and_named(tmp_path):

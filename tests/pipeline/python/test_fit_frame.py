@@ -57,7 +57,7 @@ def test_a_frame_trains_a_run_that_the_same_rows_of_any_library_reuse(rows, plac
     run = fit(rows, places, target="sold")
     features = run.summary["config"]["features"]
     assert features["categorical"] == {
-        "city": "string", "user_id": "int64", "seen_weekday": "int64", "day_weekday": "string", "flag": "string",
+        "city": "string", "user_id": "int64", "seen_weekday": "string", "day_weekday": "string", "flag": "string",
         "kind": "string",
     }  # fmt: skip
     assert features["time"] == "day"  # `seen` holds a null
@@ -191,14 +191,14 @@ def test_numbers_of_a_date_are_those_of_the_calendar(tmp_path, monkeypatch):
     found = pd.concat([features.frame(split) for split in ("train", "valid", "test")]).sort_values("at")
     known, null = found[found["at"].notna()], found[found["at"].isna()]
     moments = [pd.Timestamp(int(text), unit="us") for text in known["at"]]
-    assert known["at_weekday"].tolist() == [moment.weekday() for moment in moments]
-    assert known["at_hour"].tolist() == [moment.hour for moment in moments]
+    assert known["at_weekday"].astype("int64").tolist() == [moment.weekday() for moment in moments]
+    assert known["at_hour"].astype("int64").tolist() == [moment.hour for moment in moments]
     days = [(moment - pd.Timestamp("1970-01-01")) / pd.Timedelta("1D") for moment in moments]
     assert np.allclose(known["at_days"], days, rtol=1e-6)
-    angle = np.array(days) % 365.2425 / 365.2425 * 2 * np.pi
-    assert np.allclose(known["at_year_sin"], np.sin(angle), atol=1e-5)
-    assert np.allclose(known["at_year_cos"], np.cos(angle), atol=1e-5)
-    assert null[["at_days", "at_weekday", "at_hour"]].isna().all(axis=None)
+    angle = np.array([(m.dayofyear - 1) / (366 if m.is_leap_year else 365) * 2 * np.pi for m in moments])
+    assert np.allclose(known["at_day_of_year_sin"], np.sin(angle), atol=1e-5)
+    assert np.allclose(known["at_day_of_year_cos"], np.cos(angle), atol=1e-5)
+    assert null[["at_days", "at_weekday", "at_hour", "at_day_of_year_sin"]].isna().all(axis=None)
 
 
 def test_lists_are_a_role_of_their_own(rows, places):
@@ -312,7 +312,7 @@ def test_a_time_that_is_named_is_read_as_it_is_written(rows, places):
 def test_no_column_that_steps_make_takes_the_name_of_one_that_is_there(rows, places):
     frame = rows[["seen", "sold"]].assign(seen_weekday=rows["city"], price=1.0 * np.arange(ROWS))
     found = fit(frame, places, {"train.epochs": 1}, target="sold", categorical=["seen_weekday"]).summary["config"]
-    assert found["features"]["categorical"] == {"seen__weekday": "int64", "seen_weekday": "string"}
+    assert found["features"]["categorical"] == {"seen__weekday": "string", "seen_weekday": "string"}
 
 
 def test_predictions_say_which_label_they_are_of(rows, places):

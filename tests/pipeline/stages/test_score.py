@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Column, Schema
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.score import evaluate_run, score_run, write_frame
+from gigabatch.pipeline.stages.score import evaluate_run, score_run, with_keys, write_frame
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
@@ -241,6 +242,67 @@ def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_pat
         found = pd.read_csv(tmp_path / "out.csv")
         assert found["at"].tolist() == text.tolist()
         assert_scores(found["predicted_clicked"].astype("float32"), expected)
+
+
+SECONDS = 1_388_527_200  # 2013-12-31T22:00
+WRITTEN = {
+    "datetime": lambda seconds: pd.Timestamp(seconds, unit="s").isoformat(),
+    "datetime[s]": lambda seconds: seconds,
+    "datetime[ms]?": lambda seconds: 1000 * seconds,
+    "datetime[%d.%m.%Y %H:%M]": lambda seconds: pd.Timestamp(seconds, unit="s").strftime("%d.%m.%Y %H:%M"),
+    "datetime[%Y%m%d]": lambda seconds: int(pd.Timestamp(seconds, unit="s").strftime("%Y%m%d")),
+}
+
+
+@pytest.mark.parametrize("dtype", WRITTEN)
+def test_times_of_each_type_come_out_as_iso_text_from_every_source(tiny_in, tmp_path, dtype):
+    """A Parquet file of seconds came out as 1970, a CSV file of them as it was: three outputs of one configuration."""
+    tiny = tiny_in(tmp_path / "tiny")
+    raw = day_of_rows(0)
+    step = 86_400 if dtype == "datetime[%Y%m%d]" else 60
+    start = SECONDS - SECONDS % step
+    seconds = [start + step * number for number in raw["row"]]
+    written, stamps = [WRITTEN[dtype](one) for one in seconds], pd.to_datetime(seconds, unit="s")
+    iso = stamps.strftime("%Y-%m-%dT%H:%M:%S").tolist()
+    raw.assign(at=written, due=written).to_csv(tmp_path / "rows.csv", index=False)
+    features = TABLE | {
+        "path": str(tmp_path / "rows.csv"), "time": "at", "inputs": {"at": dtype, "due": dtype}, "keys": ["due", "row"],
+        "steps": [{"date_parts": {"column": "at", "parts": ["hour"], "prefix": "at", "unit": "us"}}],
+        "categorical": ["at_hour"], "continuous": ["signal"],
+    }  # fmt: skip
+    del features["group"]
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "dated", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    tiny.train("train.epochs=1")
+    new = raw.drop(columns="clicked")
+    new.assign(at=written, due=written).to_csv(tmp_path / "new.csv", index=False)
+    new.assign(at=written, due=written).to_parquet(tmp_path / "new.parquet")
+    new.assign(at=stamps, due=stamps.tz_localize("UTC").tz_convert("Asia/Tokyo")).to_parquet(
+        tmp_path / "stamps.parquet"
+    )
+    expected = pd.DataFrame({"at": iso, "due": iso, "row": raw["row"].astype("str")}).sort_values("row")
+    assert score_run(tiny.config, (), None, "test", tmp_path / "split.csv") == 0
+    found = pd.read_csv(tmp_path / "split.csv", dtype="str").sort_values("row")
+    assert len(found) == 300
+    assert found[["at", "due", "row"]].values.tolist() == [
+        one for one in expected.values.tolist() if one[2] in set(found["row"])
+    ]
+    for name in ("new.csv", "new.parquet", "stamps.parquet"):
+        assert score_run(tiny.config, (), None, None, tmp_path / "out.csv", str(tmp_path / name)) == 0
+        found = pd.read_csv(tmp_path / "out.csv", dtype="str").sort_values("row")
+        assert found[["at", "due", "row"]].values.tolist() == expected.values.tolist(), name
+
+
+def test_a_date_alone_and_an_offset_come_out_as_the_moment_in_utc():
+    schema = Schema((Column("at", "time", "datetime"),), ())
+    for at, iso in (
+        (["2014-06-19", "2014-06-19T01:00+02:00", None],
+         ["2014-06-19T00:00:00", "2014-06-18T23:00:00", None]),
+        ([1_403_136_000_000_000.0, None], ["2014-06-19T00:00:00", None]),
+    ):  # fmt: skip
+        frame = pd.DataFrame({"at": at})
+        found = with_keys(schema, frame, pd.DataFrame({"y": [0.5] * len(at)}))["at"]
+        assert [None if pd.isna(one) else one for one in found] == iso
 
 
 def table_run(folder, labels, **target):

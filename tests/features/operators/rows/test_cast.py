@@ -102,3 +102,25 @@ def test_what_cannot_be_asked_for_is_an_error():
         Cast("x", "int64")
     with pytest.raises(DataError, match="Cast of x: float32 holds nulls anyway"):
         Cast(["x"], "float32", nullable=True)
+
+
+@pytest.mark.parametrize(("dtype", "written", "expected"), [
+    ("datetime", ["1970-01-01T00:00:01Z", "1970-01-01T01:00+01:00"], [1_000_000, 0]),
+    ("datetime[%d.%m.%Y]", ["02.01.1970", "01.01.1970"], [86_400_000_000, 0]),
+    ("datetime[s]", [1, 2], [1_000_000, 2_000_000]),
+])  # fmt: skip
+def test_times_of_every_type_become_microseconds(dtype, written, expected):
+    found = Cast(["at"], dtype)(pd.DataFrame({"at": written}))["at"]
+    assert found.tolist() == expected
+    assert str(found.dtype) == "int64"
+    nulls = pd.DataFrame({"at": [written[0], None]})
+    with pytest.raises(DataError, match=r"'at' is declared datetime.*1 null"):
+        Cast(["at"], dtype)(nulls)
+    found = Cast(["at"], dtype, nullable=True)(nulls)["at"]
+    assert found.tolist() == [expected[0], pd.NA]
+    assert str(found.dtype) == "Int64"
+
+
+def test_an_unknown_kind_of_time_is_refused():
+    with pytest.raises(DataError, match="unknown unit 'century'"):
+        Cast(["at"], "datetime[century]")

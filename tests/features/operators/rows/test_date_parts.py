@@ -4,6 +4,7 @@ import calendar
 import math
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.rows.date_parts import PARTS, DateParts
+from gigabatch.features.workflow.workflow import Workflow
 from tests.examples import examples
 
 START = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +80,88 @@ def test_settings_and_times_that_make_no_sense_say_what_to_do():
         DateParts("at", (), "d")
     micros = pd.DataFrame({"at": [1_359_590_400_000_000]})
     with pytest.raises(DataError, match=r"in min since 1970 are not in the years 1 to 9999.*unit is us or ns"):
-        DateParts("at", ["hour"], "d")(micros)
+        DateParts("at", ["hour"], "d", unit="min")(micros)
+
+
+@pytest.mark.parametrize(("number", "fits"), [(1_403_159_462, "s"), (1_403_159_462_000, "ms"), (16_240, None)])
+def test_numbers_without_a_unit_are_minutes_of_our_time_or_refused(number, fits):
+    """Seconds since 1970 were minutes of the year 4637."""
+    frame = pd.DataFrame({"at": [number, None]})
+    if fits is None:
+        assert DateParts("at", ["year"], "d")(frame)["d_year"].tolist() == [1970, pd.NA]
+        return
+    with pytest.raises(DataError, match=rf"'at' holds {number} to {number}, .*In {fits} they are of 2014\. Set unit"):
+        DateParts("at", ["year"], "d")(frame)
+    assert DateParts("at", ["year"], "d", fits)(frame)["d_year"].tolist() == [2014, pd.NA]
+    assert DateParts("at", ["year"], "d", "min")(pd.DataFrame({"at": [1_403_159_462]}))["d_year"].tolist() == [4637]
+
+
+@pytest.mark.parametrize(("dtype", "written"), [
+    ("datetime", ["2014-06-19T06:31", None]), ("datetime[s]", [1_403_159_460, None]),
+    ("datetime[%d.%m.%Y %H:%M]", ["19.06.2014 06:31", None]), ("datetime[ms]?", ["1403159460000", "soon"]),
+])  # fmt: skip
+@pytest.mark.parametrize("by_cast", [False, True])
+def test_a_column_whose_type_is_known_needs_no_unit(dtype, written, by_cast):
+    steps = [{"cast": {"columns": ["at"], "dtype": dtype, "nullable": True}}] if by_cast else []
+    steps += [{"rename": {"mapping": {"at": "when"}}},
+              {"date_parts": {"column": "when", "parts": ["year", "minute"], "prefix": "t"}}]  # fmt: skip
+    typed = Workflow.from_steps(steps).steps
+    workflow = Workflow(typed, (), {} if by_cast else {"at": dtype})
+    assert workflow.to_steps()[-1]["date_parts"]["unit"] == "us"
+    found = workflow.fit([(frame := workflow.typed(pd.DataFrame({"at": written})))]).transform(frame)
+    assert found[["t_year", "t_minute"]].values.tolist() == [[2014, 31], [pd.NA, pd.NA]]
+
+
+def test_a_column_that_a_step_makes_anew_has_no_type_that_is_known():
+    steps = [
+        {"expression": {"output": "at", "expression": "at // 60"}},
+        {"date_parts": {"column": "at", "parts": ["year"], "prefix": "t"}},
+    ]
+    workflow = Workflow(Workflow.from_steps(steps).steps, (), {"at": "datetime"})
+    assert workflow.to_steps()[-1]["date_parts"].get("unit") is None
+
+
+@pytest.mark.parametrize("column", [
+    pd.Series(["2014-06-19T06:31", None]), pd.Series(pd.to_datetime(["2014-06-19T06:31", None])),
+    pd.Series([1_403_159_460.0, None]), pd.Series([1_403_159_460, None], dtype="Int64"),
+    pd.Series([1_403_159_460, None], dtype="int64[pyarrow]"),
+    pd.Series([pd.Timestamp("2014-06-19T06:31"), None], dtype=object),
+], ids=["text", "timestamps", "floats", "Int64", "Arrow", "objects"])  # fmt: skip
+def test_a_null_time_has_null_parts(column):
+    parts = DateParts("at", PARTS, "t", "s", cyclical=["hour"])
+    found = parts(column.to_frame("at"))
+    moment = datetime(2014, 6, 19, 6, 31, tzinfo=UTC)
+    assert found[[f"t_{part}" for part in PARTS]].values.tolist() == [by_datetime(moment), [pd.NA] * len(PARTS)]
+    assert {str(found[f"t_{part}"].dtype) for part in PARTS} == {"Int32"}
+    assert found["t_hour_sin"].isna().tolist() == [False, True]
+    assert {str(found[f"t_hour_{side}"].dtype) for side in ("sin", "cos")} == {"float32"}
+    for row in range(2):  # a row alone is of the same bits
+        alone = parts(column.to_frame("at").iloc[row : row + 1])
+        assert alone["t_hour_sin"].equals(found["t_hour_sin"].iloc[row : row + 1])
+    nothing = parts(column.iloc[1:].to_frame("at"))
+    assert nothing[[f"t_{part}" for part in PARTS]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("unit", ["min", "us", "timestamps"])
+def test_parts_of_a_zone_are_those_of_pandas(zone, unit):
+    around = pd.date_range("2024-03-30", "2024-04-08", freq="29min").append(
+        [pd.date_range("2024-10-05", "2024-11-05", freq="43min"), pd.date_range("1969-01-01", "2037-12-31", freq="97D")]
+    )
+    at = around if unit == "timestamps" else ((around - pd.Timestamp(0)) // pd.Timedelta(1, unit)).to_numpy()
+    operator = DateParts("at", PARTS, "t", None if unit == "timestamps" else unit, cyclical=["hour"], zone=zone)
+    found = operator(pd.DataFrame({"at": at}))
+    expected = [by_datetime(moment.to_pydatetime()) for moment in around.tz_localize("UTC").tz_convert(zone)]
+    assert found[[f"t_{part}" for part in PARTS]].values.tolist() == expected
+    assert found["t_hour_sin"].to_numpy() == pytest.approx(np.sin(np.array(found["t_hour"]) * math.pi / 12), abs=1e-6)
+    assert DateParts(**operator.settings()).settings() == operator.settings()
+    alone = operator(pd.DataFrame({"at": at[:1]}))
+    assert alone.equals(found.iloc[:1])
+
+
+def test_a_zone_that_is_none_is_refused():
+    with pytest.raises(DataError, match=r"DateParts: unknown time zone 'Europe/Berlim'.*Did you mean 'Europe/Berlin'"):
+        DateParts("at", ["hour"], "t", zone="Europe/Berlim")
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,20 @@ def test_rows_without_a_time_are_scored_with_what_is_known_last(tmp_path):
     assert [list(row) for row in found["history"]] == [["y"], [], ["x", "z"]]
 
 
+@pytest.mark.parametrize("name", ["ask.csv", "ask.parquet"])
+@pytest.mark.parametrize(("time_type", "written"), [
+    ("datetime[%d.%m.%Y]", ["01.02.2024", "15.01.2024", "03.01.2024"]), ("datetime[s]", [300, 200, 100]),
+    ("datetime", ["2024-02-01", "2024-01-15", "2024-01-03T00:00"]),
+])  # fmt: skip
+def test_rows_whose_times_are_of_a_type_are_scored_as_of_these(tmp_path, time_type, written, name):
+    """As text, 01.02.2024 would lie before 15.01.2024."""
+    log = pd.DataFrame({"who": ["a"] * 3, "what": list("zyx"), "when": written, "stars": [5] * 3})
+    ask = pd.DataFrame({"who": ["a"] * 2, "what": ["w"] * 2, "when": written[:2]})
+    found = scored(tmp_path, ask, log, name=name, time_type=time_type)
+    assert [list(row) for row in found["history"]] == [["x", "y"], ["x"]]
+    assert found["when"].is_monotonic_decreasing
+
+
 def test_all_given_splits_are_looked_at_for_rows_to_be_scored(tmp_path):
     for number, name in enumerate(SPLITS):
         frame = pd.DataFrame({"who": ["a"], "what": [name], "when": [number], "stars": [5]})

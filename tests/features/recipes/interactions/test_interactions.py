@@ -249,6 +249,10 @@ def test_several_files_without_a_header_and_whole_number_ids(tmp_path):
         ({"task": "rating"}, "task rating needs rating"),
         ({"threshold": 3.0}, "a threshold needs rating"),
         ({"split_by": "time"}, "split_by time needs time"),
+        ({"time_type": "datetime[s]"}, "needs time, the column of the times"),
+        ({"time": "at", "time_type": "day"}, "time_type is 'day'. Known: datetime, datetime"),
+        ({"time": "at", "time_type": "datetime[%H:%M]"}, "is a time of day, which orders no rows"),
+        ({"time": "at", "time_type": "datetime[%d]"}, "a format holds one year"),
         ({"id_type": "int32"}, "id_type is 'int32'. Known: string, int64"),
         ({"contexts": {"c": "float32"}}, "'c' has type 'float32'. Known: string, int64"),
         ({"contexts": ("c",), "continuous": ("c",)}, "column 'c' has two roles"),
@@ -345,6 +349,27 @@ def test_a_calendar_time_splits_as_its_microseconds_do(tmp_path, written):
     assert (dates.schema.dtypes()["when"], numbers.schema.dtypes()["when"]) == ("datetime", "int64")
     for name in SPLITS:
         pd.testing.assert_frame_equal(dates.splits[name], numbers.splits[name], check_exact=True)
+
+
+@pytest.mark.parametrize("time_type", ["datetime", "datetime[s]", "datetime[ms]?", "datetime[%d.%m.%Y %H:%M:%S]"])
+def test_times_of_a_type_split_as_their_microseconds_do(tmp_path, time_type):
+    log = make_log()
+    stamps = pd.Timestamp("2013-12-28") + pd.to_timedelta(log["when"], unit="h")
+    micros = stamps.astype("datetime64[us]").astype("int64")
+    ways = {
+        "datetime": stamps.dt.strftime("%Y-%m-%dT%H:%M:%S"), "datetime[s]": micros // 10**6,
+        "datetime[ms]?": micros // 1000, "datetime[%d.%m.%Y %H:%M:%S]": stamps.dt.strftime("%d.%m.%Y %H:%M:%S"),
+    }  # fmt: skip
+    log.assign(when=ways[time_type]).to_csv(tmp_path / "typed.csv", index=False)
+    log.assign(when=micros).to_csv(tmp_path / "numbers.csv", index=False)
+    chosen = {"user": "who", "item": "what", "time": "when", "split_by": "time"}
+    typed, numbers = (
+        InteractionsRecipe(InteractionsSettings(path=str(tmp_path / name), **chosen, **more)).build("pandas")
+        for name, more in (("typed.csv", {"time_type": time_type}), ("numbers.csv", {}))
+    )
+    assert typed.schema.dtypes()["when"] == "datetime"
+    for name in SPLITS:
+        pd.testing.assert_frame_equal(typed.splits[name], numbers.splits[name], check_exact=True)
 
 
 GIVEN_ROWS = st.lists(st.tuples(FEW, st.integers(0, 4), st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=12)

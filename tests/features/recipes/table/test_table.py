@@ -567,6 +567,12 @@ def test_a_calendar_time_is_the_same_however_it_is_written(table, tmp_path, writ
             serving.typed(one.assign(at=bad))
 
 
+def test_a_time_of_day_orders_no_rows():
+    with pytest.raises(DataError, match=r"time 'at' is of type 'datetime\[%H:%M\]', a time of day, which puts no rows"):
+        TableSettings(path="t.csv", continuous=("x",), targets={"y": {"task": "binary"}}, time="at",
+                      inputs={"at": "datetime[%H:%M]"})  # fmt: skip
+
+
 def test_times_that_are_numbers_take_no_dates_when_served(table, tmp_path):
     step = {"date_parts": {"column": "at", "parts": ["hour"], "prefix": "t"}}
     tables = build(path=write(tmp_path, table), continuous=("t_hour",), time="at", steps=(step,))
