@@ -294,6 +294,8 @@ CASES = [
          {("row", form): REFUSED for form in NULLS}),
     Case("parse_number", {"column": "price", **O}, {"price": "cast"}, {"price": NULL},
          {**KEPT, "mixed_objects": lambda frame, column: [None if pd.isna(v) else float(v) for v in frame[column]]}),
+    Case("parse_duration", {"column": "price", **O}, {"price": "cast"}, {"price": NULL},
+         {**KEPT, "number_text": REFUSED, "mixed_objects": REFUSED, "number_objects_nan_and_none": REFUSED}),
     Case("text_flags", {"column": "words", "prefix": "w_"}, {"words": "text"}, {"words": NOTHING}, {},
          {"words": {"w_a": 0, "w_b": 0, "w_c": 0}}),
     Case("waiting", {**BY, "planned_at": "at", "happened_at": "done", "output": "w"},

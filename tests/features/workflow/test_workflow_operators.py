@@ -45,6 +45,7 @@ EXAMPLES = {
     "log": {"column": "price", "output": "l"},
     "min_max": {"column": "at"},
     "normalize": {"column": "at"},
+    "parse_duration": {"column": "price", "output": "s"},
     "parse_number": {"column": "price", "output": "n"},
     "quantile_buckets": {"column": ["price", "at"], "num_buckets": 7},
     "rank_within_group": {"by": ["user"], "value": "price", "output": "r", "descending": True},
