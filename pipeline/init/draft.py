@@ -311,14 +311,17 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         clash = [word for word in seen.null_words if word in said and word in WEAK_NULL_WORDS]
         words |= dict.fromkeys(word for word in seen.null_words if word not in clash)
         if clash and seen.kind == "number":
-            options = dict(seen.steps[0]["parse_number"]) if seen.steps else {"column": name}
-            seen.dtype, seen.steps = "string", [{"parse_number": {**options, "null_values": clash}}]
+            ((operator, options),) = (seen.steps or [{"parse_number": {"column": name}}])[0].items()
+            own = [*options.get("null_values", ()), *clash]
+            seen.dtype, seen.steps = "string", [{operator: {**options, "null_values": own}}]
         elif clash:
             del kept[name]
             made.left_out[name] = f"{clash[0]!r} stands for null here and is a label; write another word"
     for target, label in labels.items():
         found = np.array(table.sample[target], dtype=object)
-        words |= {str(word): None for word in pd.unique(found[np.isnan(label.values)])}
+        steps = [options for step in label.settings.get("label_steps", ()) for options in step.values()]
+        its_own = {word for options in steps for word in options.get("null_values", ())}
+        words |= {str(word): None for word in pd.unique(found[np.isnan(label.values)]) if str(word).strip() not in its_own}
     if set(words) != set(DEFAULT_NULLS):
         made.features["null_values"] = list(words)
 
@@ -358,6 +361,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             categorical[name] = seen.categories
         else:
             continuous.append(name)
+        if seen.other_units:
+            made.remarks.append(
+                f"Some numbers of {_shown(name)} have another unit ({', '.join(seen.other_units)}), and none is "
+                "converted. Convert them in the file where they are not the same quantity."
+            )
         if seen.dtype:
             inputs[name] = seen.dtype
         steps += seen.steps

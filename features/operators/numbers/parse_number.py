@@ -96,7 +96,8 @@ class ParseNumber(ColumnOperator):
         self.scales = None if scales is None else dict(scales)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        column, scaled = frame[self.column], []
+        column = frame[self.column]
+        scaled: list[tuple[Column, float]] = []
         if is_text(column):
             column, scaled = self._plain(
                 cast(frame[[self.column]], {self.column: "string"}, "ParseNumber")[self.column]

@@ -216,3 +216,84 @@ def test_checks_of_files_take_numbers_in_text_as_the_text_that_it_is(tmp_path, m
     assert '"price": {type: "string", role: "category"' in learned
     assert '"day": {type: "datetime[%d.%m.%Y]", role: "time"' in learned
     assert main(["contract", "--config", str(out), "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "scale"),
+    [
+        ("{:.0f} CC", 1), ("{:.1f} bhp", 1), ("{:.2f}sq. ft", 1), ("{:.1f} m2", 1), ("{:.0f} km/h", 1),
+        ("€{:.1f}M", 1e6), ("{:.1f}k", 1e3), ("{:.1f} °C", 1), ("Rs. {:.0f}", 1), ("{:,.0f} Mitarbeiter", 1),
+    ],
+)  # fmt: skip
+def test_numbers_with_any_unit_are_numbers(tmp_path, written, scale):
+    numbers = np.random.default_rng(7).uniform(1000, 90_000, 300)
+    texts = [written.format(number) for number in numbers]
+    expected = [float("".join(sign for sign in text.removeprefix("Rs. ").replace("m2", "").removesuffix("sq. ft")
+                              if sign.isdigit() or sign == ".")) * scale for text in texts]  # fmt: skip
+    made, found = drafted(tmp_path, texts)
+    assert made.features["continuous"] == ["x", "z"]
+    assert np.allclose(found["x"], expected, rtol=1e-6)
+
+
+def test_thousands_and_millions_are_told_by_their_letters_and_later_ones_too(tmp_path):
+    texts = ["12.3k", "1.2M", "870", "5K"] * 75
+    made, found = drafted(tmp_path, texts)
+    assert np.allclose(found["x"], [12300, 1_200_000, 870, 5000] * 75)
+    made, _ = drafted(tmp_path, [f"{k}k" for k in range(1, 301)])
+    serving = TableRecipe(TableSettings(**made.features)).build("pandas").workflow.serving(["x"])
+    assert serving.transform(serving.typed(pd.DataFrame({"x": ["1.5M", "12k"]})))["x"].tolist() == [1.5e6, 12e3]
+
+
+def test_megabytes_and_lakhs_are_scaled(tmp_path):
+    assert np.allclose(drafted(tmp_path, ["512 KB", "1.5 MB", "2 GB"] * 100)[1]["x"], [512e3, 1.5e6, 2e9] * 100)
+    assert np.allclose(drafted(tmp_path, ["45 Lac", "1.2 Cr", "90 Lac"] * 100)[1]["x"], [45e5, 1.2e7, 90e5] * 100)
+
+
+def test_another_unit_in_few_rows_is_named_and_null_words_stay_null(tmp_path):
+    rng = np.random.default_rng(8)
+    texts = pd.Series([f"{number:.1f} kmpl" for number in rng.uniform(10, 30, 300)])
+    texts[::50] = "26.6 km/kg"
+    texts[7::50] = "null kmpl"
+    made, found = drafted(tmp_path, texts, "mileage")
+    assert "'km/kg' in 2.0% of the rows, not converted" in made.notes["mileage"]
+    assert "'null kmpl' is null" in made.notes["mileage"]
+    assert found["mileage"].isna().sum() == 6
+    assert np.allclose(found["mileage"][[0, 50]], 26.6)
+    assert any("mileage" in remark and "km/kg" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"{k % 100} {'AB'[k % 2]}" for k in range(300)],  # seats
+        [f"{k % 12 + 1} AM" for k in range(300)],
+        [f"S{k % 40}" for k in range(300)],
+        [f"{k % 5} km" if k % 3 else f"{k % 7}00 m" for k in range(300)],
+    ],
+)
+def test_words_behind_numbers_that_are_no_one_unit_stay_categories(tmp_path, texts):
+    made, _ = drafted(tmp_path, texts)
+    assert made.features["categorical"] == ["x"]
+
+
+def test_codes_with_a_letter_behind_stay_names(tmp_path):
+    made, _ = drafted(tmp_path, [f"{k % 80}A" for k in range(300)], "flight_number")
+    assert made.features["categorical"] == ["flight_number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "short", "seconds"),
+    [
+        ("length", ["02:13", "11:04"], None, [133, 664]),
+        ("length", ["59:13", "1:01:04"], None, [3553, 3664]),
+        ("lap", ["1:23.456", "1:24.5"], None, [83.456, 84.5]),
+        ("opens at", ["08:30", "9:00"], "hh:mm", [30_600, 32_400]),
+        ("finish_time", ["31:10", "29:05"], None, [1870, 1745]),
+    ],
+)
+def test_durations_with_colons_are_seconds(tmp_path, name, texts, short, seconds):
+    made, found = drafted(tmp_path, texts * 150, name)
+    (step,) = made.features["steps"]
+    assert step == {"parse_duration": {"column": name, **({"short": short} if short else {})}}
+    assert np.allclose(found[name], seconds * 150)
+    assert f"seconds, taken for {short or 'mm:ss'}" in made.notes[name]
