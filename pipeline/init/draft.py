@@ -321,7 +321,8 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         found = np.array(table.sample[target], dtype=object)
         steps = [options for step in label.settings.get("label_steps", ()) for options in step.values()]
         its_own = {word for options in steps for word in options.get("null_values", ())}
-        words |= {str(word): None for word in pd.unique(found[np.isnan(label.values)]) if str(word).strip() not in its_own}
+        nulls = [str(word) for word in pd.unique(found[np.isnan(label.values)])]
+        words |= dict.fromkeys(word for word in nulls if word.strip() not in its_own)
     if set(words) != set(DEFAULT_NULLS):
         made.features["null_values"] = list(words)
 
