@@ -51,6 +51,8 @@ CODE_NAME = re.compile(
     r"|(?i:(account|phone|order|invoice|card|customer|ticket|serial|article|item|part|flight)[ _-]?(no|num|number)$)"
     r"|(?i:nummer$)"
 )
+FEWEST_TEXT_WORDS, MOST_TEXT_WORDS = 2, 12  # of the middle text: fewer are names, more are hashed to noise
+AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
 
@@ -63,7 +65,8 @@ class Seen:
     name
         Of the column.
     kind
-        `number`, `date`, `category`, `list`, or `other` for what the recipe cannot read.
+        `number`, `date`, `category`, `text` for short texts whose words come again in other rows, `list`, or `other`
+        for what the recipe cannot read.
     values
         Of the sample: float64 numbers, or microseconds of dates, NaN where null; of categories text with None.
     dtype
@@ -358,6 +361,27 @@ def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[
     if not len(shares) or shares.iloc[0] < UNIT_SHARE:
         return None
     return words, {str(word): float(share) for word, share in shares.iloc[1:].items()}, {}
+
+
+def is_short_text(seen: Seen) -> bool:
+    """Whether a category holds texts of a few words each, most of which come again in other rows.
+
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.columns import Seen, is_short_text
+    >>> titles = np.array(["red shoes", "blue shoes", "red hat", "blue hat"], dtype=object)
+    >>> is_short_text(Seen("title", "category", titles)), is_short_text(Seen("sku", "category", np.array(["a1", "b2"])))
+    (True, False)
+    """
+    if seen.kind != "category":
+        return False
+    texts = pd.Series(seen.values).dropna().drop_duplicates().astype("str")
+    words = texts.str.lower().str.findall(r"[^\W_]+").map(set)
+    middle = float(words.map(len).median())
+    if not FEWEST_TEXT_WORDS <= middle <= MOST_TEXT_WORDS:
+        return False
+    counts = words.explode().value_counts()
+    letters = counts[counts.index.str.contains(r"[^\W\d]")]
+    return bool(len(letters)) and float(letters[letters > 1].sum()) >= AGAIN * float(counts.sum())
 
 
 def _durations(name: str, known: pd.Series, distinct: pd.Series, words: dict[str, Any]) -> Seen:

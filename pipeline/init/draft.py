@@ -14,9 +14,11 @@ import pandas as pd
 import pyarrow as pa
 
 from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.features.operators.categories.text_hash import TextHash
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
-from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.features.workflow.steps import to_steps
+from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen, is_short_text
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
@@ -61,6 +63,8 @@ class Draft:
         Sentences for the head of the file.
     training
         Other sections of the configuration: what `training_for` chooses.
+    texts
+        By column of short text: the features that are made of it.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -71,6 +75,7 @@ class Draft:
     ids: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -87,7 +92,10 @@ class Draft:
         """One line that says what each column is taken for."""
         roles = ("time", "categorical", "continuous", "lists")
         named = {role: self.features[role] for role in roles if self.features.get(role)}
-        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items()]
+        hashes = {name for made in self.texts.values() for name in made}
+        named |= {"continuous": [name for name in named.get("continuous", ()) if name not in hashes]}
+        named |= {"text": list(self.texts)}
+        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items() if names]
         if self.left_out:
             texts.append("left out " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
         return "; ".join(texts)
@@ -252,7 +260,10 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
             shown = _shown if seen.kind != "date" else _day
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
-        elif reason := _id_reason(seen):
+        elif (reason := _id_reason(seen)) and is_short_text(seen):
+            seen.kind, seen.dtype, seen.steps = "text", "string", []
+            kept[name] = seen
+        elif reason:
             made.left_out[name] = reason
             if not seen.null.any() and "each row" in reason:
                 made.ids.append(name)
@@ -262,7 +273,7 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
             leaks[name] = f"a possible leak: {reason}"
         else:
             kept[name] = seen
-    features = [name for name in kept if kept[name].kind in ("number", "category")]
+    features = [name for name in kept if kept[name].kind in ("number", "category", "text")]
     if leaks and not features and not more and len(leaks) < 50:
         made.remarks.append(f"Nothing else is left, so possible leaks are features: {', '.join(leaks)}.")
         made.notes |= leaks
@@ -340,6 +351,16 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         if seen.kind == "list":
             lists[name] = {"elements": seen.elements}
             continue
+        if seen.kind == "text":
+            step = TextHash(name, _free_prefix(name, names))
+            steps += to_steps([step])
+            continuous += step.outputs
+            names.update(step.outputs)
+            made.texts[name] = list(step.outputs)
+            inputs[name] = seen.dtype
+            made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
+            made.notes[f"inputs.{name}"] = f"{seen.num_values:,} texts, whose words come again in other rows"
+            continue
         if seen.kind == "date":
             more = _date_features(seen, time, names)
             categorical |= more[0]
@@ -376,6 +397,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             about.append(f"{1 - known / len(seen.values):.1%} null")
         made.notes[name] = ", ".join([*about, *([seen.note] if seen.note else []),
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
+    if made.texts:
+        shown = ", ".join(map(_shown, made.texts))
+        made.remarks.append(
+            f"Text: {shown}. Its words are hashed to floats (text_hash), in which two words may share a place."
+        )
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(time.values.min())} to {_day(time.values.max())}"
@@ -410,6 +436,13 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         "categorical": list(categorical) if plain else categorical, "continuous": continuous, "lists": lists,
         "inputs": inputs, "steps": steps,
     }  # fmt: skip
+
+
+def _free_prefix(name: str, names: Collection[str]) -> str:
+    """The name as the start of new names, with `_` behind it until none of them is there."""
+    while any(name_.startswith(f"{name}_") and name_[len(name) + 1 :].isdecimal() for name_ in names):
+        name += "_"
+    return name
 
 
 def _share_of_copies(table: Table) -> float:

@@ -53,6 +53,7 @@ EXAMPLES = {
     "rolling": {"by": ["user"], "time": "at", "column": "clicks", "window": 50, "statistic": "mean", "output": "m"},
     "target_encoding": {"by": ["city"], "hits": "clicks", "output": "t", "at": "at"},
     "text_flags": {"column": "words", "prefix": "w_", "max_words": 2},
+    "text_hash": {"column": "words", "prefix": "h", "num_buckets": 3, "letters": 2},
     "waiting": {"by": ["user"], "planned_at": "at", "happened_at": "done", "output": "w"},
 }  # fmt: skip
 KEPT = {"column": "at", "op": "<", "value": 190}

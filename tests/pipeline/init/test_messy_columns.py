@@ -297,3 +297,54 @@ def test_durations_with_colons_are_seconds(tmp_path, name, texts, short, seconds
     assert step == {"parse_duration": {"column": name, **({"short": short} if short else {})}}
     assert np.allclose(found[name], seconds * 150)
     assert f"seconds, taken for {short or 'mm:ss'}" in made.notes[name]
+
+
+def titles(rows=1500, seed=9):
+    """Titles of products, nearly each another one, and whether they hold a word that sells."""
+    rng = np.random.default_rng(seed)
+    words = np.array([start + end for start in ("re", "bla", "mo", "si", "tu") for end in ("d", "nk", "ller", "ma")])
+    chosen = words[np.argsort(rng.random((rows, len(words))))[:, :5]]
+    text = pd.Series([" ".join(row).title() for row in chosen])
+    noise = rng.random(rows) < 0.05
+    return pd.DataFrame({"title": text, "z": rng.normal(size=rows), "y": (chosen == "moller").any(1) ^ noise}).astype(
+        {"y": "int64"}
+    )
+
+
+def test_short_text_whose_words_come_again_is_hashed_and_learnt_from(tmp_path):
+    table = titles()
+    assert table["title"].nunique() > 0.9 * len(table)
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    out, made = write_config(str(path), "y", tmp_path / "o.yaml")
+    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
+    assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
+    assert "title" not in made.left_out
+    assert made.told() == "continuous z; text title"
+    assert "# Text: title. Its words are hashed" in out.read_text()
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = Pipeline.from_config(out, FAST, {"train.epochs": 20}, places).train()
+    # Of the rows a quarter has the word and a twentieth is noise; without the title the AUC is .5.
+    assert run.summary["metrics"]["test"]["auc"] > 0.8
+    asked = pd.DataFrame({"title": ["moller TUMA", "tuma blad", None], "z": [0.0] * 3})
+    found = run.predict(asked)["y"].tolist()
+    assert found[0] > found[1]
+    assert run.predict(asked.head(1))["y"].tolist() == pytest.approx(found[:1], rel=1e-4)
+
+
+def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
+    rng = np.random.default_rng(10)
+    letters = rng.choice(list("abcdefgh"), (300, 19))
+    letters[:, 9] = " "
+    names = ["".join(row) for row in letters]
+    made, _ = drafted(tmp_path, names)
+    assert made.left_out["x"].startswith("another value in each row")
+    made, _ = drafted(tmp_path, [f"{k:04}-{k * 7 % 100}-ab" for k in range(300)], "ref")
+    assert "text_hash" not in str(made.features)
+
+
+def test_names_of_hashes_do_not_meet_other_columns(tmp_path):
+    table = titles(300).assign(title_3=1.5).assign(title_3=lambda rows: rows["z"] + 1)
+    made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title_"}}]
+    assert "title__31" in made.features["continuous"]
