@@ -187,7 +187,7 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         seen.note = "infinities are held at the lowest and highest number"
         return seen
     is_whole = whole or bool((known == np.floor(known)).all())
-    dtype = counted(_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
+    dtype = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
         note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
@@ -199,7 +199,7 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
     return seen
 
 
-def _lower(name: str) -> str:
+def spaced_lower(name: str) -> str:
     """The name in lower case, its words apart: createdAt is created_at."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
@@ -388,7 +388,7 @@ def _durations(name: str, known: pd.Series, distinct: pd.Series, words: dict[str
     """A column of durations or times of day with colons, as seconds."""
     parts = distinct.str.extract(CLOCK)
     short = "hh:mm" if bool(
-        parts["more"].isna().all() and (parts[0].astype("int64") < 24).all() and DAYTIME.search(_lower(name))
+        parts["more"].isna().all() and (parts[0].astype("int64") < 24).all() and DAYTIME.search(spaced_lower(name))
     ) else "mm:ss"  # fmt: skip
     options: dict[str, Any] = {"column": name, **({"short": short} if short != "mm:ss" else {}), **words}
     by_text = dict(zip(distinct, ParseDuration(**options)(distinct.to_frame(name))[name], strict=True))

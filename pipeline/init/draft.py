@@ -18,7 +18,7 @@ from gigabatch.features.operators.categories.text_hash import TextHash
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
-from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen, is_short_text
+from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen, is_short_text, spaced_lower
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
@@ -35,6 +35,14 @@ NOT_WHEN = re.compile(
 WHOSE = re.compile(
     r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
 )
+NAMED_AS = r"(^|_){}([_ -]?(id|ids|key|uuid|guid|nr|no|num|number|code))?$"
+ENTITY_NAMES = {
+    "user": re.compile(NAMED_AS.format(
+        "(user|customer|client|visitor|member|buyer|shopper|reader|viewer|listener|player|reviewer|kunde|nutzer)")),
+    "item": re.compile(NAMED_AS.format(
+        "(item|product|movie|film|video|book|isbn|track|song|article|game|recipe|restaurant|business|hotel|asin|sku|produkt"
+        "|artikel)")),
+}  # fmt: skip
 RANDOM = "of the random split"
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
@@ -150,6 +158,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
     if made.ids:
         made.features["keys"] = made.ids[:1]
         made.left_out[made.ids[0]] += "; carried to predictions as a key"
+    _entities(made, table, {target, *made.features.get("keys", ())})
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
     return made
@@ -436,6 +445,39 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         "categorical": list(categorical) if plain else categorical, "continuous": continuous, "lists": lists,
         "inputs": inputs, "steps": steps,
     }  # fmt: skip
+
+
+def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
+    """Say who the users and which the items are, by names of categories whose values come again, and which other
+    features each of them has always alike. taken: columns of other roles."""
+    rows = len(table.sample)
+    found: dict[str, str] = {}
+    for entity, named in ENTITY_NAMES.items():
+        keys = [
+            name for name in made.categories
+            if name in table.sample and named.search(spaced_lower(name)) and table.sample[name].nunique() * 1.2 < rows
+        ]  # fmt: skip
+        if keys:
+            found[entity] = max(keys, key=lambda name: table.sample[name].nunique())
+    if len(found) < len(ENTITY_NAMES) or len(set(found.values())) < len(found):
+        return
+    of_raw = {name: [name] for name in (*made.categories, *made.features.get("continuous", ()))} | made.texts
+    left = [name for name in of_raw if name in table.sample and name not in taken and name not in found.values()]
+    left = [name for name in left if not pa.types.is_nested(table.arrow.get(name, pa.null()))]
+    entities: dict[str, Any] = {}
+    for entity, key in found.items():
+        values = table.sample[[key, *left]].drop_duplicates()
+        own = [name for name in left if not bool(values[[key, name]].drop_duplicates()[key].duplicated().any())]
+        columns = [feature for name in own for feature in of_raw[name]]
+        entities[entity] = {"key": key, **({"columns": columns} if columns else {})}
+        left = [name for name in left if name not in own]
+    made.features["entities"] = entities
+    user, item = (_shown(found[entity]) for entity in ENTITY_NAMES)
+    made.remarks.append(
+        f"{user} is taken for a user and {item} for an item, so that embed and serve can rank items for users "
+        f"(docs/recommenders.md). Set group: {user} to measure how the rows of each user are ranked; without a time it "
+        "keeps them in one split too."
+    )
 
 
 def _free_prefix(name: str, names: Collection[str]) -> str:

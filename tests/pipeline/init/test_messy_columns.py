@@ -348,3 +348,31 @@ def test_names_of_hashes_do_not_meet_other_columns(tmp_path):
     made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
     assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title_"}}]
     assert "title__31" in made.features["continuous"]
+
+
+def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
+    rng = np.random.default_rng(11)
+    rows = 2000
+    user, movie = rng.integers(0, 60, rows), rng.integers(0, 40, rows)
+    age, genre = rng.integers(18, 80, 60), rng.choice(["drama", "comedy", "horror"], 40)
+    table = pd.DataFrame({
+        "userId": user, "movieId": movie, "age": age[user], "genre": genre[movie], "hour": rng.integers(0, 24, rows),
+        "liked": (rng.random(rows) < 0.3 + 0.4 * (genre[movie] == "drama")).astype(int),
+    })  # fmt: skip
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = write_config(str(tmp_path / "t.csv"), "liked", tmp_path / "o.yaml")
+    assert made.features["entities"] == {
+        "user": {"key": "userId", "columns": ["age"]}, "item": {"key": "movieId", "columns": ["genre"]},
+    }  # fmt: skip
+    assert "# userId is taken for a user and movieId for an item" in out.read_text()
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = Pipeline.from_config(out, FAST, places).train()
+    assert run.summary["metrics"]
+
+
+@pytest.mark.parametrize("names", [("user_id", "size"), ("price", "item_id"), ("order_user", "itemised")])
+def test_without_a_user_or_an_item_there_are_no_entities(tmp_path, names):
+    rng = np.random.default_rng(12)
+    table = pd.DataFrame({name: rng.integers(0, 30, 300) for name in names} | {"y": rng.integers(0, 2, 300)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert "entities" not in draft_config(str(tmp_path / "t.csv"), "y", None, 1000).features
