@@ -473,8 +473,10 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
         left = [name for name in left if name not in own]
     made.features["entities"] = entities
     user, item = (_shown(found[entity]) for entity in ENTITY_NAMES)
+    one = all(target["task"] in ("binary", "regression") for target in made.features["targets"].values())
+    towers = "; for /recommend take model: {kind: two_tower, loss: bce}" if one else ""
     made.remarks.append(
-        f"{user} is taken for a user and {item} for an item, so that embed and serve can rank items for users "
+        f"{user} is taken for a user and {item} for an item, so that after embed serve answers /rank{towers} "
         f"(docs/recommenders.md). Set group: {user} to measure how the rows of each user are ranked; without a time it "
         "keeps them in one split too."
     )

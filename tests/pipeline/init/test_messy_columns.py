@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch import fit
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.arrow_tables import arrow_table
@@ -376,3 +377,18 @@ def test_without_a_user_or_an_item_there_are_no_entities(tmp_path, names):
     table = pd.DataFrame({name: rng.integers(0, 30, 300) for name in names} | {"y": rng.integers(0, 2, 300)})
     table.to_csv(tmp_path / "t.csv", index=False)
     assert "entities" not in draft_config(str(tmp_path / "t.csv"), "y", None, 1000).features
+
+
+def test_fit_cleans_the_labels_of_a_frame(tmp_path):
+    rng = np.random.default_rng(13)
+    size = rng.integers(20, 200, 400)
+    price = pd.Series([f"€{1000 * number:,.2f}" for number in size])
+    price[::40] = "on request"
+    frame = pd.DataFrame({"size": [f"{number} m2" for number in size], "price": price})
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = fit(frame, {**FAST, "train.epochs": 30}, places, target="price")
+    assert run.summary["rows"] == 390
+    assert run.summary["metrics"]["test"]["r2"] > 0.8
+    found = run.predict(pd.DataFrame({"size": ["50 m2", "150 m2"]}))["price"].tolist()
+    assert 30_000 < found[0] < 70_000
+    assert 130_000 < found[1] < 170_000
