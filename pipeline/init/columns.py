@@ -14,6 +14,7 @@ from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import microseconds
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
 from gigabatch.pipeline.arrow_tables import is_text
 from gigabatch.pipeline.init.dates import abbreviations, counted, has_offsets, is_iso, written_dates
@@ -26,7 +27,23 @@ WEAK_NULL_WORDS = (
     "not available", "inf", "-inf", "Inf", "-Inf",
 )  # fmt: skip
 PLAIN_NUMBER = FLOAT_TEXT.replace("|[iI][nN][fF]([iI][nN][iI][tT][yY])?|[nN][aA][nN]", "")
-UNITS = ("USD", "EUR", "GBP", "CHF", "JPY", "SEK", "NOK", "DKK", "PLN", "CNY", "INR", "kr", "km", "kg", "¤", "₹", "₽")
+# What may stand before a number or behind it, several of them in one column.
+UNITS = ("USD", "EUR", "GBP", "CHF", "JPY", "SEK", "NOK", "DKK", "PLN", "CNY", "INR", "Rs.", "Rs", "kr", "km", "kg",
+         "¤", "₹", "₽")  # fmt: skip
+# Any other word behind a number is its unit where nearly all fields of the column have it.
+WITH_UNIT = re.compile(
+    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}]*?\s*(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
+)
+UNIT_SHARE = 0.9
+NO_UNITS = ("am", "pm", "a.m.", "p.m.", "ad", "bc", "n", "s", "e", "w", "e2", "e3")  # their opposites are no other unit
+SCALES = (
+    {"k": 10**3, "tsd": 10**3, "m": 10**6, "mn": 10**6, "mio": 10**6, "million": 10**6, "b": 10**9, "bn": 10**9,
+     "mrd": 10**9, "billion": 10**9, "t": 10**12, "trillion": 10**12},
+    {"lakh": 10**5, "lakhs": 10**5, "lac": 10**5, "lacs": 10**5, "cr": 10**7, "crore": 10**7, "crores": 10**7},
+    {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
+)  # fmt: skip
+CLOCK = re.compile(r"^\s*-?([0-9]{1,3}):[0-5][0-9](?P<more>:[0-5][0-9](\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
+DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 CODE_NAME = re.compile(
     r"(^|[^a-zA-Z])(id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean|gtin"
@@ -34,6 +51,8 @@ CODE_NAME = re.compile(
     r"|(?i:(account|phone|order|invoice|card|customer|ticket|serial|article|item|part|flight)[ _-]?(no|num|number)$)"
     r"|(?i:nummer$)"
 )
+FEWEST_TEXT_WORDS, MOST_TEXT_WORDS = 2, 12  # of the middle text: fewer are names, more are hashed to noise
+AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
 
@@ -46,7 +65,8 @@ class Seen:
     name
         Of the column.
     kind
-        `number`, `date`, `category`, `list`, or `other` for what the recipe cannot read.
+        `number`, `date`, `category`, `text` for short texts whose words come again in other rows, `list`, or `other`
+        for what the recipe cannot read.
     values
         Of the sample: float64 numbers, or microseconds of dates, NaN where null; of categories text with None.
     dtype
@@ -67,6 +87,8 @@ class Seen:
         Type of categories: `string`, or `int64` for whole numbers of a Parquet file.
     zone
         Of timestamps the time zone of their column; `?` where times were written with offsets.
+    other_units
+        Units of a few of the numbers, which are taken off unconverted.
     """
 
     name: str
@@ -81,6 +103,7 @@ class Seen:
     elements: str = "string"
     categories: str = "string"
     zone: str = ""
+    other_units: tuple[str, ...] = ()
 
     @property
     def null(self) -> np.ndarray:
@@ -168,7 +191,7 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         seen.note = "infinities are held at the lowest and highest number"
         return seen
     is_whole = whole or bool((known == np.floor(known)).all())
-    dtype = counted(_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
+    dtype = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
         note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
@@ -180,7 +203,7 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
     return seen
 
 
-def _lower(name: str) -> str:
+def spaced_lower(name: str) -> str:
     """The name in lower case, its words apart: createdAt is created_at."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
@@ -194,10 +217,10 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     if not len(known):
         return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
     weak = known.isin(WEAK_NULL_WORDS)
-    odd = _odd_words(known[~weak])
+    odd = odd_words(known[~weak])
     left = known[~weak & ~known.isin(odd)]
     own = odd if csv else tuple(sorted(set(known[weak]))) + odd
-    found = _of_values(name, left, csv, own) if len(left) else None
+    found = values_seen(name, left, csv, own) if len(left) else None
     if found is None:
         names = abbreviations(left) if len(left) else []
         note = f"times in zones {', '.join(names)}; write offsets such as -05:00 in their place" if names else ""
@@ -219,17 +242,33 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     return found
 
 
-def _odd_words(known: pd.Series) -> tuple[str, ...]:
+def odd_words(known: pd.Series) -> tuple[str, ...]:
     """The few words without a digit among fields that all have one otherwise."""
     words = known[~known.str.contains(r"[0-9]")]
     distinct = tuple(sorted(set(words)))
     return distinct if len(distinct) <= MOST_WORDS and len(words) <= WORD_SHARE * len(known) else ()
 
 
-def _of_values(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> Seen | None:
+def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> Seen | None:
     """The column if all known fields are numbers or times; None if they are names.
 
-    own: words of the column that its step or type is to make null.
+    Parameters
+    ----------
+    name
+        Of the column.
+    known
+        Text without nulls, and without `own`.
+    csv
+        Whether plain numbers are read as such without a step.
+    own
+        Words of the column that its step or type is to make null.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.columns import values_seen
+    >>> values_seen("price", pd.Series(["$1,200", "$7"]), True, ("ask",)).steps
+    [{'parse_number': {'column': 'price', 'null_values': ['ask']}}]
     """
     if bool(known.str.match(PLAIN_NUMBER).all()):
         if bool(known.str.match(r"^[ \t]*0[0-9]+[ \t]*$").any()):
@@ -252,20 +291,27 @@ def _of_values(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> 
             note += f"; {zoned[1]} is passed over, so times are those of the clock"
         zone = "?" if has_offsets(known) else ""
         return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)
-    return parsed_numbers(name, known, own)
+    return _parsed_numbers(name, known, own)
 
 
-def parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> Seen | None:
-    """The column of text without nulls if `ParseNumber` reads all of its fields in one of the usual ways."""
-    distinct = pd.Series(known.unique(), dtype="str")
-    letters = set("".join(distinct.head(1000).str.replace(r"[0-9.,'()+\-\s]", "", regex=True)))
-    units = [unit for unit in UNITS if set(unit) <= letters and bool(distinct.str.contains(unit, regex=False).any())]
-    if not letters <= {letter for text in (*SIGNS, *units) for letter in text} | {"e", "E"}:
-        return None
+def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> Seen | None:
+    """The column of text without nulls if `ParseNumber` or `ParseDuration` reads all of its fields in one of the usual
+    ways."""
+    counts = known.value_counts()
+    distinct = pd.Series(counts.index, dtype="str")
+    words: dict[str, Any] = {"null_values": list(weak)} if weak else {}
+    if bool(distinct.str.match(CLOCK).all()):
+        return _durations(name, known, distinct, words)
     if bool(distinct.str.match(r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
-    if not bool(distinct.str.match(r"^[^0-9]*([0-9]|[.,][0-9])").all()):
-        return None
+    units = _known_units(distinct)
+    others: dict[str, float] = {}
+    scales: dict[str, int] = {}
+    if units is None:
+        found = None if CODE_NAME.search(name) else _own_unit(distinct, counts.to_numpy())
+        if found is None:
+            return None
+        units, others, scales = found
     for decimal, thousands in WAYS:
         options: dict[str, Any] = {}
         remove = [sign for sign in SIGNS if sign != thousands]
@@ -275,8 +321,7 @@ def parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> S
             options["decimal"] = decimal
         if thousands != ",":
             options["thousands"] = thousands
-        if weak:
-            options["null_values"] = list(weak)
+        options |= words | ({"scales": scales} if scales else {})
         try:
             parsed = ParseNumber(name, **options)(distinct.to_frame(name))[name]
         except DataError:
@@ -284,11 +329,82 @@ def parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> S
         if parsed.isna().any() or np.isinf(parsed).any():
             continue
         by_text = dict(zip(distinct, parsed, strict=True))
-        example = known.iloc[0]
+        example = next((text for text in known.head(1000) if text.strip().endswith(tuple(scales))), known.iloc[0])
         note = f"{example!r} is {by_text[example]:.12g}"
+        if others:
+            note += "; " + ", ".join(f"{unit!r} in {share:.1%} of the rows, not converted"
+                                     for unit, share in others.items())  # fmt: skip
         numbers = known.map(by_text).to_numpy(dtype="float64")
-        return Seen(name, "number", numbers, "string", [{"parse_number": {"column": name, **options}}], note=note)
+        return Seen(
+            name, "number", numbers, "string", [{"parse_number": {"column": name, **options}}], note=note,
+            other_units=tuple(others),
+        )  # fmt: skip
     return None
+
+
+def _known_units(distinct: pd.Series) -> list[str] | None:
+    """Which of `UNITS` stand beside the numbers; None where other letters do, or no number is there."""
+    letters = set("".join(distinct.head(1000).str.replace(r"[0-9.,'()+\-\s]", "", regex=True)))
+    units = [unit for unit in UNITS if set(unit) - {"."} <= letters and bool(
+        distinct.str.contains(unit, regex=False).any())]  # fmt: skip
+    if not letters <= {letter for text in (*SIGNS, *units) for letter in text} | {"e", "E"}:
+        return None
+    return units if bool(distinct.str.match(r"^[^0-9]*([0-9]|[.,][0-9])").all()) else None
+
+
+def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[str, float], dict[str, int]] | None:
+    """The word behind the numbers of nearly all fields, as it is written; shares of other words in the other fields;
+    and factors by word where the words are thousands and millions. None where there is no such word."""
+    bare = distinct.str.replace("[$€£¥%]", "", regex=True)
+    found = bare.str.extract(WITH_UNIT)[0]
+    if bool(found.isna().any()) or bool(found.str.lower().isin(NO_UNITS).any()):
+        return None
+    written = pd.Series(counts).groupby(found.to_numpy()).sum()
+    words = [str(word) for word in sorted(set(written.index) - {""}, key=lambda word: (-len(word), word))]
+    for factors in SCALES:
+        of_word = {word: factors.get(word.lower().rstrip(".")) for word in words}
+        if words and None not in of_word.values() and (len(written) > 1 or not set(words) <= {"m", "b", "B", "t", "T"}):
+            later = {"M": 10**6} if {"k", "K"} & set(words) and not {"m", "M"} & set(words) else {}
+            return [], {}, {word: factors[word.lower().rstrip(".")] for word in words} | later
+    shares = written.groupby(written.index.str.lower()).sum() / written.sum()
+    shares = shares.drop("", errors="ignore").sort_values(ascending=False)
+    if not len(shares) or shares.iloc[0] < UNIT_SHARE:
+        return None
+    return words, {str(word): float(share) for word, share in shares.iloc[1:].items()}, {}
+
+
+def is_short_text(seen: Seen) -> bool:
+    """Whether a category holds texts of a few words each, most of which come again in other rows.
+
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.columns import Seen, is_short_text
+    >>> titles = np.array(["red shoes", "blue shoes", "red hat", "blue hat"], dtype=object)
+    >>> is_short_text(Seen("title", "category", titles)), is_short_text(Seen("sku", "category", np.array(["a1", "b2"])))
+    (True, False)
+    """
+    if seen.kind != "category":
+        return False
+    texts = pd.Series(seen.values).dropna().drop_duplicates().astype("str")
+    words = texts.str.lower().str.findall(r"[^\W_]+").map(set)
+    middle = float(words.map(len).median())
+    if not FEWEST_TEXT_WORDS <= middle <= MOST_TEXT_WORDS:
+        return False
+    counts = words.explode().value_counts()
+    letters = counts[counts.index.str.contains(r"[^\W\d]")]
+    return bool(len(letters)) and float(letters[letters > 1].sum()) >= AGAIN * float(counts.sum())
+
+
+def _durations(name: str, known: pd.Series, distinct: pd.Series, words: dict[str, Any]) -> Seen:
+    """A column of durations or times of day with colons, as seconds."""
+    parts = distinct.str.extract(CLOCK)
+    short = "hh:mm" if bool(
+        parts["more"].isna().all() and (parts[0].astype("int64") < 24).all() and DAYTIME.search(spaced_lower(name))
+    ) else "mm:ss"  # fmt: skip
+    options: dict[str, Any] = {"column": name, **({"short": short} if short != "mm:ss" else {}), **words}
+    by_text = dict(zip(distinct, ParseDuration(**options)(distinct.to_frame(name))[name], strict=True))
+    note = f"{known.iloc[0]!r} is {by_text[known.iloc[0]]:.12g} seconds, taken for {short}"
+    numbers = known.map(by_text).to_numpy(dtype="float64")
+    return Seen(name, "number", numbers, "string", [{"parse_duration": options}], note=note)
 
 
 def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...], note: str = "") -> Seen:

@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.features.operators.categories.text_hash import TextHash
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
-from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen
+from gigabatch.features.workflow.steps import to_steps
+from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen, is_short_text, spaced_lower
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
@@ -33,6 +35,14 @@ NOT_WHEN = re.compile(
 WHOSE = re.compile(
     r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
 )
+NAMED_AS = r"(^|_){}([_ -]?(id|ids|key|uuid|guid|nr|no|num|number|code))?$"
+ENTITY_NAMES = {
+    "user": re.compile(NAMED_AS.format(
+        "(user|customer|client|visitor|member|buyer|shopper|reader|viewer|listener|player|reviewer|kunde|nutzer)")),
+    "item": re.compile(NAMED_AS.format(
+        "(item|product|movie|film|video|book|isbn|track|song|article|game|recipe|restaurant|business|hotel|asin|sku|produkt"
+        "|artikel)")),
+}  # fmt: skip
 RANDOM = "of the random split"
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
@@ -61,6 +71,8 @@ class Draft:
         Sentences for the head of the file.
     training
         Other sections of the configuration: what `training_for` chooses.
+    texts
+        By column of short text: the features that are made of it.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -71,6 +83,7 @@ class Draft:
     ids: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -87,7 +100,10 @@ class Draft:
         """One line that says what each column is taken for."""
         roles = ("time", "categorical", "continuous", "lists")
         named = {role: self.features[role] for role in roles if self.features.get(role)}
-        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items()]
+        hashes = {name for made in self.texts.values() for name in made}
+        named |= {"continuous": [name for name in named.get("continuous", ()) if name not in hashes]}
+        named |= {"text": list(self.texts)}
+        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items() if names]
         if self.left_out:
             texts.append("left out " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
         return "; ".join(texts)
@@ -142,6 +158,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
     if made.ids:
         made.features["keys"] = made.ids[:1]
         made.left_out[made.ids[0]] += "; carried to predictions as a key"
+    _entities(made, table, {target, *made.features.get("keys", ())})
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
     return made
@@ -252,7 +269,10 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
             shown = _shown if seen.kind != "date" else _day
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
-        elif reason := _id_reason(seen):
+        elif (reason := _id_reason(seen)) and is_short_text(seen):
+            seen.kind, seen.dtype, seen.steps = "text", "string", []
+            kept[name] = seen
+        elif reason:
             made.left_out[name] = reason
             if not seen.null.any() and "each row" in reason:
                 made.ids.append(name)
@@ -262,7 +282,7 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
             leaks[name] = f"a possible leak: {reason}"
         else:
             kept[name] = seen
-    features = [name for name in kept if kept[name].kind in ("number", "category")]
+    features = [name for name in kept if kept[name].kind in ("number", "category", "text")]
     if leaks and not features and not more and len(leaks) < 50:
         made.remarks.append(f"Nothing else is left, so possible leaks are features: {', '.join(leaks)}.")
         made.notes |= leaks
@@ -311,14 +331,18 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         clash = [word for word in seen.null_words if word in said and word in WEAK_NULL_WORDS]
         words |= dict.fromkeys(word for word in seen.null_words if word not in clash)
         if clash and seen.kind == "number":
-            options = dict(seen.steps[0]["parse_number"]) if seen.steps else {"column": name}
-            seen.dtype, seen.steps = "string", [{"parse_number": {**options, "null_values": clash}}]
+            ((operator, options),) = (seen.steps or [{"parse_number": {"column": name}}])[0].items()
+            own = [*options.get("null_values", ()), *clash]
+            seen.dtype, seen.steps = "string", [{operator: {**options, "null_values": own}}]
         elif clash:
             del kept[name]
             made.left_out[name] = f"{clash[0]!r} stands for null here and is a label; write another word"
     for target, label in labels.items():
         found = np.array(table.sample[target], dtype=object)
-        words |= {str(word): None for word in pd.unique(found[np.isnan(label.values)])}
+        steps = [options for step in label.settings.get("label_steps", ()) for options in step.values()]
+        its_own = {word for options in steps for word in options.get("null_values", ())}
+        nulls = [str(word) for word in pd.unique(found[np.isnan(label.values)])]
+        words |= dict.fromkeys(word for word in nulls if word.strip() not in its_own)
     if set(words) != set(DEFAULT_NULLS):
         made.features["null_values"] = list(words)
 
@@ -335,6 +359,16 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         known = len(seen.values) - int(seen.null.sum())
         if seen.kind == "list":
             lists[name] = {"elements": seen.elements}
+            continue
+        if seen.kind == "text":
+            step = TextHash(name, _free_prefix(name, names))
+            steps += to_steps([step])
+            continuous += step.outputs
+            names.update(step.outputs)
+            made.texts[name] = list(step.outputs)
+            inputs[name] = seen.dtype
+            made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
+            made.notes[f"inputs.{name}"] = f"{seen.num_values:,} texts, whose words come again in other rows"
             continue
         if seen.kind == "date":
             more = _date_features(seen, time, names)
@@ -363,6 +397,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             categorical[name] = seen.categories
         else:
             continuous.append(name)
+        if seen.other_units:
+            made.remarks.append(
+                f"Some numbers of {_shown(name)} have another unit ({', '.join(seen.other_units)}), and none is "
+                "converted. Convert them in the file where they are not the same quantity."
+            )
         if seen.dtype:
             inputs[name] = seen.dtype
         steps += seen.steps
@@ -372,6 +411,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             about.append(f"{1 - known / len(seen.values):.1%} null")
         made.notes[name] = ", ".join([*about, *([seen.note] if seen.note else []),
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
+    if made.texts:
+        shown = ", ".join(map(_shown, made.texts))
+        made.remarks.append(
+            f"Text: {shown}. Its words are hashed to floats (text_hash), in which two words may share a place."
+        )
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(time.values.min())} to {_day(time.values.max())}"
@@ -406,6 +450,48 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         "categorical": list(categorical) if plain else categorical, "continuous": continuous, "lists": lists,
         "inputs": inputs, "steps": steps,
     }  # fmt: skip
+
+
+def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
+    """Say who the users and which the items are, by names of categories whose values come again, and which other
+    features each of them has always alike. taken: columns of other roles."""
+    rows = len(table.sample)
+    found: dict[str, str] = {}
+    for entity, named in ENTITY_NAMES.items():
+        keys = [
+            name for name in made.categories
+            if name in table.sample and named.search(spaced_lower(name)) and table.sample[name].nunique() * 1.2 < rows
+        ]  # fmt: skip
+        if keys:
+            found[entity] = max(keys, key=lambda name: table.sample[name].nunique())
+    if len(found) < len(ENTITY_NAMES) or len(set(found.values())) < len(found):
+        return
+    of_raw = {name: [name] for name in (*made.categories, *made.features.get("continuous", ()))} | made.texts
+    left = [name for name in of_raw if name in table.sample and name not in taken and name not in found.values()]
+    left = [name for name in left if not pa.types.is_nested(table.arrow.get(name, pa.null()))]
+    entities: dict[str, Any] = {}
+    for entity, key in found.items():
+        values = table.sample[[key, *left]].drop_duplicates()
+        own = [name for name in left if not bool(values[[key, name]].drop_duplicates()[key].duplicated().any())]
+        columns = [feature for name in own for feature in of_raw[name]]
+        entities[entity] = {"key": key, **({"columns": columns} if columns else {})}
+        left = [name for name in left if name not in own]
+    made.features["entities"] = entities
+    user, item = (_shown(found[entity]) for entity in ENTITY_NAMES)
+    one = all(target["task"] in ("binary", "regression") for target in made.features["targets"].values())
+    towers = "; for /recommend take model: {kind: two_tower, loss: bce}" if one else ""
+    made.remarks.append(
+        f"{user} is taken for a user and {item} for an item, so that after embed serve answers /rank{towers} "
+        f"(docs/recommenders.md). Set group: {user} to measure how the rows of each user are ranked; without a time it "
+        "keeps them in one split too."
+    )
+
+
+def _free_prefix(name: str, names: Collection[str]) -> str:
+    """The name as the start of new names, with `_` behind it until none of them is there."""
+    while any(name_.startswith(f"{name}_") and name_[len(name) + 1 :].isdecimal() for name_ in names):
+        name += "_"
+    return name
 
 
 def _share_of_copies(table: Table) -> float:

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.arrow_tables import is_text
-from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, parsed_numbers
-from gigabatch.pipeline.init.dates import is_iso, written_dates
+from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, WEAK_NULL_WORDS, Seen, odd_words, values_seen
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
@@ -32,7 +31,7 @@ class Labels:
     Parameters
     ----------
     settings
-        Of the target in a configuration: task, positive, label_strip.
+        Of the target in a configuration: task, positive, label_strip, label_steps.
     values
         (rows,) of the sample: 0 and 1, numbers of classes or numbers; NaN where null.
     texts
@@ -84,38 +83,37 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     known = pd.Series(texts[~null], dtype="object").astype("str")
     if not len(known):
         raise DataError(f"target {name!r}: it holds no label in {len(texts):,} rows. Name another column.")
+    strip, steps = _strip(known), []
+    known = known.str.strip(strip) if strip else known
+    if _in_several_cases(known):
+        known, steps = known.str.strip().str.lower(), [{"clean_text": {"case": "lower"}}]
     counts = known.value_counts()
-    strip = _strip(name, known)
-    if strip:
-        known = known.str.strip(strip)
-        counts = known.value_counts()
     if len(counts) == 1:
         raise DataError(
             f"target {name!r}: it holds one label alone, {counts.index[0]!r}, in {len(known):,} rows, so there is "
             "nothing to learn. Name another column, or give rows of the other label too."
         )
-    numeric = bool(known.str.match(PLAIN_NUMBER).all())
-    unclear = not numeric and len(counts) > 2 and task in (None, "regression")
-    if unclear and (is_iso(known) or written_dates(known, lenient=False) is not None):
-        raise DataError(_is_date(name, counts.index[0]))
-    if unclear and (read := parsed_numbers(name, known)) is not None:
-        example = known.iloc[0]
-        raise DataError(
-            f"target {name!r}: its labels are numbers in another form, {read.note}. Targets are read before the steps: "
-            f"write {example!r} as {read.values[0]:.12g} in the file, or set --task multiclass."
-        )
-    given, task = task is not None, task or _task(name, known, counts, numeric)
+    numeric, numbers, told = bool(known.str.match(PLAIN_NUMBER).all()), known, ""
+    if not numeric and (task == "regression" or (task is None and len(counts) > 2)):
+        written, is_number = _written_numbers(name, known, task)
+        if written is not None:
+            ((operator, options),) = written.steps[0].items()
+            steps.append({operator: {key: value for key, value in options.items() if key != "column"}})
+            null[~null] = ~is_number
+            known = known[is_number]
+            numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
+    given, task = task is not None, task or _task(known, counts, numeric)
     settings: dict[str, Any] = {"task": task}
     values, advice = np.full(len(texts), np.nan), ""
     if task == "regression":
         if not numeric:
             example = known[~known.str.match(PLAIN_NUMBER)].iloc[0]
             raise DataError(
-                f"target {name!r}: {example!r} is no number, as a regression needs. Targets are read before the steps: "
-                "write it as a number in the file, or set --task."
+                f"target {name!r}: {example!r} is no number, as a regression needs. Write it as a number in the file, "
+                "say under label_steps what it is (docs/init.md), or set --task."
             )
-        values[~null] = known.astype("float64")
-        note = f"{values[~null].min():g} to {values[~null].max():g}"
+        values[~null] = numbers.astype("float64")
+        note = f"{np.nanmin(values):g} to {np.nanmax(values):g}{told}"
         share, delta = _far_out(values[~null])
         if share:
             advice = (
@@ -126,7 +124,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         if len(counts) > 2:
             shown = ", ".join(map(repr, counts.index[:5]))
             raise DataError(f"target {name!r}: a binary target has two labels, found {len(counts)}: {shown}.")
-        plain = set(counts.index) == {"0", "1"} and not strip
+        plain = set(counts.index) == {"0", "1"} and not strip and not steps
         positive = "1" if plain else _positive(counts)
         if not plain:
             settings["positive"] = positive
@@ -142,6 +140,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             )
     if strip:
         settings["label_strip"] = strip
+    if steps:
+        settings["label_steps"] = steps
     stripped = np.full(len(texts), None, dtype=object)
     stripped[~null] = known
     return Labels(settings, values, stripped, int(null.sum()), note, advice)
@@ -192,7 +192,7 @@ def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarra
     return found
 
 
-def _strip(name: str, known: pd.Series) -> str:
+def _strip(known: pd.Series) -> str:
     """Characters without which fewer labels are left, or without which all labels are numbers."""
     distinct = pd.Series(known.unique(), dtype="str")
     if len(distinct) > MOST_CLASSES and bool(distinct.str.match(PLAIN_NUMBER).all()):
@@ -204,17 +204,39 @@ def _strip(name: str, known: pd.Series) -> str:
             return ends
         if bare.nunique() < len(distinct) and not numbers and bool((bare != "").all()):
             return ends
-    folded = distinct.str.strip().str.lower()
-    if len(distinct) > 2 and folded.nunique() == 2:
-        shown = ", ".join(map(repr, distinct.head(6)))
-        raise DataError(
-            f"target {name!r}: two labels are written in {len(distinct)} ways ({shown}). "
-            "Targets are read before the steps: write each alike in the file."
-        )
     return ""
 
 
-def _task(name: str, known: pd.Series, counts: pd.Series, numeric: bool) -> str:
+def _in_several_cases(known: pd.Series) -> bool:
+    """Whether some labels differ in case alone; of single letters, such as grades, only where two are left."""
+    distinct = pd.Series(known.unique(), dtype="str").str.strip()
+    folded = distinct.str.lower().nunique()
+    return 1 < folded < distinct.nunique() and (folded == 2 or bool((distinct.str.len() > 1).all()))
+
+
+def _written_numbers(name: str, known: pd.Series, task: str | None) -> tuple[Seen | None, np.ndarray]:
+    """Labels that are numbers in another form, and which they are; the others are the few words that stand for null.
+
+    None where the labels are names, or few enough whole numbers to be classes.
+    """
+    weak = known.isin(WEAK_NULL_WORDS)
+    own = tuple(sorted(set(known[weak]))) + odd_words(known[~weak])
+    is_number = ~known.isin(own)
+    left = known[is_number]
+    found = values_seen(name, left, True, own) if len(left) else None
+    if found is not None and found.kind == "date":
+        raise DataError(_is_date(name, left.iloc[0]))
+    if found is None or found.kind != "number":
+        return None, is_number.to_numpy()
+    few = left.nunique() <= MOST_INTEGER_CLASSES and bool((found.values == np.floor(found.values)).all())
+    if few and task is None and "parse_number" in found.steps[0]:
+        return None, is_number.to_numpy()
+    if own:
+        found.note += f"{', ' * bool(found.note)}{', '.join(map(repr, own))} {'is' if len(own) == 1 else 'are'} null"
+    return found, is_number.to_numpy()
+
+
+def _task(known: pd.Series, counts: pd.Series, numeric: bool) -> str:
     if len(counts) == 2:
         return "binary"
     if not numeric:

@@ -31,8 +31,8 @@ class CleanText(ColumnOperator):
     case
         `lower` or `upper`; None leaves letters as they are.
     replace
-        Other texts, or None for null, by whole texts as they are after `strip` and `case`. All are replaced at once,
-        so that two can change places.
+        Other texts, or None for null, by whole texts as they are after `strip` and `case`; parts of texts stay. All
+        are replaced at once, so that two can change places.
     width
         Texts of fewer digits, and nothing else, get zeros in front: with 5, a zip code that came as the number 1067 is
         01067. None for no zeros.

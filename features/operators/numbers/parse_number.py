@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gigabatch.features.columns.times import is_text
 from gigabatch.features.engines.frame import engine_of
@@ -18,9 +19,10 @@ SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}")
 class ParseNumber(ColumnOperator):
     """Read numbers that are written as text, such as "$1,234.50", "1.234,50 €", "12 %" or "(3)".
 
-    What `remove` names is taken away wherever it stands, a number in parentheses is negative, separators of thousands
-    are taken away where they stand before groups of three digits, and the decimal sign becomes a point. Nothing is
-    scaled: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text becomes null. Row-wise.
+    What `remove` names is taken away wherever it stands, a number in parentheses is negative, what `scales` names is
+    taken off the end, separators of thousands are taken away where they stand before groups of three digits, and the
+    decimal sign becomes a point. Nothing is scaled but by `scales`: "12 %" is 12. Numbers are taken as they are. Null
+    stays null, and empty text becomes null. Row-wise.
 
     Parameters
     ----------
@@ -36,12 +38,14 @@ class ParseNumber(ColumnOperator):
         The separator of thousands, one character; None for none.
     null_values
         Whole texts that are null.
+    scales
+        Factors by the text that a number may end in, such as `{k: 1000, M: 1000000}`; the longest that fits is taken.
 
     Raises
     ------
     DataError
-        Signs that are no single character or equal each other, or text that is no number then, such as "1,5" where the
-        comma separates thousands; the message names the column and the text.
+        Signs that are no single character or equal each other, `scales` that are no positive numbers, or text that is
+        no number then, such as "1,5" where the comma separates thousands; the message names the column and the text.
 
     Examples
     --------
@@ -54,6 +58,9 @@ class ParseNumber(ColumnOperator):
         price
     0  1234.5
     1     NaN
+    >>> frame = pd.DataFrame({"visits": ["12.5k", "3M", "870"]})
+    >>> ParseNumber("visits", scales={"k": 1000, "M": 1000000})(frame)["visits"].tolist()
+    [12500.0, 3000000.0, 870.0]
     """
 
     reads, writes = ("column",), ("output",)
@@ -66,6 +73,7 @@ class ParseNumber(ColumnOperator):
         decimal: str = ".",
         thousands: str | None = ",",
         null_values: Sequence[str] = (),
+        scales: Mapping[str, float] | None = None,
     ) -> None:
         for name, sign in (("decimal", decimal), ("thousands", "'" if thousands is None else thousands)):
             if len(sign) != 1 or sign.isalnum() or sign in "+-()":
@@ -75,8 +83,13 @@ class ParseNumber(ColumnOperator):
         for name, texts in (("remove", remove), ("null_values", null_values)):
             if isinstance(texts, str) or (name == "remove" and "" in texts):
                 raise DataError(f"ParseNumber of {column!r}: {name} is a list of texts, found {texts!r}.")
-        if both := [text for text in remove if re.search(r"[0-9+()-]", text) or text in (decimal, thousands)]:
+        if both := [text for text in remove if _of_numbers(text) or text in (decimal, thousands)]:
             raise DataError(f"ParseNumber of {column!r}: remove holds {both[0]!r}, which is part of numbers.")
+        if scales is not None and not _is_of_factors(scales):
+            raise DataError(
+                f"ParseNumber of {column!r}: scales gives a positive number by the text that numbers end in, such as "
+                f"{{k: 1000, M: 1000000}}; found {scales!r}."
+            )
         self.column, self.output = column, column if output is None else output
         self.remove, self.decimal, self.thousands = tuple(remove), decimal, thousands
         self.null_values = tuple(null_values)
@@ -84,16 +97,23 @@ class ParseNumber(ColumnOperator):
         single = "".join(re.escape(sign) for sign in self.remove if len(sign) == 1)
         alone = all(len(sign) == 1 for sign in self.remove)
         self._signs = ([f"[{single}]"] if single else []) if alone else [re.escape(sign) for sign in self.remove]
+        self.scales = None if scales is None else dict(scales)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
+        scaled: list[tuple[Column, float]] = []
         if is_text(column):
-            column = self._plain(cast(frame[[self.column]], {self.column: "string"}, "ParseNumber")[self.column])
-        plain = column.to_frame(self.column)
-        return {self.output: cast(plain, {self.column: "float64"}, "ParseNumber")[self.column]}
+            column, scaled = self._plain(
+                cast(frame[[self.column]], {self.column: "string"}, "ParseNumber")[self.column]
+            )
+        number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]
+        for rows, factor in scaled:
+            number = number.where(~rows, number * factor)
+        return {self.output: number}
 
-    def _plain(self, text: Column) -> Column:
-        """The texts as numbers are written in files; null where they are empty or among `null_values`."""
+    def _plain(self, text: Column) -> tuple[Column, list[tuple[Column, float]]]:
+        """The texts as numbers are written in files, null where they are empty or among `null_values`; and which of
+        them are to be multiplied by what."""
         # A row that is served pays for every call, so what no text holds is looked for once.
         number = text.where(~text.isin(list(self.null_values))) if self.null_values else text
         for sign in self._signs:
@@ -102,6 +122,12 @@ class ParseNumber(ColumnOperator):
         if _any_holds(number, "("):
             negative = _known(number.str.startswith("(")) & _known(number.str.endswith(")"))
             number = number.where(~negative, "-" + number.str.strip("()"))
+        scaled, bare = [], number
+        for ending in sorted(self.scales or {}, key=len, reverse=True):
+            rows = _known(bare.str.match(rf"^.*[0-9{re.escape(self.decimal)}]{re.escape(ending)}$"))
+            number = number.where(~rows, number.str.slice(0, -len(ending)))
+            bare = bare.where(~rows)  # one ending a number
+            scaled.append((rows, float((self.scales or {})[ending])))
         if self.thousands is not None and _any_holds(number, self.thousands):
             thousands, decimal = re.escape(self.thousands), re.escape(self.decimal)
             grouped = rf"^[+-]?[0-9]{{1,3}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
@@ -112,7 +138,7 @@ class ParseNumber(ColumnOperator):
             points = _known(number.str.contains(".", regex=False))
             self._require_none(points, text, f"whose point is not the decimal sign {self.decimal!r}")
             number = number.str.replace(self.decimal, ".", regex=False)
-        return number.where(~number.isin([""]))
+        return number.where(~number.isin([""])), scaled
 
     def _require_none(self, wrong: Column, text: Column, why: str) -> None:
         if bool(wrong.any()):
@@ -125,6 +151,19 @@ class ParseNumber(ColumnOperator):
 
 def _any_holds(text: Column, part: str) -> bool:
     return bool(_known(text.str.contains(part, regex=False)).any())
+
+
+def _of_numbers(text: str) -> bool:
+    """Whether a text is made of what numbers are written with; "m2" is not."""
+    return re.search(r"[0-9+()-]", text) is not None and re.search(r"[^0-9+().,eE-]", text) is None
+
+
+def _is_of_factors(scales: object) -> bool:
+    return isinstance(scales, Mapping) and all(
+        isinstance(ending, str) and bool(ending.strip()) and not _of_numbers(ending)
+        and not isinstance(factor, bool) and isinstance(factor, int | float) and 0 < factor < math.inf
+        for ending, factor in scales.items()
+    )  # fmt: skip
 
 
 def _known(flags: Column) -> Column:

@@ -7,12 +7,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.columns.times import is_text
 from gigabatch.features.encoding.label_spread import LARGEST_FLOAT32, LabelSpread
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.schema import TASKS, Target, Task
+from gigabatch.features.workflow.steps import parse_steps
 
 MOST_SHOWN = 10
+LABEL_STEPS = {"clean_text": "text", "parse_number": "numbers", "parse_duration": "numbers"}  # and what they make
 MULTILABEL = "multilabel"
 
 
@@ -28,6 +32,9 @@ class TargetSettings:
         Which of two labels is 1; for binary targets.
     label_strip
         Characters to take off both ends of a label.
+    label_steps
+        Steps that make of text what a label is, such as `[{parse_number: {decimal: ","}}]`: `clean_text`,
+        `parse_number` or `parse_duration`, whose arguments are those of the operators but for `column` and `output`.
     quantiles
         Of a regression target: which are predicted in place of its mean, such as `[0.1, 0.5, 0.9]`.
     label_of
@@ -37,6 +44,7 @@ class TargetSettings:
     task: Task
     positive: str | None = None
     label_strip: str | None = None
+    label_steps: tuple[Mapping[str, Any], ...] = ()
     quantiles: tuple[float, ...] = ()
     label_of: str = ""
 
@@ -47,7 +55,7 @@ class TargetSettings:
     @property
     def dtype(self) -> str:
         """Type that the column is read as."""
-        return "string" if self.is_text or self.label_strip else "float64"
+        return "string" if self.is_text or self.label_strip or self.label_steps else "float64"
 
     @property
     def stored(self) -> str:
@@ -108,10 +116,57 @@ def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
         label_of = str(options.get("label_of") or "")
         if label_of and options["task"] != "binary":
             raise DataError(f"target {name!r}: label_of is for binary targets, this one is {options['task']}.")
-        found[name] = TargetSettings(options["task"], **texts, quantiles=tuple(quantiles), label_of=label_of)
+        steps = options.get("label_steps") or ()
+        _label_operators(name, steps, options["task"])
+        found[name] = TargetSettings(
+            options["task"], **texts, label_steps=tuple(steps), quantiles=tuple(quantiles), label_of=label_of
+        )
         if quantiles:
             Target(name, options["task"], len(quantiles), quantiles=tuple(quantiles))  # refuses what cannot be
     return found
+
+
+def _label_operators(name: str, steps: Any, task: str) -> list[ColumnOperator]:
+    """The operators of `label_steps`, checked."""
+    if not isinstance(steps, list | tuple) or not all(isinstance(step, Mapping) and len(step) == 1 for step in steps):
+        raise DataError(
+            f"target {name!r}: label_steps is a list of steps such as [{{parse_number: {{}}}}], found {steps!r}."
+        )
+    given = []
+    for step in steps:
+        ((operator, options),) = step.items()
+        if operator not in LABEL_STEPS:
+            raise DataError(
+                f"target {name!r}: label_steps holds {operator!r}. Known: {', '.join(LABEL_STEPS)}; other steps read "
+                "features."
+            )
+        if LABEL_STEPS[operator] == "numbers" and task != "regression":
+            raise DataError(
+                f"target {name!r}: {operator} makes numbers, which are the labels of a regression; this one is {task}."
+            )
+        if not isinstance(options, Mapping | None) or {"column", "columns", "output"} & set(options or {}):
+            raise DataError(
+                f"target {name!r}: label_steps reads and makes the label itself; give {operator} its arguments without "
+                f"column and output, found {options!r}."
+            )
+        given.append({operator: {"column": name, **(options or {})}})
+    try:
+        return [operator for operator in parse_steps(given) if isinstance(operator, ColumnOperator)]
+    except DataError as error:
+        raise DataError(f"target {name!r}: label_steps: {error}") from error
+
+
+def clean_labels(frame: Any, targets: Mapping[str, TargetSettings]) -> Any:
+    """Rows of a file with labels as `label_strip` and `label_steps` make them; `DataError` names the target."""
+    for name, target in targets.items():
+        if target.label_strip:
+            frame = frame.assign(**{name: frame[name].str.strip(target.label_strip)})
+        for operator in _label_operators(name, target.label_steps, target.task):
+            try:
+                frame = operator(frame)
+            except DataError as error:
+                raise DataError(f"target {name!r}: {error}") from error
+    return frame
 
 
 def require_filled(column: Any, where: str) -> None:
@@ -128,7 +183,7 @@ def require_filled(column: Any, where: str) -> None:
 def encode_targets(
     splits: dict[str, Any], targets: Mapping[str, TargetSettings]
 ) -> tuple[dict[str, Any], tuple[Target, ...]]:
-    """The splits with every label column as numbers, and what the schema says of each.
+    """The splits with every label column, clean already (`clean_labels`), as numbers, and what the schema says of each.
 
     Binary and regression become float32; multiclass becomes the int32 number of the class among the sorted classes of
     the train split.
@@ -136,7 +191,7 @@ def encode_targets(
     splits = {name: frame.copy(deep=False) for name, frame in splits.items()}
     described = []
     for name, target in targets.items():
-        labels = {split: _stripped(frame[name], target) for split, frame in splits.items()}
+        labels = {split: frame[name] for split, frame in splits.items()}
         if target.task == "multiclass":
             encoded, classes = _class_numbers(name, labels)
             described.append(Target(name, "multiclass", len(classes), classes))
@@ -157,14 +212,9 @@ def encode_targets(
 
 def row_labels(name: str, column: Any, target: TargetSettings) -> Any:
     """The column of a binary or regression target as `encode_targets` makes it, without its checks of whole splits."""
-    column = _stripped(column, target)
     if target.positive is not None:
         return (column == target.positive).astype("float32")
     return _numbers(name, column, target)
-
-
-def _stripped(column: Any, target: TargetSettings) -> Any:
-    return column.str.strip(target.label_strip) if target.label_strip else column
 
 
 def _values(column: Any) -> list[Any]:
@@ -182,19 +232,19 @@ def _positive(name: str, column: Any, target: TargetSettings) -> Any:
     if len(values) > 2 or (len(values) == 2 and target.positive not in values):
         raise DataError(
             f"target {name!r}: a binary label has two values of which one is positive ({target.positive!r}), found "
-            f"{_shown(values)}. Correct positive, use label_strip, or set task to multiclass."
+            f"{_shown(values)}. Correct positive, use label_strip or label_steps, or set task to multiclass."
         )
     return (column == target.positive).astype("float32")
 
 
 def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     try:
-        if target.label_strip:  # read as text
+        if target.label_strip and is_text(column):
             require_digits(column, "float64")
         numbers = column.astype("float64")
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(
-            f"target {name!r}: labels are not numbers ({error}). Set positive, or task: multiclass."
+            f"target {name!r}: labels are not numbers ({error}). Set positive, label_steps, or task: multiclass."
         ) from error
     if target.task == "binary" and not bool(((numbers == 0) | (numbers == 1)).all()):
         raise DataError(

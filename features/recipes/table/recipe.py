@@ -22,6 +22,7 @@ from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, Spl
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
 from gigabatch.features.recipes.table.labels import (
     TargetSettings,
+    clean_labels,
     encode_targets,
     require_filled,
     row_labels,
@@ -63,8 +64,9 @@ class TableSettings:
     targets
         `{name: {task: binary | multiclass | regression}}`, or `{name: {task: multilabel, columns: [a, b]}}` for binary
         targets a and b that are evaluated together too. A binary label is 0 or 1, or any two values of which
-        `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are
-        text.
+        `positive` names one; `label_strip` takes these characters off both ends of a label, and
+        `label_steps` make labels of text (`[{parse_number: {}}]` of "$1,200", `[{clean_text: {case: lower}}]` of Yes
+        and yes), in every file that is read and in checks of files. Multiclass labels are text.
     drop_null_targets
         Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
         error.
@@ -442,21 +444,14 @@ class TableRecipe(Recipe):
         )
 
     def _as_checked(self, frame: Any) -> Any:
-        """Rows of a file as they are checked: with bare labels, and beside each list column the lengths of its lists,
+        """Rows of a file as they are checked: with clean labels, and beside each list column the lengths of its lists,
         float32 and null where one is empty or null."""
-        frame = self._with_bare_labels(frame)
+        frame = clean_labels(frame, self.targets)
         for column in self.settings.list_columns:
             _, lengths = list_entries(frame[column.name], f"list column {column.name!r}")
             known = lengths.astype("float32")
             known[lengths == 0] = float("nan")
             frame = frame.assign(**{length_name(column.name): known})
-        return frame
-
-    def _with_bare_labels(self, frame: Any) -> Any:
-        """Rows of a file with labels as `label_strip` leaves them."""
-        for name, target in self.targets.items():
-            if target.label_strip:
-                frame = frame.assign(**{name: frame[name].str.strip(target.label_strip)})
         return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
@@ -496,6 +491,10 @@ class TableRecipe(Recipe):
         self._num_read = first_row + len(frame)
         # Of the file, whatever rows are left out.
         frame[ROW] = load_engine(engine).arrays.arange(first_row, self._num_read)
+        try:
+            frame = clean_labels(frame, self.targets)
+        except DataError as error:
+            raise DataError(f"input {pattern}: {error}") from error
         frame = self._labelled(frame, pattern)
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:

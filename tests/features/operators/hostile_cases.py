@@ -118,6 +118,13 @@ def hashed_text(frame, column):
     return [1 + xxhash.xxh64_intdigest(value.encode()) % 10 for value in frame[column]]
 
 
+def signs_of_odd_hashes(frame, column):
+    """TextHash's second of two columns, of texts of one word."""
+    words = [None if pd.isna(value) else str(value).lower() for value in frame[column]]
+    hashes = [0 if word is None else xxhash.xxh64_intdigest(word.encode()) for word in words]
+    return [0 if number % 2 == 0 else -1 if number >= 2**63 else 1 for number in hashes]
+
+
 def combination_bucket(values, buckets):
     """HashedCross of one row in plain Python; see its docstring."""
     state = 0
@@ -294,6 +301,11 @@ CASES = [
          {("row", form): REFUSED for form in NULLS}),
     Case("parse_number", {"column": "price", **O}, {"price": "cast"}, {"price": NULL},
          {**KEPT, "mixed_objects": lambda frame, column: [None if pd.isna(v) else float(v) for v in frame[column]]}),
+    Case("parse_duration", {"column": "price", **O}, {"price": "cast"}, {"price": NULL},
+         {**KEPT, "number_text": REFUSED, "mixed_objects": REFUSED, "number_objects_nan_and_none": REFUSED}),
+    Case("text_hash", {"column": "city", "prefix": "h", "num_buckets": 2}, {"city": "cast"},
+         {"city": {"h_0": 0, "h_1": 0}},
+         dict.fromkeys(("a_number_among_text", "numbers_for_text"), signs_of_odd_hashes)),
     Case("text_flags", {"column": "words", "prefix": "w_"}, {"words": "text"}, {"words": NOTHING}, {},
          {"words": {"w_a": 0, "w_b": 0, "w_c": 0}}),
     Case("waiting", {**BY, "planned_at": "at", "happened_at": "done", "output": "w"},

@@ -16,6 +16,7 @@ NAMED = pd.DataFrame({
 MAKERS = {
     "n_na": operators.FillMissing("n", "all"),
     "is_y": operators.TextFlags("words", "is_"),
+    "words_3": operators.TextHash("words", "words", 4),
     "n_mean_by_k": operators.JoinGroupby(["k"], ["n"], ["mean"]),
     "n_encoded_by_k": operators.FoldedTargetEncoding(["k"], ["n"], "row"),
     "at_hour": operators.DateParts("t", ["hour"], "at"),

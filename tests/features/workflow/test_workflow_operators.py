@@ -45,6 +45,7 @@ EXAMPLES = {
     "log": {"column": "price", "output": "l"},
     "min_max": {"column": "at"},
     "normalize": {"column": "at"},
+    "parse_duration": {"column": "price", "output": "s"},
     "parse_number": {"column": "price", "output": "n"},
     "quantile_buckets": {"column": ["price", "at"], "num_buckets": 7},
     "rank_within_group": {"by": ["user"], "value": "price", "output": "r", "descending": True},
@@ -52,6 +53,7 @@ EXAMPLES = {
     "rolling": {"by": ["user"], "time": "at", "column": "clicks", "window": 50, "statistic": "mean", "output": "m"},
     "target_encoding": {"by": ["city"], "hits": "clicks", "output": "t", "at": "at"},
     "text_flags": {"column": "words", "prefix": "w_", "max_words": 2},
+    "text_hash": {"column": "words", "prefix": "h", "num_buckets": 3, "letters": 2},
     "waiting": {"by": ["user"], "planned_at": "at", "happened_at": "done", "output": "w"},
 }  # fmt: skip
 KEPT = {"column": "at", "op": "<", "value": 190}

@@ -297,6 +297,36 @@ def test_labels_that_are_stripped_and_flags_have_bounds_too(tmp_path):
     assert (found.nulls["flag"], found.ranges["flag"]) == (int(flags.isna().sum()), (0.0, 1.0))
 
 
+def test_labels_that_steps_clean_have_bounds_of_what_they_are(tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+
+    def rows(low):
+        return pd.DataFrame({
+            "city": random.choice(["a", "b"], 500), "cost": [f"${low + k % 5},000.00" for k in range(500)],
+            "sold": random.choice(["Yes", "yes ", "no", "NO"], 500),
+        })  # fmt: skip
+
+    for name in "abc":
+        rows(10).to_csv(folder / f"{name}.csv", index=False)
+    targets = {
+        "cost": {"task": "regression", "label_steps": [{"parse_number": {}}]},
+        "sold": {"task": "binary", "positive": "yes", "label_steps": [{"clean_text": {"case": "lower"}}]},
+    }
+    recipe = TableRecipe(TableSettings(path=str(folder), categorical=("city",), targets=targets))
+    contract, accepted = contract_of(recipe, tmp_path)
+    assert contract.files["all"].columns["sold"].shares.keys() == {"yes", "no"}
+    assert contract.files["all"].columns["cost"].range == (8000.0, 16000.0)
+    rows(40).to_csv(folder / "d.csv", index=False)
+    (report,) = check_files(contract, recipe, [str(folder / "d.csv")], accepted)
+    assert "'cost': 500 row(s) are above 16000, up to 44000" in report.reasons[0]
+    rows(10).assign(cost="free").to_csv(folder / "e.csv", index=False)
+    (report,) = check_files(contract, recipe, [str(folder / "e.csv")], accepted)
+    assert "target 'cost'" in report.reasons[0]
+    assert "'free'" in report.reasons[0]
+
+
 def test_a_number_that_a_step_parses_is_checked_as_the_text_that_it_is(tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch import fit
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.arrow_tables import arrow_table
@@ -271,3 +272,178 @@ def test_checks_of_files_take_numbers_in_text_as_the_text_that_it_is(tmp_path, m
     assert '"price": {type: "string", role: "category"' in learned
     assert '"day": {type: "datetime[%d.%m.%Y]", role: "time"' in learned
     assert main(["contract", "--config", str(out), "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "scale"),
+    [
+        ("{:.0f} CC", 1), ("{:.1f} bhp", 1), ("{:.2f}sq. ft", 1), ("{:.1f} m2", 1), ("{:.0f} km/h", 1),
+        ("€{:.1f}M", 1e6), ("{:.1f}k", 1e3), ("{:.1f} °C", 1), ("Rs. {:.0f}", 1), ("{:,.0f} Mitarbeiter", 1),
+    ],
+)  # fmt: skip
+def test_numbers_with_any_unit_are_numbers(tmp_path, written, scale):
+    numbers = np.random.default_rng(7).uniform(1000, 90_000, 300)
+    texts = [written.format(number) for number in numbers]
+    expected = [float("".join(sign for sign in text.removeprefix("Rs. ").replace("m2", "").removesuffix("sq. ft")
+                              if sign.isdigit() or sign == ".")) * scale for text in texts]  # fmt: skip
+    made, found = drafted(tmp_path, texts)
+    assert made.features["continuous"] == ["x", "z"]
+    assert np.allclose(found["x"], expected, rtol=1e-6)
+
+
+def test_thousands_and_millions_are_told_by_their_letters_and_later_ones_too(tmp_path):
+    texts = ["12.3k", "1.2M", "870", "5K"] * 75
+    made, found = drafted(tmp_path, texts)
+    assert np.allclose(found["x"], [12300, 1_200_000, 870, 5000] * 75)
+    made, _ = drafted(tmp_path, [f"{k}k" for k in range(1, 301)])
+    serving = TableRecipe(TableSettings(**made.features)).build("pandas").workflow.serving(["x"])
+    assert serving.transform(serving.typed(pd.DataFrame({"x": ["1.5M", "12k"]})))["x"].tolist() == [1.5e6, 12e3]
+
+
+def test_megabytes_and_lakhs_are_scaled(tmp_path):
+    assert np.allclose(drafted(tmp_path, ["512 KB", "1.5 MB", "2 GB"] * 100)[1]["x"], [512e3, 1.5e6, 2e9] * 100)
+    assert np.allclose(drafted(tmp_path, ["45 Lac", "1.2 Cr", "90 Lac"] * 100)[1]["x"], [45e5, 1.2e7, 90e5] * 100)
+
+
+def test_another_unit_in_few_rows_is_named_and_null_words_stay_null(tmp_path):
+    rng = np.random.default_rng(8)
+    texts = pd.Series([f"{number:.1f} kmpl" for number in rng.uniform(10, 30, 300)])
+    texts[::50] = "26.6 km/kg"
+    texts[7::50] = "null kmpl"
+    made, found = drafted(tmp_path, texts, "mileage")
+    assert "'km/kg' in 2.0% of the rows, not converted" in made.notes["mileage"]
+    assert "'null kmpl' is null" in made.notes["mileage"]
+    assert found["mileage"].isna().sum() == 6
+    assert np.allclose(found["mileage"][[0, 50]], 26.6)
+    assert any("mileage" in remark and "km/kg" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"{k % 100} {'AB'[k % 2]}" for k in range(300)],  # seats
+        [f"{k % 12 + 1} AM" for k in range(300)],
+        [f"S{k % 40}" for k in range(300)],
+        [f"{k % 5} km" if k % 3 else f"{k % 7}00 m" for k in range(300)],
+    ],
+)
+def test_words_behind_numbers_that_are_no_one_unit_stay_categories(tmp_path, texts):
+    made, _ = drafted(tmp_path, texts)
+    assert made.features["categorical"] == ["x"]
+
+
+def test_codes_with_a_letter_behind_stay_names(tmp_path):
+    made, _ = drafted(tmp_path, [f"{k % 80}A" for k in range(300)], "flight_number")
+    assert made.features["categorical"] == ["flight_number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "short", "seconds"),
+    [
+        ("length", ["02:13", "11:04"], None, [133, 664]),
+        ("length", ["59:13", "1:01:04"], None, [3553, 3664]),
+        ("lap", ["1:23.456", "1:24.5"], None, [83.456, 84.5]),
+        ("opens at", ["08:30", "9:00"], "hh:mm", [30_600, 32_400]),
+        ("finish_time", ["31:10", "29:05"], None, [1870, 1745]),
+    ],
+)
+def test_durations_with_colons_are_seconds(tmp_path, name, texts, short, seconds):
+    made, found = drafted(tmp_path, texts * 150, name)
+    (step,) = made.features["steps"]
+    assert step == {"parse_duration": {"column": name, **({"short": short} if short else {})}}
+    assert np.allclose(found[name], seconds * 150)
+    assert f"seconds, taken for {short or 'mm:ss'}" in made.notes[name]
+
+
+def titles(rows=1500, seed=9):
+    """Titles of products, nearly each another one, and whether they hold a word that sells."""
+    rng = np.random.default_rng(seed)
+    words = np.array([start + end for start in ("re", "bla", "mo", "si", "tu") for end in ("d", "nk", "ller", "ma")])
+    chosen = words[np.argsort(rng.random((rows, len(words))))[:, :5]]
+    text = pd.Series([" ".join(row).title() for row in chosen])
+    noise = rng.random(rows) < 0.05
+    return pd.DataFrame({"title": text, "z": rng.normal(size=rows), "y": (chosen == "moller").any(1) ^ noise}).astype(
+        {"y": "int64"}
+    )
+
+
+def test_short_text_whose_words_come_again_is_hashed_and_learnt_from(tmp_path):
+    table = titles()
+    assert table["title"].nunique() > 0.9 * len(table)
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    out, made = write_config(str(path), "y", tmp_path / "o.yaml")
+    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
+    assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
+    assert "title" not in made.left_out
+    assert made.told() == "continuous z; text title"
+    assert "# Text: title. Its words are hashed" in out.read_text()
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = Pipeline.from_config(out, FAST, {"train.epochs": 20}, places).train()
+    # Of the rows a quarter has the word and a twentieth is noise; without the title the AUC is .5.
+    assert run.summary["metrics"]["test"]["auc"] > 0.8
+    asked = pd.DataFrame({"title": ["moller TUMA", "tuma blad", None], "z": [0.0] * 3})
+    found = run.predict(asked)["y"].tolist()
+    assert found[0] > found[1]
+    assert run.predict(asked.head(1))["y"].tolist() == pytest.approx(found[:1], rel=1e-4)
+
+
+def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
+    rng = np.random.default_rng(10)
+    letters = rng.choice(list("abcdefgh"), (300, 19))
+    letters[:, 9] = " "
+    names = ["".join(row) for row in letters]
+    made, _ = drafted(tmp_path, names)
+    assert made.left_out["x"].startswith("another value in each row")
+    made, _ = drafted(tmp_path, [f"{k:04}-{k * 7 % 100}-ab" for k in range(300)], "ref")
+    assert "text_hash" not in str(made.features)
+
+
+def test_names_of_hashes_do_not_meet_other_columns(tmp_path):
+    table = titles(300).assign(title_3=1.5).assign(title_3=lambda rows: rows["z"] + 1)
+    made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title_"}}]
+    assert "title__31" in made.features["continuous"]
+
+
+def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
+    rng = np.random.default_rng(11)
+    rows = 2000
+    user, movie = rng.integers(0, 60, rows), rng.integers(0, 40, rows)
+    age, genre = rng.integers(18, 80, 60), rng.choice(["drama", "comedy", "horror"], 40)
+    table = pd.DataFrame({
+        "userId": user, "movieId": movie, "age": age[user], "genre": genre[movie], "hour": rng.integers(0, 24, rows),
+        "liked": (rng.random(rows) < 0.3 + 0.4 * (genre[movie] == "drama")).astype(int),
+    })  # fmt: skip
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = write_config(str(tmp_path / "t.csv"), "liked", tmp_path / "o.yaml")
+    assert made.features["entities"] == {
+        "user": {"key": "userId", "columns": ["age"]}, "item": {"key": "movieId", "columns": ["genre"]},
+    }  # fmt: skip
+    assert "# userId is taken for a user and movieId for an item" in out.read_text()
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = Pipeline.from_config(out, FAST, places).train()
+    assert run.summary["metrics"]
+
+
+@pytest.mark.parametrize("names", [("user_id", "size"), ("price", "item_id"), ("order_user", "itemised")])
+def test_without_a_user_or_an_item_there_are_no_entities(tmp_path, names):
+    rng = np.random.default_rng(12)
+    table = pd.DataFrame({name: rng.integers(0, 30, 300) for name in names} | {"y": rng.integers(0, 2, 300)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert "entities" not in draft_config(str(tmp_path / "t.csv"), "y", None, 1000).features
+
+
+def test_fit_cleans_the_labels_of_a_frame(tmp_path):
+    rng = np.random.default_rng(13)
+    size = rng.integers(20, 200, 400)
+    price = pd.Series([f"€{1000 * number:,.2f}" for number in size])
+    price[::40] = "on request"
+    frame = pd.DataFrame({"size": [f"{number} m2" for number in size], "price": price})
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = fit(frame, {**FAST, "train.epochs": 30}, places, target="price")
+    assert run.summary["rows"] == 390
+    assert run.summary["metrics"]["test"]["r2"] > 0.8
+    found = run.predict(pd.DataFrame({"size": ["50 m2", "150 m2"]}))["price"].tolist()
+    assert 30_000 < found[0] < 70_000
+    assert 130_000 < found[1] < 170_000

@@ -45,6 +45,13 @@ def test_numbers_that_python_formats_are_read_back(cents, european):
         ("1,5", {"decimal": ",", "thousands": None}, 1.5),
         ("1e3", {}, 1000.0),
         (".5", {}, 0.5),
+        ("120 m2", {"remove": ["m2", " "]}, 120.0),
+        ("12.3k", {"scales": {"k": 1000}}, 12300.0),
+        ("€110.5M", {"scales": {"k": 1000, "M": 1e6}}, 110500000.0),
+        ("(1,200 Mio)", {"scales": {"Mio": 1e6, "o": 2}}, -1.2e9),
+        ("1,5k", {"decimal": ",", "thousands": None, "scales": {"k": 1000}}, 1500.0),
+        ("870", {"scales": {"k": 1000}}, 870.0),
+        ("5 GB", {"scales": {"GB": 1024, "MB": 1, "B": 2**-20}}, 5120.0),
     ],
 )
 def test_texts_and_their_numbers(text, options, expected):
@@ -70,6 +77,9 @@ def test_numbers_are_taken_as_they_are():
         ("many", {}, "'x' .*'many' is not written as a number"),
         ("1 2", {"remove": []}, "is not written as a number"),
         ("٣", {}, "is not written as a number"),
+        ("k", {"scales": {"k": 1000}}, "'x' .*'k' is not written as a number"),
+        ("5kk", {"scales": {"k": 1000}}, "is not written as a number"),
+        ("5kM", {"scales": {"k": 1000, "M": 1e6}}, "is not written as a number"),
     ],
 )
 def test_texts_that_are_no_numbers_are_refused_by_the_columns_name(text, options, message):
@@ -87,6 +97,12 @@ def test_texts_that_are_no_numbers_are_refused_by_the_columns_name(text, options
         ({"remove": "$"}, "remove is a list of texts"),
         ({"remove": [""]}, "remove is a list of texts"),
         ({"remove": ["-"]}, "remove holds '-', which is part of numbers"),
+        ({"remove": ["2e"]}, "remove holds '2e', which is part of numbers"),
+        ({"scales": ["k"]}, "scales gives a positive number by the text that numbers end in"),
+        ({"scales": {"k": 0}}, "scales gives a positive number"),
+        ({"scales": {"k": "1000"}}, "scales gives a positive number"),
+        ({"scales": {"": 10}}, "scales gives a positive number"),
+        ({"scales": {"e3": 1000}}, "scales gives a positive number"),
         ({"remove": [","]}, "remove holds ',', which is part of numbers"),
         ({"null_values": "ask"}, "null_values is a list of texts"),
     ],

@@ -277,6 +277,52 @@ def test_labels_that_do_not_fit_the_task_are_an_error(table, tmp_path, labels, t
         build(path=write(tmp_path, frame), continuous=("x",), targets={"late": target})
 
 
+@pytest.mark.parametrize("engine_files", ["csv", "parquet"])
+def test_labels_are_cleaned_before_null_ones_are_left_out(table, tmp_path, engine_files):
+    cents = np.random.default_rng(3).integers(10_000, 900_000, len(table))
+    price = pd.Series([f"${value / 100:,.2f}" for value in cents])
+    price[::10] = "ask"
+    sold = table["late"].map({0: "No ", 1: "YES"}).mask(table.index % 3 == 0, table["late"].map({0: "no", 1: "yes"}))
+    frame = table.assign(price=price, sold=sold)
+    if engine_files == "csv":
+        path = write(tmp_path, frame)
+    else:
+        frame.to_parquet(path := str(tmp_path / "t.parquet"))
+    targets = {
+        "price": {"task": "regression", "label_steps": [{"parse_number": {"null_values": ["ask"]}}]},
+        "sold": {"task": "binary", "positive": "yes", "label_steps": [{"clean_text": {"case": "lower"}}]},
+    }
+    with pytest.raises(DataError, match="'price' is null in 300 of 3000"):
+        build(path=path, continuous=("x",), targets=targets)
+    splits = build(path=path, continuous=("x",), targets=targets, drop_null_targets=True).splits
+    found = pd.concat(splits.values()).sort_values("row_number")
+    np.testing.assert_array_equal(found["price"], np.delete(cents, np.s_[::10]).astype("float32") / 100)
+    np.testing.assert_array_equal(found["sold"], table["late"][found["row_number"]])
+
+
+def test_a_label_that_its_step_cannot_read_is_an_error_that_names_file_and_target(table, tmp_path):
+    path = write(tmp_path, table.assign(price="free"))
+    targets = {"price": {"task": "regression", "label_steps": [{"parse_number": {}}]}}
+    with pytest.raises(DataError, match=r"input .*t.csv: target 'price': ParseNumber.*'price'.*'free'"):
+        build(path=path, continuous=("x",), targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("steps", "task", "message"),
+    [
+        ("parse_number", "regression", r"a list of steps such as \[\{parse_number: \{\}\}\], found 'parse_"),
+        ([{"log": {}}], "regression", "label_steps holds 'log'. Known: clean_text, parse_number, parse_duration"),
+        ([{"parse_number": {}}], "binary", "parse_number makes numbers, which are the labels of a regression"),
+        ([{"parse_number": {"output": "y"}}], "regression", "without column and output"),
+        ([{"parse_number": {"point": ","}}], "regression", "label_steps: step 1.*unknown argument 'point'"),
+        ([{"clean_text": {"case": "title"}}], "multiclass", "unknown case 'title'"),
+    ],
+)
+def test_label_steps_that_make_no_sense_are_refused_before_a_file_is_read(steps, task, message):
+    with pytest.raises(DataError, match=message):
+        build(path="a.csv", continuous=("x",), targets={"y": {"task": task, "label_steps": steps}})
+
+
 def test_positive_may_be_a_number_in_yaml(table, saved):
     late = {"late": {"task": "binary", "positive": 0}}
     train = build(path=saved, continuous=("x",), targets=late).splits["train"]

@@ -1,0 +1,112 @@
+"""TextHash: short text as a fixed number of floats, by hashes of its words or of their letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gigabatch.features.columns.hashing import buckets_of
+from gigabatch.features.columns.times import is_dates
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
+from gigabatch.features.reading.sources import cast
+
+# Blanks and punctuation of ASCII, written out: what else is a letter or a blank, engines see differently.
+BETWEEN_WORDS = r"[ \t\n\r!-/:-@\[-`{-~]+"
+MOST_BUCKETS, MOST_LETTERS = 4096, 40
+
+
+class TextHash(ColumnOperator):
+    """Make floats of short text, such as the title of a product, by hashes of its words, without a fit.
+
+    The text is put in lower case and cut into words at blanks and ASCII punctuation. Each word, or each `letters`
+    letters in a row of a word with a blank before and behind it, adds 1 or -1 to the column of its hash. Rows are then
+    divided by their Euclidean length, so that texts of one word weigh as much as texts of ten (feature hashing;
+    Weinberger et al. 2009, arXiv:0902.2206). Null and text without a word are 0 in all columns. Numbers and booleans
+    are taken as their text. Row-wise.
+
+    The hash is XXH64 (seed 0) of UTF-8, the same on CPU and GPU: the column is its value mod `num_buckets`, and the
+    sign is negative where its highest bit is set.
+
+    Parameters
+    ----------
+    column
+        Text.
+    prefix
+        Start of the new columns' names: the float32 columns `<prefix>_0`, `<prefix>_1` and so on. No column may have
+        such a name already.
+    num_buckets
+        How many columns there are, from 1 to 4096.
+    letters
+        How many letters in a row are a piece, from 1 to 10, of the first 40 letters of a word; such pieces see that
+        "colour" and "colours" are alike. A shorter word is one piece. None for whole words.
+
+    Raises
+    ------
+    DataError
+        A number out of its range, or a column that holds dates or lists.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import TextHash
+    >>> frame = pd.DataFrame({"title": ["Red shoes", "shoes, red!", "Red", None]})
+    >>> TextHash("title", "t", num_buckets=4)(frame).round(2)
+             title  t_0   t_1   t_2  t_3
+    0    Red shoes  0.0 -0.71 -0.71  0.0
+    1  shoes, red!  0.0 -0.71 -0.71  0.0
+    2          Red  0.0  0.00 -1.00  0.0
+    3          NaN  0.0  0.00  0.00  0.0
+    """
+
+    reads = ("column",)
+
+    def __init__(self, column: str, prefix: str, num_buckets: int = 32, letters: int | None = None) -> None:
+        for name, value, most in (("num_buckets", num_buckets, MOST_BUCKETS), ("letters", letters, 10)):
+            if value is None and name == "letters":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise DataError(f"TextHash of {column!r}: {name} is a whole number from 1 to {most}, found {value!r}.")
+        self.column, self.prefix, self.num_buckets, self.letters = column, prefix, num_buckets, letters
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}_{bucket}" for bucket in range(self.num_buckets))
+
+    def compute(self, frame: Frame) -> dict[str, Column]:
+        if is_dates(frame[self.column]):
+            raise DataError(f"TextHash: column {self.column!r} holds dates or times, no text. Leave it out.")
+        engine = engine_of(frame)
+        xp = engine.arrays
+        text = cast(frame[[self.column]], {self.column: "string"}, "TextHash")[self.column]
+        text = text.str.lower().str.replace(BETWEEN_WORDS, " ", regex=True).str.strip()
+        words, lengths = split_lists(text, "string", " ")
+        rows = row_of_entry(xp, lengths)
+        flat = xp.zeros(len(frame) * self.num_buckets)
+        for pieces, where in self._pieces(engine, words, rows):
+            hashes = engine.hash64(pieces).view("uint64")
+            signs = 1.0 - 2.0 * (hashes >> hashes.dtype.type(63)).astype("float64")
+            places = where * self.num_buckets + buckets_of(hashes, self.num_buckets)
+            flat = flat + xp.bincount(places, weights=signs, minlength=len(flat))
+        found = flat.reshape(len(frame), self.num_buckets)
+        length = xp.sqrt((found * found).sum(axis=1))  # of whole numbers, so exact in any order
+        length[length == 0] = 1.0
+        found = (found / length.reshape(len(frame), 1)).astype("float32")
+        return {name: engine.series(found[:, bucket], frame) for bucket, name in enumerate(self.outputs)}
+
+    def _pieces(self, engine: Any, words: Column, rows: Any) -> Any:
+        """What is hashed, a column of text and the row of each, one or several times."""
+        known = words != ""
+        words, rows = words[known].reset_index(drop=True), rows[engine.array(known)]
+        if self.letters is None:
+            yield words, rows
+            return
+        words = " " + words.str.slice(0, MOST_LETTERS) + " "
+        start = 0
+        while len(words):
+            yield words.str.slice(start, start + self.letters), rows
+            start += 1
+            left = words.str.len() >= start + self.letters
+            words, rows = words[left].reset_index(drop=True), rows[engine.array(left)]
