@@ -42,7 +42,7 @@ SCALES = (
     {"lakh": 10**5, "lakhs": 10**5, "lac": 10**5, "lacs": 10**5, "cr": 10**7, "crore": 10**7, "crores": 10**7},
     {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
 )  # fmt: skip
-CLOCK = re.compile(r"^\s*-?([0-9]{1,3}):[0-5][0-9](?P<more>:[0-5][0-9](\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
+CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 CODE_NAME = re.compile(
@@ -284,7 +284,10 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
             return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime", zone=zone)
         except DataError:
             return None
-    if (times := written_dates(known, bool(own))) is not None:
+    # "2:13" is a time of day where the column's name says so, else a duration.
+    colons_alone = bool(known.drop_duplicates().astype("str").str.match(CLOCK).all())
+    is_duration = colons_alone and not DAYTIME.search(spaced_lower(name))
+    if not is_duration and (times := written_dates(known, bool(own))) is not None:
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
         if zoned := re.search(r" ([A-Z]{2,5})\]", times.dtype):
@@ -395,14 +398,10 @@ def is_short_text(seen: Seen) -> bool:
 
 
 def _durations(name: str, known: pd.Series, distinct: pd.Series, words: dict[str, Any]) -> Seen:
-    """A column of durations or times of day with colons, as seconds."""
-    parts = distinct.str.extract(CLOCK)
-    short = "hh:mm" if bool(
-        parts["more"].isna().all() and (parts[0].astype("int64") < 24).all() and DAYTIME.search(spaced_lower(name))
-    ) else "mm:ss"  # fmt: skip
-    options: dict[str, Any] = {"column": name, **({"short": short} if short != "mm:ss" else {}), **words}
+    """A column of durations with colons, as seconds."""
+    options: dict[str, Any] = {"column": name, **words}
     by_text = dict(zip(distinct, ParseDuration(**options)(distinct.to_frame(name))[name], strict=True))
-    note = f"{known.iloc[0]!r} is {by_text[known.iloc[0]]:.12g} seconds, taken for {short}"
+    note = f"{known.iloc[0]!r} is {by_text[known.iloc[0]]:.12g} seconds, taken for mm:ss"
     numbers = known.map(by_text).to_numpy(dtype="float64")
     return Seen(name, "number", numbers, "string", [{"parse_duration": options}], note=note)
 
