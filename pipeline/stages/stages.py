@@ -98,7 +98,7 @@ from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
-from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, train_members
+from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
@@ -1021,11 +1021,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
-        if settings.ensemble > 1 and not self.learns_by_steps:
-            raise TrainingError(
-                f"train.ensemble: every member of a model {config.model.kind!r} would be the same, as no seed enters "
-                "it. Set it to 1."
-            )
+        require_members_differ(settings, config.model.kind)
         ranks = pipeline.ranks
         loss = target_loss(self.features.schema, settings.losses, settings.label_smoothing)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
