@@ -31,6 +31,7 @@ from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.sources import operator_code
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.recipes import OWN as OWN_RECIPES
@@ -265,7 +266,8 @@ class Pipeline:
     def _features(self, files: FilesState | None) -> Features:
         config = self.config
         _ = self.start  # before any work
-        recipe = recipe_class(config.recipe)(config.features)
+        kind = recipe_class(config.recipe)
+        recipe = kind(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
         if not settings["features"].get("lists"):  # keys are those of before there were lists
@@ -275,7 +277,8 @@ class Pipeline:
         if settings["features"].get("history") is None:  # nor histories
             settings["features"].pop("history", None)
         own = OWN_RECIPES.code(config.recipe)
-        code = recipe.code() | ({"recipe": own} if own else {})
+        operators = operator_code(kind)
+        code = recipe.code() | ({"recipe": own} if own else {}) | ({"operators": operators} if operators else {})
         # Where the files lie does not matter, what is in them does.
         named = (
             settings
