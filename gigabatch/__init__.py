@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gigabatch.features.encoding.preprocessor import Preprocessor
     from gigabatch.features.operators import register_operator
+    from gigabatch.features.operators.rows.lambda_function import register_function
     from gigabatch.features.recipes import register_recipe
     from gigabatch.features.schema import Schema
     from gigabatch.features.workflow.workflow import Workflow
@@ -110,6 +111,7 @@ _PLACES = {
     "Popularity": "models.recommenders.popularity",
     "ItemKNN": "models.recommenders.item_knn",
     "EASE": "models.recommenders.ease",
+    "register_function": "features.operators.rows.lambda_function",
     "register_operator": "features.operators",
     "register_recipe": "features.recipes",
     "register_model": "models.shelf",
@@ -163,6 +165,7 @@ __all__ = [
     "curves",
     "fit",
     "load_bundle",
+    "register_function",
     "register_model",
     "register_operator",
     "register_recipe",

@@ -23,6 +23,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.operators import operator_name
+from gigabatch.features.operators.rows.lambda_function import LambdaFunction
 from gigabatch.features.reading.sources import without_null_words
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
@@ -210,9 +211,11 @@ class Bundle:
         (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
     def _own_code(self) -> list[dict[str, Any]]:
-        """What `load_bundle` imports of a user's code: the model, and operators of the workflow."""
+        """What `load_bundle` imports of a user's code: the model, and operators and functions of the workflow."""
         used = [("model", spec_of(self.model).name)]
-        used += [("operator", operator_name(type(step))) for step in (self.workflow.steps if self.workflow else ())]
+        steps = self.workflow.steps if self.workflow else ()
+        used += [("operator", operator_name(type(step))) for step in steps]
+        used += [("function", step.name) for step in steps if isinstance(step, LambdaFunction)]
         return [entry for what, name in dict.fromkeys(used) if (entry := told(what, name)) is not None]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.frame import engine_of, load_engine
-from gigabatch.features.errors import DataError, require_columns, strict_json
+from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator, Operator
 from gigabatch.features.reading.sources import cast
@@ -630,12 +630,14 @@ class Workflow:
         Raises
         ------
         DataError
-            If the folder is damaged, was changed after it was written, or is of another format. No code is run that
-            the folder names.
+            If the folder is damaged, was changed after it was written, or is of another format; if it names an operator
+            or a function of a user whose file was not imported. No code is run that the folder names.
         """
         folder = Path(folder)
         try:
             return cls._read(folder, engine)
+        except MissingCodeError as error:
+            raise MissingCodeError(f"workflow {folder}: {error} Import your own code first.") from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
             reason = error if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             raise DataError(f"workflow {folder}: damaged ({reason}). Run the features stage again.") from error
@@ -677,7 +679,8 @@ def _read_step(reader: StateReader, number: int, entry: Any) -> tuple[Configured
         check_state(step, state)
         return step, [state]
     except DataError as error:
-        raise DataError(f"step {number} ({entry['operator']}): {error}") from error
+        kind_of_error = MissingCodeError if isinstance(error, MissingCodeError) else DataError
+        raise kind_of_error(f"step {number} ({entry['operator']}): {error}") from error
 
 
 def _gathered(parts: Sequence[Any]) -> Any:
