@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_tables import arrow_table, is_text
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.arrow_tables import arrow_table, is_text
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
 from gigabatch.pipeline.display import note
 from gigabatch.pipeline.init.columns import column_seen

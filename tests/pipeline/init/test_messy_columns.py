@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
-from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame

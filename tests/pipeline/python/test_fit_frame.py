@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
