@@ -54,9 +54,11 @@ if TYPE_CHECKING:
     from gigabatch.models.tabular.tabm import TabM
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
+    from gigabatch.pipeline.init.write import init
     from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
     from gigabatch.pipeline.python.fit import fit
     from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
+    from gigabatch.pipeline.stages.score import evaluate
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
     from gigabatch.pipeline.views.figures import curves
@@ -67,6 +69,8 @@ _FOLDERS = ("features", "loaders", "models", "pipeline")
 _PLACES = {
     "Pipeline": "pipeline.stages.stages",
     "fit": "pipeline.python.fit",
+    "init": "pipeline.init.write",
+    "evaluate": "pipeline.stages.score",
     "GigabatchClassifier": "pipeline.python.estimators",
     "GigabatchRegressor": "pipeline.python.estimators",
     "PreprocessorTransformer": "pipeline.python.transformers",
@@ -163,7 +167,9 @@ __all__ = [
     "WorkflowTransformer",
     "__version__",
     "curves",
+    "evaluate",
     "fit",
+    "init",
     "load_bundle",
     "register_function",
     "register_model",

@@ -8,7 +8,7 @@ import yaml
 from gigabatch import GigabatchClassifier, fit
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.init.training import left_to_rows, training_for
-from gigabatch.pipeline.init.write import write_config
+from gigabatch.pipeline.init.write import init
 
 
 def rows_of(number):
@@ -38,7 +38,7 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
 
 def test_the_file_says_model_scale_and_epochs(tmp_path):
     rows_of(1_200).to_csv(tmp_path / "shop.csv", index=False)
-    path, _ = write_config(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
+    path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
     assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(1_200, True)
     assert "kind: tabm  # the better one" in path.read_text()
