@@ -441,9 +441,9 @@ def _is_own(name: str, top: str) -> bool:
 
 def told(what: str, name: str) -> dict[str, Any] | None:
     """What a bundle keeps of a user's class or function, as JSON types, for `require_told`; None for one of the
-    package's own."""
+    package's own, and for a function that no file under `imports` registered."""
     kind = REGISTRIES[what].kinds.get(name)
-    if kind is None:
+    if kind is None or (what == "function" and _HOMES[kind] == "__main__"):  # whoever loads registers that by itself
         return None
     texts = sources(kind)
     return {

@@ -668,3 +668,21 @@ def test_a_workflow_whose_function_was_not_imported_is_not_called_damaged(scalin
         Workflow.load("workflow")
     assert "imports" in str(found.value)
     assert "damaged" not in str(found.value)
+
+
+def test_of_a_function_of_a_script_a_bundle_keeps_the_name_alone(scaling):
+    """Another script may register the same function: its own text is no part of that."""
+    script = (
+        "from gigabatch import Pipeline\nrun = Pipeline.from_config('run.yaml', {'imports': ['my_model.py']}).train()\n"
+    )
+    text = Path("my_steps.py").read_text()
+    Path("train.py").write_text(text + script + "print(run.path)")
+    Path("serve.py").write_text(text + "import sys\n" + LOAD)
+    done = start("import runpy; runpy.run_path('train.py', run_name='__main__')")
+    path = done.stdout.strip().splitlines()[-1]
+    served = start(
+        f"import runpy, sys; sys.argv.append('{path}/model'); runpy.run_path('serve.py', run_name='__main__')"
+    )
+    assert len(json.loads(served.stdout)) == 3, served.stderr
+    without = start(f"import sys; sys.argv.append('{path}/model')\n{LOAD}")
+    assert re.search("bundle .*: workflow .*LambdaFunction 'scaled': no function of this name is regis", without.stdout)
