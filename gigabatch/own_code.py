@@ -323,8 +323,8 @@ def _modules_of(kind: Any) -> dict[str, str | None]:
     for name, file in found.items():
         if file is None and name != "__main__":  # what `function_hash` takes for one of Python's own
             raise OwnCodeError(
-                f"module {name} of {_place(kind).rpartition(':')[2]} has no file, so a change of it would go unseen. Write the class "
-                "to a file and name that under `imports` of the configuration."
+                f"module {name} of {_place(kind).rpartition(':')[2]} has no file, so a change of it would go unseen. "
+                "Write the class to a file and name that under `imports` of the configuration."
             )
     return found
 
