@@ -39,6 +39,10 @@ class DataError(ValueError):
         return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
 
 
+class MissingCodeError(DataError):
+    """An operator or a function of a user is named, and no file that registers it was imported."""
+
+
 def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
     """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""
     there = list(frame.columns)

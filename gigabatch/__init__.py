@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gigabatch.features.encoding.preprocessor import Preprocessor
     from gigabatch.features.operators import register_operator
+    from gigabatch.features.operators.rows.lambda_function import register_function
     from gigabatch.features.recipes import register_recipe
     from gigabatch.features.schema import Schema
     from gigabatch.features.workflow.workflow import Workflow
@@ -53,9 +54,11 @@ if TYPE_CHECKING:
     from gigabatch.models.tabular.tabm import TabM
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
+    from gigabatch.pipeline.init.write import init
     from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
     from gigabatch.pipeline.python.fit import fit
     from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
+    from gigabatch.pipeline.stages.score import evaluate
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
     from gigabatch.pipeline.views.figures import curves
@@ -66,6 +69,8 @@ _FOLDERS = ("features", "loaders", "models", "pipeline")
 _PLACES = {
     "Pipeline": "pipeline.stages.stages",
     "fit": "pipeline.python.fit",
+    "init": "pipeline.init.write",
+    "evaluate": "pipeline.stages.score",
     "GigabatchClassifier": "pipeline.python.estimators",
     "GigabatchRegressor": "pipeline.python.estimators",
     "PreprocessorTransformer": "pipeline.python.transformers",
@@ -110,6 +115,7 @@ _PLACES = {
     "Popularity": "models.recommenders.popularity",
     "ItemKNN": "models.recommenders.item_knn",
     "EASE": "models.recommenders.ease",
+    "register_function": "features.operators.rows.lambda_function",
     "register_operator": "features.operators",
     "register_recipe": "features.recipes",
     "register_model": "models.shelf",
@@ -161,8 +167,11 @@ __all__ = [
     "WorkflowTransformer",
     "__version__",
     "curves",
+    "evaluate",
     "fit",
+    "init",
     "load_bundle",
+    "register_function",
     "register_model",
     "register_operator",
     "register_recipe",

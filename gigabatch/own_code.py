@@ -32,7 +32,7 @@ Kind = TypeVar("Kind", bound=type)
 
 _LOCK = threading.RLock()
 _RUNNING: list[str] = []  # modules of files that are being run, the outermost first
-_HOMES: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()  # class -> the module that registered it
+_HOMES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # class -> the module that registered it
 _TEXTS: dict[str, bytes] = {}  # path -> the text that was run
 
 
@@ -60,7 +60,7 @@ class Registry:
     error: type[ValueError]
     taken: Callable[[], Collection[str]]
     obstacle: Callable[[type], str | None]
-    kinds: dict[str, type] = field(default_factory=dict)
+    kinds: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         REGISTRIES[self.what] = self
@@ -87,7 +87,7 @@ class Registry:
             raise self.error(f"{where}: expected a class, found {kind!r:.80}.")
         if (obstacle := self.obstacle(kind)) is not None:
             raise self.error(f"{where}: {kind.__qualname__} {obstacle}")
-        home = home or _running_module() or kind.__module__
+        home = home or running_module() or kind.__module__
         known = self.kinds.get(name)
         if known is not None and _place(known) != _place(kind):
             raise self.error(f"{where}: {_place(known)} has this name. Choose another for {_place(kind)}.")
@@ -96,7 +96,7 @@ class Registry:
         if (other := self.name_of(kind)) not in (None, name):
             raise self.error(f"{where}: {_place(kind)} is registered as {other!r} already. A class has one name.")
         if known is not kind:
-            _HOMES[kind] = home
+            came_from(kind, home)
         try:
             sources(kind)
         except OwnCodeError as error:
@@ -158,9 +158,16 @@ def obstacle_of(kind: type, base: type, what: str, home: str, section: str) -> s
     return None
 
 
-def _place(kind: type) -> str:
-    """Where a class is defined: file or module, and name."""
-    return f"{_path_of(kind.__module__)}:{kind.__qualname__}"
+def came_from(kind: Any, home: str) -> None:
+    """Remember which module registered something: where that runs again, `_forget` takes it back."""
+    _HOMES[kind] = home
+
+
+def _place(kind: Any) -> str:
+    """Where a class or a registered function is defined: file or module, and name."""
+    found = kind if isinstance(kind, type) else kind.function
+    name = getattr(found, "__qualname__", type(found).__qualname__)
+    return f"{_path_of(getattr(found, '__module__', None) or '__main__')}:{name}"
 
 
 def _path_of(module: str) -> str:
@@ -168,7 +175,7 @@ def _path_of(module: str) -> str:
     return (_file_of(module) or module) if module.startswith(PREFIX) else module
 
 
-def _running_module() -> str | None:
+def running_module() -> str | None:
     """The module whose own lines are being run, such as the file that calls a function which registers a class; None
     where these are text that a host runs (execnet's workers), which nothing can import."""
     frame: types.FrameType | None = sys._getframe(1)
@@ -291,28 +298,33 @@ def _last(error: BaseException, path: str | None = None) -> str:
     return f"{lines[-1][0]}, line {lines[-1][1]}: {text}" if lines else text
 
 
-def code_hash(kind: type) -> str:
-    """32 hex digits of the sources of a user's class, wherever they lie (see `sources`); of a class of a notebook, of
-    what it computes."""
+def code_hash(kind: Any) -> str:
+    """32 hex digits of the sources of a user's class or registered function, wherever they lie (see `sources`); of one
+    of a notebook, of what it computes."""
     modules = _modules_of(kind)
     if None in modules.values():
         from gigabatch.features.operators.rows.fingerprint import function_hash  # not for files: it imports the package
 
-        return function_hash(kind, _place(kind))
+        return function_hash(kind if isinstance(kind, type) else kind.function, _place(kind))
     return _digest(_labelled({name: file for name, file in modules.items() if file is not None}))
 
 
-def _modules_of(kind: type) -> dict[str, str | None]:
-    """Files of the modules that a class, its own bases and their registrations follow from; None for a notebook."""
-    own = [kind, *(base for base in kind.__mro__ if _is_own(base.__module__, kind.__module__.partition(".")[0]))]
+def _modules_of(kind: Any) -> dict[str, str | None]:
+    """Files of the modules that a class, its own bases and their registrations follow from, or that registered a
+    function; None for a notebook."""
+    if isinstance(kind, type):
+        own = [kind, *(base for base in kind.__mro__ if _is_own(base.__module__, kind.__module__.partition(".")[0]))]
+        names = {name for base in own for name in (base.__module__, _HOMES.get(base, base.__module__))}
+    else:
+        names = {_HOMES[kind]}
     found: dict[str, str | None] = {}
-    for name in {name for base in own for name in (base.__module__, _HOMES.get(base, base.__module__))}:
+    for name in names:
         found |= {name: _file_of(name)} | _modules(name)
     for name, file in found.items():
         if file is None and name != "__main__":  # what `function_hash` takes for one of Python's own
             raise OwnCodeError(
-                f"module {name} of {kind.__qualname__} has no file, so a change of it would go unseen. Write the class "
-                "to a file and name that under `imports` of the configuration."
+                f"module {name} of {_place(kind).rpartition(':')[2]} has no file, so a change of it would go unseen. "
+                "Write the class to a file and name that under `imports` of the configuration."
             )
     return found
 
@@ -332,7 +344,7 @@ def _digest(texts: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def sources(kind: type) -> dict[str, bytes]:
+def sources(kind: Any) -> dict[str, bytes]:
     """The texts that a class follows from, by path: its file, that which registers it, those of its bases, and the
     user's own modules that these import, at any depth and within functions too, with the packages that they lie in;
     installed packages are not among them, but for the class's own. A cell of a notebook has none.
@@ -428,9 +440,10 @@ def _is_own(name: str, top: str) -> bool:
 
 
 def told(what: str, name: str) -> dict[str, Any] | None:
-    """What a bundle keeps of a user's class, as JSON types, for `require_told`; None for one of the package's own."""
+    """What a bundle keeps of a user's class or function, as JSON types, for `require_told`; None for one of the
+    package's own, and for a function that no file under `imports` registered."""
     kind = REGISTRIES[what].kinds.get(name)
-    if kind is None:
+    if kind is None or (what == "function" and _HOMES[kind] == "__main__"):  # whoever loads registers that by itself
         return None
     texts = sources(kind)
     return {

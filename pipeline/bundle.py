@@ -20,9 +20,11 @@ from torch.overrides import TorchFunctionMode
 from gigabatch.features.encoding.lists import PackedList
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.engines.arrow_tables import given_back, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.operators import operator_name
+from gigabatch.features.operators.rows.lambda_function import LambdaFunction
 from gigabatch.features.reading.sources import without_null_words
 from gigabatch.features.schema import Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
@@ -108,11 +110,12 @@ class Bundle:
         Parameters
         ----------
         frame
-            Rows with the categorical, continuous and list columns of the schema; targets need not be there.
+            Rows with the categorical, continuous and list columns of the schema; targets need not be there. Of pandas,
+            cuDF or Polars, or an Arrow table.
 
         Returns
         -------
-        data frame of the same engine, index and length
+        data frame of the same engine, index and length, or pyarrow.Table for other libraries
             One column a binary target (probability, float32) or regression target (value in the target's own unit,
             float64), `<target>_q<share>` a quantile where it has several, and one float32 column `<target>_<class>` a
             class of a multiclass target (probability). A row's predictions alone and among others are
@@ -128,6 +131,7 @@ class Bundle:
         A column of 20 or more values of which none was there in training is named in a warning of the log: CSV files
         are read as text, so a whole number with nulls that was written as `3.0` is not the 3 of a data frame.
         """
+        given, frame = frame, own_frame(frame, "predict")
         rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
         ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
@@ -135,7 +139,7 @@ class Bundle:
         for text in self._unknown(ids, lists, frame):
             log.warning(text)
         outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
-        return self._named(outputs, frame)
+        return given_back(self._named(outputs, frame), given)
 
     def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn], frame: Any) -> Iterator[str]:
         """What to say of columns of which no value is known: most often another spelling, such as 3.0 for 3."""
@@ -165,8 +169,9 @@ class Bundle:
         Texts that stood for null in training (`null_values`) do so here.
         """
         workflow = self.raw_workflow
+        given, frame = frame, own_frame(frame, "predict_raw")
         rows = without_null_words(frame, self.info.get("null_values", ()), workflow.dtypes)
-        return self.predict(workflow.transform(workflow.typed(rows)))
+        return given_back(self.predict(workflow.transform(workflow.typed(rows))), given)
 
     @property
     def raw_workflow(self) -> Workflow:
@@ -211,9 +216,11 @@ class Bundle:
         (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
     def _own_code(self) -> list[dict[str, Any]]:
-        """What `load_bundle` imports of a user's code: the model, and operators of the workflow."""
+        """What `load_bundle` imports of a user's code: the model, and operators and functions of the workflow."""
         used = [("model", spec_of(self.model).name)]
-        used += [("operator", operator_name(type(step))) for step in (self.workflow.steps if self.workflow else ())]
+        steps = self.workflow.steps if self.workflow else ()
+        used += [("operator", operator_name(type(step))) for step in steps]
+        used += [("function", step.name) for step in steps if isinstance(step, LambdaFunction)]
         return [entry for what, name in dict.fromkeys(used) if (entry := told(what, name)) is not None]
 
 

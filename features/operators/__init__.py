@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.features.errors import DataError, MissingCodeError, did_you_mean
 from gigabatch.own_code import Kind, Registry
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def operator_class(name: str) -> type[Configured]:
         found: type[Configured] = kind
         return found
     known = sorted([*operator_names(), *OWN.names()])
-    raise DataError(f"unknown operator {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+    raise MissingCodeError(f"unknown operator {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
 
 
 def register_operator(name: str) -> Callable[[Kind], Kind]:

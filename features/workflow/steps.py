@@ -21,6 +21,7 @@ from typing import Any, Literal, Union
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import OWN, operator_class, operator_name
 from gigabatch.features.operators.base import Configured
+from gigabatch.features.operators.sources import operator_code
 from gigabatch.features.reading.sources import expand
 from gigabatch.features.reading.tables import Reading
 
@@ -126,13 +127,15 @@ def table_files(steps: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def registered_code(steps: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Hashes of the code that steps only name, by the step's number, for the key of what a stage has made."""
-    found = {}
-    for number, step in enumerate(steps, 1):
-        for name, arguments in step.items():
-            if code := operator_class(name).code_of(arguments or {}) + OWN.code(name):
-                found[f"step {number}"] = code
-    return found
+    """Hashes of the code that steps name, by the step's number, for the key of what a stage has made: the operator's
+    file, those of operators that it imports, and functions that its arguments name."""
+    return {
+        f"step {number}": operator_class(name).code_of(arguments or {})
+        + OWN.code(name)
+        + operator_code(operator_class(name))
+        for number, step in enumerate(steps, 1)
+        for name, arguments in step.items()
+    }
 
 
 def to_steps(operators: Iterable[Configured]) -> list[dict[str, dict[str, Any]]]:

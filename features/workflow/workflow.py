@@ -17,8 +17,9 @@ from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.time_types import time_type
+from gigabatch.features.engines.arrow_tables import given_back, is_own, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
-from gigabatch.features.errors import DataError, require_columns, strict_json
+from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator, Operator
 from gigabatch.features.reading.sources import cast
@@ -216,7 +217,7 @@ class Workflow:
         >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit(parts).states[0]
         Range(low=0.0, high=8.0)
         """
-        parts = list(parts)
+        parts = _own_parts(parts)
         if not parts:
             raise DataError("workflow: nothing to fit on, no partition was given.")
         for part in parts:
@@ -293,7 +294,7 @@ class Workflow:
         Parameters
         ----------
         frame
-            Rows with the columns `applied_inputs`.
+            Rows with the columns `applied_inputs`: of pandas, cuDF or Polars, or an Arrow table.
         history
             For workflows with group-wise steps: the earlier rows of these groups, as raw as `frame` and with the same
             columns. Such steps see both, and the rows of `frame` come back. A label that is read as of an earlier time
@@ -304,7 +305,8 @@ class Workflow:
         Returns
         -------
         data frame
-            The frame after the steps; only `outputs` where those were named. The one that was given is unchanged.
+            The frame after the steps; only `outputs` where those were named. The one that was given is unchanged. Of
+            Polars' frames and Arrow tables an Arrow table is made (`polars.from_arrow`).
 
         Raises
         ------
@@ -330,11 +332,13 @@ class Workflow:
         [2]
         """
         self._require_fitted()
+        given, frame = frame, own_frame(frame, "workflow")
         require_columns(frame, self.applied_inputs, "workflow")
         positions = range(len(self.steps))
         if history is None:
             self._require_whole(whole_groups)
-            return self._chosen(self._through(positions, [frame], [False])[0])
+            return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
+        history = own_frame(history, "workflow's history")
         require_columns(history, self.applied_inputs, "workflow's history")
         changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
         if changing:
@@ -342,7 +346,7 @@ class Workflow:
                 f"{place(self.steps, changing[0])}: makes one row of several, so history cannot be told from new rows. "
                 "Give both as one frame, with whole_groups=True."
             )
-        return self._chosen(self._through(positions, [history, frame], [False, False])[-1])
+        return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
 
     def transform_train(self, frame: Any, *, whole_groups: bool = False) -> Any:
         """Apply every step to rows that the fit saw: an encoding of the label leaves a row's own label out.
@@ -379,9 +383,10 @@ class Workflow:
         [1.0, 1.0, 0.0, 0.0]
         """
         self._require_fitted()
+        given, frame = frame, own_frame(frame, "workflow")
         require_columns(frame, self.inputs, "workflow")
         self._require_whole(whole_groups)
-        return self._chosen(self._through(range(len(self.steps)), [frame], [True])[0])
+        return given_back(self._chosen(self._through(range(len(self.steps)), [frame], [True])[0]), given)
 
     def _require_whole(self, whole_groups: bool) -> None:
         position = first_group_wise(self.steps)
@@ -449,10 +454,12 @@ class Workflow:
         >>> [part["price"].tolist() for part in found]
         [[0.0, 0.25], [1.0]]
         """
-        parts = list(parts)
+        given = list(parts)
+        parts = _own_parts(given)
         self.fit(parts, scheduler)
         frames = self._through(range(len(self.steps)), [read_part(part) for part in parts], [True] * len(parts))
-        return [self._chosen(frame) for frame in frames]
+        others = [part for part in given if not isinstance(part, tuple) and not is_own(part)]
+        return [given_back(self._chosen(frame), others[0]) if others else self._chosen(frame) for frame in frames]
 
     def fit_transform_splits(self, splits: Mapping[str, Any], done: int = 0) -> dict[str, Any]:
         """Fit on the split `train`, and transform it and the others, whose rows see each other's history.
@@ -630,12 +637,14 @@ class Workflow:
         Raises
         ------
         DataError
-            If the folder is damaged, was changed after it was written, or is of another format. No code is run that
-            the folder names.
+            If the folder is damaged, was changed after it was written, or is of another format; if it names an operator
+            or a function of a user whose file was not imported. No code is run that the folder names.
         """
         folder = Path(folder)
         try:
             return cls._read(folder, engine)
+        except MissingCodeError as error:
+            raise MissingCodeError(f"workflow {folder}: {error} Import your own code first.") from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
             reason = error if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             raise DataError(f"workflow {folder}: damaged ({reason}). Run the features stage again.") from error
@@ -692,7 +701,12 @@ def _read_step(reader: StateReader, number: int, entry: Any) -> tuple[Configured
         check_state(step, state)
         return step, [state]
     except DataError as error:
-        raise DataError(f"step {number} ({entry['operator']}): {error}") from error
+        kind_of_error = MissingCodeError if isinstance(error, MissingCodeError) else DataError
+        raise kind_of_error(f"step {number} ({entry['operator']}): {error}") from error
+
+
+def _own_parts(parts: Iterable[Any]) -> list[Any]:
+    return [part if isinstance(part, tuple) else own_frame(part, "workflow") for part in parts]
 
 
 def _gathered(parts: Sequence[Any]) -> Any:

@@ -27,9 +27,9 @@ def init(
     """Look at a table and write a commented configuration that trains on it as it is (docs/init.md)."""
     if task is not None and task not in TASKS:
         raise typer.BadParameter(f"--task is one of {', '.join(TASKS)}, found {task!r}.")
-    from gigabatch.pipeline.init.write import write_config
+    from gigabatch.pipeline.init import write
 
-    path, made = write_config(data, target, out, task=task, most_rows=rows, force=force)
+    path, made = write.init(data, target, out, task=task, most_rows=rows, force=force)
     for remark in made.remarks:
         print(remark)
     for name, why in made.left_out.items():

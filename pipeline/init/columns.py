@@ -13,10 +13,10 @@ import pyarrow as pa
 from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import microseconds
+from gigabatch.features.engines.arrow_tables import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
-from gigabatch.pipeline.arrow_tables import is_text
 from gigabatch.pipeline.init.dates import abbreviations, counted, has_offsets, is_iso, written_dates
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or

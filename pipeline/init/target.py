@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from gigabatch.features.engines.arrow_tables import is_text
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.arrow_tables import is_text
 from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, WEAK_NULL_WORDS, Seen, odd_words, values_seen
 
 POSITIVE = (

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
+
+from gigabatch.models.shelf import model_class
+from gigabatch.pipeline.config.config import ConfigError
 
 LEAST_ROWS, MOST_ROWS = 1_000, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 MOST_ROWS_OF_EPOCHS, EPOCHS = 20_000, 15
@@ -39,4 +44,54 @@ def training_for(rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
     if has_ids and rows <= MOST_ROWS_OF_EPOCHS:
         found["train"] = {"epochs": EPOCHS}
+    return found
+
+
+def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
+    """What `training_for` chooses of the settings that a user leaves out, key by key.
+
+    Another model than the chosen one goes without its scale and epochs, which were measured with it.
+
+    Parameters
+    ----------
+    given
+        Sections of a configuration that the user sets.
+    rows, has_ids
+        As of `training_for`.
+
+    Returns
+    -------
+    dict
+        Sections of `training_for` without the keys that are in `given`.
+
+    Raises
+    ------
+    ConfigError
+        For a setting of `model` that the chosen model lacks, and tabular has.
+
+    Examples
+    --------
+    >>> left_to_rows({"model": {"layers": [64]}, "train": {"epochs": 3}}, 5_000, True)
+    {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}}
+    >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
+    {}
+    """
+    chosen, asked = training_for(rows, has_ids), given.get("model", {})
+    if not chosen or not isinstance(asked, Mapping):
+        return {}
+    kind = chosen["model"]["kind"]
+    if asked.get("kind", kind) != kind:
+        return {}
+    settings = {name: {item.name for item in fields(model_class(name).Settings)} for name in (kind, "tabular")}
+    if lacking := sorted(name for name in asked if name not in settings[kind] and name in settings["tabular"]):
+        raise ConfigError(
+            f"model.{lacking[0]}: {kind} has no such setting, and is the model for {rows:,} rows where none is named. "
+            f"Name the one that has it, tabular, as model.kind (of an estimator: model='tabular'), or leave it out. "
+            f"Settings of {kind}: {', '.join(sorted(settings[kind]))}."
+        )
+    found = {}
+    for name, section in chosen.items():
+        known = given.get(name, {})
+        if isinstance(known, Mapping) and (left := {key: value for key, value in section.items() if key not in known}):
+            found[name] = left
     return found

@@ -17,8 +17,8 @@ PLAIN = re.compile(r"[^\W\d][\w-]*( [\w-]+)*")
 WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "none")
 
 
-def write_config(
-    pattern: str, target: str, out: Path | None = None, *, task: str | None = None, most_rows: int = MOST_ROWS,
+def init(
+    pattern: str, target: str, out: str | Path | None = None, *, task: str | None = None, most_rows: int = MOST_ROWS,
     force: bool = False,
 ) -> tuple[Path, Draft]:  # fmt: skip
     """Look at a table and write a configuration that trains on it as it is.
@@ -52,16 +52,16 @@ def write_config(
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from gigabatch.pipeline.init.write import write_config
+    >>> from gigabatch import init
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "shop.csv")
     ...     _ = path.write_text("visits,sold\\n" + "\\n".join(f"{k % 7},{k % 3 % 2}" for k in range(300)))
-    ...     out, _ = write_config(str(path), "sold", Path(folder, "shop.yaml"))
+    ...     out, _ = init(str(path), "sold", Path(folder, "shop.yaml"))
     ...     print("recipe: table" in out.read_text())
     True
     """
     name = run_name(pattern)
-    out = Path("conf", f"{name}.yaml") if out is None else out
+    out = Path("conf", f"{name}.yaml") if out is None else Path(out)
     if out.exists() and not force:
         raise DataError(f"{out}: the file is there already. Give another --out, or --force to replace it.")
     made = draft_config(pattern, target, task, most_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -23,38 +24,63 @@ from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.kernels import using_kernels
+from gigabatch.models.losses import TargetLoss
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import TrainSettings, checked_settings, model_choice, with_column_settings
+from gigabatch.pipeline.config.config import (
+    ConfigError,
+    TrainSettings,
+    checked_settings,
+    model_choice,
+    with_column_settings,
+)
 from gigabatch.pipeline.display import silence
-from gigabatch.pipeline.init.training import training_for
+from gigabatch.pipeline.init.training import left_to_rows
 from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
 from gigabatch.pipeline.stages.encode import pack
-from gigabatch.pipeline.training.train import model_inputs, new_model, train_model
+from gigabatch.pipeline.training.defaults import id_sizes, settle
+from gigabatch.pipeline.training.ensemble import MemberTraining, require_members_differ, train_members
+from gigabatch.pipeline.training.train import Trained, model_inputs, new_model, train_model
 
-LABEL, WEIGHT = "__label__", "__weight__"
+LABEL, OTHER_LABEL, WEIGHT = "y", "__label__", "__weight__"  # the other: where a column of X is called y
 FEWEST_VALID = 5  # rows; below, all rows are trained on, and the last epoch's weights are kept
+# Settings of train that cannot act here, and why.
+WITHOUT_EFFECT = {
+    "negatives": "negatives are drawn among the items of a recommender, which a configuration trains (`Pipeline`)",
+    "codistill": "groups meet in files, as trainings by a configuration do (`Pipeline`)",
+    **dict.fromkeys(
+        ("start_from", "window", "new_rows", "sums_kept", "changed"),
+        "an estimator begins with new weights; a training by a configuration can go on from a run (`Pipeline`)",
+    ),
+    **dict.fromkeys(("tables", "gradients"), "it is about several ranks, and an estimator is one process"),
+    "residency": "the rows of an estimator are in memory",
+    "checkpoint_every_steps": "an estimator writes no checkpoints",
+}
+NEED_HELD_OUT = {"calibration": "none", "patience": None, "select": "last"}  # and the values that do not
 PARAMETERS = """
 
     Parameters
     ----------
     model
-        Kind of the model, a name of the shelf (docs/models); None: model, scale and epochs follow from the rows as in
-        `gigabatch.fit`, or tabular where there are `model_settings`.
+        Kind of the model, a name of the shelf (docs/models); None: it follows from the rows as in `gigabatch.fit`, and
+        so do scale and epochs, each unless it is set.
     model_settings
         Of that model, such as `{"layers": [64, 32]}`.
     train
-        Settings of the training, as under `train` of a configuration: `{"epochs": 10, "lr_max": 0.01}`.
+        Settings of the training, as under `train` of a configuration: `{"epochs": 10, "lr_max": 0.01}`,
+        `{"ensemble": 5}`, or `{"losses": {"y": {"kind": "huber"}}}`, where `y` is the target. One that cannot act in
+        memory, such as `start_from`, is refused.
     preprocess
         Of `PreprocessorSettings`, such as `{"min_count": 2}`.
     categorical, continuous
         Columns of a frame whose role is given; the others are what `gigabatch init` takes them for (docs/init.md), but
         that no possible leak is looked for. A matrix is all numbers.
     validation_fraction
-        Share of the rows that choose the best epoch and are not trained on; with fewer than 5 such rows, all rows are
-        trained on and the last epoch is kept.
+        Share of the rows that choose the best epoch, fit `calibration` and are not trained on; with fewer than 5 such
+        rows, all rows are trained on, the last epoch is kept, and `calibration` and `patience` are refused.
     device
         `cpu`, `cuda` or `auto`.
     random_state
@@ -96,22 +122,21 @@ class _Estimator(BaseEstimator):
         rows = self._rows(X)
         if len(rows) < 2:
             raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of 2 is required.")
-        by_rows = self.model is None and not self.model_settings
-        chosen = training_for(len(rows), bool(self.categories_)) if by_rows else {}
-        given = chosen.get("train", {}) | dict(self.train or {})
-        settings: TrainSettings = checked_settings(TrainSettings, given, "train")
-        last: TrainSettings = checked_settings(TrainSettings, {"select": "last"} | given, "train")
-        scaled = chosen.get("preprocess", {}) | dict(self.preprocess or {})
-        preprocess = checked_settings(PreprocessorSettings, with_column_settings(scaled), "preprocess")
-        model = {} if self.model is None else {"kind": self.model}
-        choice = model_choice(chosen.get("model", model) | dict(self.model_settings or {}))
-        rows = rows.assign(**{LABEL: y})
+        train_rows, valid_rows = self._split(len(rows), strata, seed)
+        given = self._given(len(rows), valid_rows is not train_rows)
+        settings: TrainSettings = checked_settings(TrainSettings, given["train"], "train")
+        preprocess = checked_settings(PreprocessorSettings, with_column_settings(given["preprocess"]), "preprocess")
+        choice = model_choice(given["model"])
+        require_members_differ(settings, choice.kind)
+        loss = _loss(target, settings)
+        if LABEL in rows.columns:
+            target = replace(target, name=OTHER_LABEL)
+        rows = rows.assign(**{target.name: y})
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             if not weight.any():
                 raise ValueError("sample_weight: all weights are 0. Give at least one row a weight above 0.")
             rows = rows.assign(**{WEIGHT: weight / weight.max()})
-        train_rows, valid_rows = self._split(len(rows), strata, seed)
         made = self.workflow_.fit([rows.iloc[train_rows]]).transform
         schema = self._schema(target, sample_weight is not None)
         features = {
@@ -125,15 +150,12 @@ class _Estimator(BaseEstimator):
         }
         preprocessor = Preprocessor(schema, preprocess)
         preprocessor.fit([features["train"]])
-        settings = settings if valid_rows is not train_rows else last
         spec = ModelSpec(choice.kind, model_inputs(preprocessor), choice.settings)
-        loss = target_loss(schema, settings.losses, settings.label_smoothing)
         device = resolve_device(self.device)
         table, valid = pack(preprocessor, features["train"]), pack(preprocessor, features["valid"])
         # Weights, dropout and order follow torch's generator, which is the caller's.
         with torch.random.fork_rng(), using_kernels(settings.kernels), silence():
-            network = new_model(spec, table, seed, loss)
-            trained = train_model(network, table, valid, loss, settings, seed=seed, device=device, folder=None)
+            trained, told = _trained(spec, table, valid, loss, settings, seed, device)
         self.curve_ = trained.curve
         served = [*schema.names("categorical", "continuous"), *(name for c in schema.lists for name in c.columns)]
         info = {
@@ -142,8 +164,34 @@ class _Estimator(BaseEstimator):
             "seed": seed,
             "loss": loss.description,
             "null_values": [""],
-        }
+        } | told
         self.bundle_ = Bundle(preprocessor, trained.model.eval(), info, device, self.workflow_.serving(served))
+
+    def _given(self, num_rows: int, held_out: bool) -> dict[str, dict[str, Any]]:
+        """Sections of a configuration: what is set, and what the rows choose of the rest.
+
+        held_out: whether there are rows that are not trained on."""
+        train, preprocess, model = dict(self.train or {}), dict(self.preprocess or {}), dict(self.model_settings or {})
+        if "kind" in model:
+            raise ConfigError(f"model_settings.kind: name the model by the argument model={model['kind']!r}.")
+        if self.model is not None:
+            model["kind"] = self.model
+        for name, reason in WITHOUT_EFFECT.items():
+            if name in train and train[name] != TrainSettings.model_fields[name].default:
+                raise ConfigError(f"train.{name}: it has no effect in {type(self).__name__}: {reason}. Leave it out.")
+        if train.get("epochs") == 0:
+            raise ConfigError("train.epochs: an estimator begins with new weights. Give one epoch at least, found 0.")
+        for name, idle in () if held_out else NEED_HELD_OUT.items():
+            if train.get(name, idle) != idle:
+                raise ConfigError(
+                    f"train.{name}={train[name]}: it needs rows that are not trained on, and validation_fraction="
+                    f"{self.validation_fraction} of {num_rows} rows leaves none: {FEWEST_VALID} are the least, with "
+                    "every class in both parts. Give more rows or a larger share, or leave the setting out."
+                )
+        given: dict[str, dict[str, Any]] = {"train": train, "preprocess": preprocess, "model": model}
+        left = left_to_rows(given, num_rows, bool(self.categories_))
+        found = {name: left.get(name, {}) | section for name, section in given.items()}
+        return found if held_out else found | {"train": {"select": "last"} | found["train"]}
 
     def _rows(self, X: Any) -> pd.DataFrame:
         """The rows with their index renumbered, and what their columns are: kinds and the workflow, not fitted."""
@@ -161,13 +209,13 @@ class _Estimator(BaseEstimator):
             self.categories_, self.numbers_, self.lists_ = {}, tuple(frame.columns), []
             types, lists, steps = dict.fromkeys(frame.columns, "float32"), {}, ()
         known = types | lists
-        self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), [LABEL, WEIGHT], known)
+        self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), [], known)
         return cast(without_null_words(frame[list(known)], [""], known), known, "fit", nullable=set(known))
 
     def _schema(self, target: Target, weighted: bool) -> Schema:
         columns = [Column(name, "categorical", dtype) for name, dtype in self.categories_.items()]
         columns += [Column(name, "continuous", "float32") for name in self.numbers_]
-        columns += [Column(LABEL, "target", "int32" if target.task == "multiclass" else "float32")]
+        columns += [Column(target.name, "target", "int32" if target.task == "multiclass" else "float32")]
         columns += [Column(WEIGHT, "weight", "float32")] if weighted else []
         return Schema(tuple(columns), (target,), (), tuple(self.lists_))
 
@@ -222,6 +270,40 @@ class _Estimator(BaseEstimator):
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _loss(target: Target, settings: TrainSettings) -> TargetLoss:
+    """What the target asks for, whose settings are those of `train.losses.y`, whatever columns are called."""
+    column = Column(target.name, "target", "int32" if target.task == "multiclass" else "float32")
+    return target_loss(Schema((column,), (target,)), settings.losses, settings.label_smoothing)
+
+
+def _trained(
+    spec: ModelSpec,
+    table: PackedTable,
+    valid: PackedTable,
+    loss: TargetLoss,
+    settings: TrainSettings,
+    seed: int,
+    device: str,
+) -> tuple[Trained, dict[str, Any]]:
+    """The model or the ensemble, and what a bundle tells of its training."""
+
+    def train(asked: MemberTraining) -> tuple[Trained, None]:
+        network, own = new_model(spec, table, asked.seed, loss), asked.settings
+        return train_model(network, table, valid, loss, own, seed=asked.seed, device=device, folder=None), None
+
+    whole, told = settle(settings, len(table), id_sizes(table.schema)), dict[str, Any]()
+    with tempfile.TemporaryDirectory() as folder:  # where members wait for the last one
+        if whole.ensemble == 1:
+            trained, _ = train(MemberTraining(0, seed, Path(folder), whole))
+        else:
+            ensemble = replace(spec, members=whole.ensemble)
+            trained, _, members = train_members(
+                train, ensemble, table, valid, loss, whole, seed=seed, device=device, folder=Path(folder)
+            )
+            told["members"] = {"seeds": members["seeds"]}
+    return trained, told | ({"prior_shift": trained.prior_shift} if trained.prior_shift else {})
 
 
 class GigabatchClassifier(ClassifierMixin, _Estimator):

@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_tables import arrow_table, is_text
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.arrow_tables import arrow_table, is_text
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
 from gigabatch.pipeline.display import note
 from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
 from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
-from gigabatch.pipeline.init.training import training_for
+from gigabatch.pipeline.init.training import left_to_rows
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
@@ -56,7 +56,8 @@ def fit(
         Of pandas, Polars or cuDF, or an Arrow table.
     overrides
         Of the configuration: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2, "artifacts": "/tmp/a"}`.
-        Where they say nothing of `model`, model, scale and epochs follow from the rows (`training_for`).
+        Model, scale and epochs follow from the rows (`training_for`), each unless it is set here; scale and epochs not
+        where another model is named.
     target
         Name of the label, whose task follows from its values (`labels_of`); or targets with their settings, such as
         `{"stars": {"task": "multiclass"}}`.
@@ -82,7 +83,7 @@ def fit(
         Where the frame has no rows, a column is missing or has two roles, no feature is left, there is only one label,
         or no split of the rows can be trained on and measured.
     ConfigError
-        For a setting that does not exist.
+        For a setting that does not exist, also of the model that follows from the rows.
 
     Examples
     --------
@@ -138,8 +139,8 @@ def fit(
         "targets": {key: item or inferred[key] for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found}
-    if "model" not in sections:
-        config |= training_for(len(table), bool(made.categories))
+    left = left_to_rows(sections, len(table), bool(made.categories))
+    overrides = (*overrides, {f"{part}.{key}": value for part, keys in left.items() for key, value in keys.items()})
     checked = load_config(config, overrides)
     rows = _stored(table, ArtifactStore(checked.artifacts, checked.name))
     if timed and len(table) <= MOST_TRIED_ROWS:

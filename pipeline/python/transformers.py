@@ -14,12 +14,12 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
 from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
-from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.config.config import checked_settings, with_column_settings
 from gigabatch.pipeline.init.draft import Draft
 from gigabatch.pipeline.init.frame import draft_frame

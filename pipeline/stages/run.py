@@ -23,12 +23,12 @@ import pyarrow as pa
 import torch
 
 from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.schema import Schema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import STAGES, about_seconds, format_value, headings, html_table, render_table

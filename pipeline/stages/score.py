@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,73 @@ log = logging.getLogger(__name__)
 FORMULA = r"^[=+@\t\r-]"
 
 
+def evaluate(
+    config: str | Path | Mapping[str, Any],
+    *overrides: str | Mapping[str, Any],
+    run: str | Path | None = None,
+    split: str = "test",
+    out: str | Path | None = None,
+) -> dict[str, Any]:
+    """Evaluate a run's model on a split of today's features, as it was evaluated in its run: metrics, baselines,
+    warnings and all else that `evaluate` of the configuration asks for.
+
+    Parameters
+    ----------
+    config, overrides
+        As of `Pipeline.from_config`.
+    run
+        `current`, `previous`, `latest`, an id or a folder; None: the current one.
+    split
+        `train`, `valid`, `test`, or another one of the features stage.
+    out
+        Folder of summary.json and report.html; None: `evaluation-<split>` in the run's own.
+
+    Returns
+    -------
+    dict
+        What summary.json holds: the split's metrics, `rows`, `targets`, `baselines`, `warnings`, ...
+
+    Raises
+    ------
+    DataError
+        Where the split does not exist, or today's features hold other targets or labels than the model predicts.
+    RunError
+        Where there is no such run.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Pipeline, evaluate
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
+    >>> rows.to_csv("clicks.csv", index=False)
+    >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}
+    >>> config = {"name": "clicks", "recipe": "table", "features": {"path": "clicks.csv", **columns}}
+    >>> run = Pipeline.from_config(config).train()
+    >>> found = evaluate(config, split="valid")
+    >>> found["id"] == run.summary["id"], found["rows"] == run.summary["rows_by_split"]["valid"]
+    (True, True)
+    """
+    return _evaluated(Pipeline.from_config(config, *overrides), run, split, None if out is None else Path(out))[0]
+
+
 def evaluate_run(
     config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
 ) -> int:
-    """A run's model on a split of today's features, evaluated as in its run: metrics, baselines, warnings and all else
-    that `evaluate` of the configuration asks for; summary.json and report.html in their own folder."""
-    pipeline = Pipeline.from_config(config, *overrides)
-    used, split = find_run(pipeline.config, run), split or "test"
+    """`evaluate`, printed."""
+    pipeline, split = Pipeline.from_config(config, *overrides), split or "test"
+    summary, headline, folder, used = _evaluated(pipeline, run, split, out)
+    shown = metric_rows({"metrics": {split: headline}, "targets": {split: summary["targets"]}})
+    shown = [{"split": split, "rows": summary["rows"]} | row for row in shown]
+    show_parts(evaluation_parts(summary, shown, f"{pipeline.config.name}, {used}", split))
+    print(f"report  {folder / 'report.html'}")
+    return 0
+
+
+def _evaluated(
+    pipeline: Pipeline, run: str | Path | None, split: str, out: Path | None
+) -> tuple[dict[str, Any], Mapping[str, Any], Path, FoundRun]:
+    """What `evaluate` gives, the split's metrics, the folder, and the run."""
+    used = find_run(pipeline.config, run)
     path, trained = used.path, Run(used.path).summary["trained"]
     steps = trained["steps"] - trained.get("skipped_steps", 0)  # which runs before November 2026 did not count
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
@@ -90,11 +150,7 @@ def evaluate_run(
         results, features.notes, rows, name=f"{summary['name']}, {split} split", run_id=path.name
     )
     write_report(folder / "report.html", report)
-    shown = metric_rows({"metrics": {split: found.headline}, "targets": {split: found.metrics}})
-    shown = [{"split": split, "rows": summary["rows"]} | row for row in shown]
-    show_parts(evaluation_parts(summary, shown, f"{pipeline.config.name}, {used}", split))
-    print(f"report  {folder / 'report.html'}")
-    return 0
+    return summary, found.headline, folder, used
 
 
 def score_run(

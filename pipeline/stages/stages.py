@@ -31,6 +31,7 @@ from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.sources import operator_code
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.recipes import OWN as OWN_RECIPES
@@ -98,7 +99,7 @@ from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
-from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, train_members
+from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
@@ -265,7 +266,8 @@ class Pipeline:
     def _features(self, files: FilesState | None) -> Features:
         config = self.config
         _ = self.start  # before any work
-        recipe = recipe_class(config.recipe)(config.features)
+        kind = recipe_class(config.recipe)
+        recipe = kind(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
         if not settings["features"].get("lists"):  # keys are those of before there were lists
@@ -275,7 +277,8 @@ class Pipeline:
         if settings["features"].get("history") is None:  # nor histories
             settings["features"].pop("history", None)
         own = OWN_RECIPES.code(config.recipe)
-        code = recipe.code() | ({"recipe": own} if own else {})
+        operators = operator_code(kind)
+        code = recipe.code() | ({"recipe": own} if own else {}) | ({"operators": operators} if operators else {})
         # Where the files lie does not matter, what is in them does.
         named = (
             settings
@@ -1021,11 +1024,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
-        if settings.ensemble > 1 and not self.learns_by_steps:
-            raise TrainingError(
-                f"train.ensemble: every member of a model {config.model.kind!r} would be the same, as no seed enters "
-                "it. Set it to 1."
-            )
+        require_members_differ(settings, config.model.kind)
         ranks = pipeline.ranks
         loss = target_loss(self.features.schema, settings.losses, settings.label_smoothing)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window

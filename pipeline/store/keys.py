@@ -20,10 +20,12 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
+from gigabatch.features.operators.sources import without_unused
 from gigabatch.features.reading.sources import file_system, same_file
 from gigabatch.pipeline.store.files import ArtifactError, atomic_write, in_threads
 
 log = logging.getLogger(__name__)
+FEATURES = "gigabatch.features"
 CHECKSUMS = "checksums.json"
 XXH3, BLAKE2B = "xxh3:", ""  # what a checksum begins with, by its algorithm
 SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it
@@ -51,7 +53,9 @@ def _stable_text(value: Any) -> str:
 
 
 def source_hash(modules: Sequence[str]) -> str:
-    """Hash of the source text of modules and whole packages, by name; never of a commit."""
+    """Hash of the source text of modules and whole packages, by name; never of a commit.
+
+    Of `gigabatch.features`, operators that not every stage runs count by their use (`operator_code`)."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(modules):
         try:
@@ -62,7 +66,7 @@ def source_hash(modules: Sequence[str]) -> str:
             raise ArtifactError(f"module {name!r} has no source to take a hash of.")
         origin = Path(spec.origin)
         files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-        for file in files:
+        for file in without_unused(files) if name == FEATURES else files:
             digest.update(f"{name}:{file.relative_to(origin.parent)}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -23,12 +23,12 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import AsAllocated
-from gigabatch.pipeline.config.config import WholeTrainSettings
+from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.training.calibration import fits_level, prior_shift, require_calibratable, require_prior_fits
-from gigabatch.pipeline.training.checkpoint import checksum_file, read_checked, write_checked
+from gigabatch.pipeline.training.checkpoint import TrainingError, checksum_file, read_checked, write_checked
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.train import Trained, calibrate, table_loss, write_curve
@@ -48,6 +48,14 @@ def member_seed(seed: int, number: int) -> int:
     (7, True, False)
     """
     return seed if not number else start_state(seed, number) & ((1 << 63) - 1)
+
+
+def require_members_differ(settings: TrainSettings, kind: str) -> None:
+    """Raise `TrainingError` for an ensemble of a model, by its name, that is fitted to all rows at once."""
+    if settings.ensemble > 1 and not model_class(kind).learns_by_steps:
+        raise TrainingError(
+            f"train.ensemble: every member of a model {kind!r} would be the same, as no seed enters it. Set it to 1."
+        )
 
 
 @dataclass(frozen=True)

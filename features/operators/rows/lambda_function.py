@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.engines.protocols import Frame
-from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.errors import DataError, MissingCodeError, require_columns
 from gigabatch.features.operators.base import Operator
 from gigabatch.features.operators.rows.fingerprint import function_hash
+from gigabatch.own_code import Registry, came_from, running_module
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Registered:
     """function: frame with the columns `inputs` -> frame with the columns `outputs`."""
 
@@ -21,8 +22,20 @@ class Registered:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @property
+    def told(self) -> tuple[Any, ...]:
+        """All of it, to be compared."""
+        return self.function, self.inputs, self.outputs
 
-_REGISTERED: dict[str, Registered] = {}
+
+class Functions(Registry):
+    """Registered functions by name; no package offers them by entry points."""
+
+    def find(self, name: str) -> Registered | None:
+        return self.kinds.get(name)
+
+
+FUNCTIONS = Functions("function", DataError, lambda: (), lambda kind: None)
 
 
 def register_function(
@@ -33,7 +46,7 @@ def register_function(
     outputs: Sequence[str],
     replace: bool = False,
 ) -> None:
-    """Make a function known to `LambdaFunction(name)`, in this process.
+    """Make a function known to the step `lambda_function: {name: ...}`, in this process; docs/own_code.md.
 
     The function must be pure (the same for the same rows; no global state, no random numbers), give each row from that
     row alone, and use what pandas and cuDF share, for it gets frames of either.
@@ -48,31 +61,47 @@ def register_function(
     inputs, outputs
         Lists of one or more column names.
     replace
-        Whether a name that is taken is given anew, as in a notebook's cell that runs again.
+        Whether a name that is taken is given anew, as in a notebook's cell that runs again. A file under `imports` that
+        runs again, as it has changed, needs it not.
 
     Raises
     ------
     DataError
         The name belongs to another function and `replace` is not set, the function cannot be called, or there are no
         columns.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Workflow, register_function
+    >>> def per_hour(frame):
+    ...     return pd.DataFrame({"speed": frame["km"] / frame["hours"]})
+    >>> register_function("per_hour", per_hour, inputs=["km", "hours"], outputs=["speed"], replace=True)
+    >>> workflow = Workflow.from_steps([{"lambda_function": {"name": "per_hour"}}])
+    >>> workflow.transform(pd.DataFrame({"km": [90.0], "hours": [3.0]}))["speed"].tolist()
+    [30.0]
     """
     if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
         raise DataError(f"register_function {name!r}: inputs and outputs are lists of one or more column names.")
     if not callable(function):
         raise DataError(f"register_function {name!r}: {function!r} cannot be called.")
     found = Registered(function, tuple(inputs), tuple(outputs))
-    if not replace and _REGISTERED.get(name, found) != found:
+    known = FUNCTIONS.find(name)
+    if not replace and known is not None and known.told != found.told:
         raise DataError(
-            f"register_function {name!r}: another function has this name. Choose another, or pass replace=True."
+            f"register_function {name!r}: another function has this name, {known.function!r}. Choose another, or pass "
+            "replace=True."
         )
-    _REGISTERED[name] = found
+    came_from(found, running_module() or getattr(function, "__module__", None) or "__main__")
+    FUNCTIONS.kinds[name] = found
 
 
 class LambdaFunction(Operator):
     """Run a registered Python function as a step.
 
     Only the name is kept, so a workflow with this step saves as JSON; who loads it registers the function first, for
-    example by importing the module that calls `register_function`. Nothing is looked up in files or run from text.
+    example by importing the module that calls `register_function`. A bundle also keeps which file or module that was,
+    and `load_bundle` imports it.
     What the function computes is part of a features artifact's key: its bytecode, and the values and functions that it
     uses. So a changed function makes the features anew.
     Row-wise, as the function promises.
@@ -92,7 +121,7 @@ class LambdaFunction(Operator):
     --------
     >>> import pandas as pd
     >>> from gigabatch.features.operators import LambdaFunction
-    >>> from gigabatch.features.operators.rows.lambda_function import register_function
+    >>> from gigabatch import register_function
     >>> def per_night(frame):
     ...     return frame.assign(rate=frame["price"] / frame["nights"])[["rate"]]
     >>> register_function("per_night", per_night, inputs=["price", "nights"], outputs=["rate"], replace=True)
@@ -108,14 +137,16 @@ class LambdaFunction(Operator):
         return json.dumps([*said, registered.inputs, registered.outputs], allow_nan=False)
 
     def __init__(self, name: str) -> None:
-        if name not in _REGISTERED:
-            known = ", ".join(map(repr, sorted(_REGISTERED))) or "none"
-            raise DataError(
-                f"LambdaFunction {name!r}: no function of this name is registered. Import the module that defines it, "
-                f"or call register_function({name!r}, function, inputs=[...], outputs=[...]) first. Known: {known}."
+        registered = FUNCTIONS.find(name)
+        if registered is None:
+            known = ", ".join(map(repr, sorted(FUNCTIONS.kinds))) or "none"
+            raise MissingCodeError(
+                f"LambdaFunction {name!r}: no function of this name is registered. Import the module that defines it "
+                f"(`imports` of a configuration), or call register_function({name!r}, function, inputs=[...], "
+                f"outputs=[...]) first. Known: {known}."
             )
         self.name = name
-        self._registered = _REGISTERED[name]
+        self._registered = registered
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import look
-from gigabatch.pipeline.init.write import flow, run_name, scalar, write_config
+from gigabatch.pipeline.init.write import flow, init, run_name, scalar
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ADULT = Path(__file__).parents[4] / "shared/data/adult"
@@ -52,7 +52,7 @@ def written(tmp_path, table, name="table.csv", **options):
 
 def trained(tmp_path, path, target, **options):
     """The run of one short epoch, and the draft that it was made of."""
-    out, made = write_config(path, target, tmp_path / "made.yaml", **options)
+    out, made = init(path, target, tmp_path / "made.yaml", **options)
     overrides = {**FAST, "runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
     run = Pipeline.from_config(out, overrides).train()
     return run.summary, made
@@ -85,7 +85,7 @@ def test_odd_names_come_back_as_they_are(tmp_path):
     rng = np.random.default_rng(1)
     table = pd.DataFrame({name: rng.choice(list("abc"), 300) for name in names})
     table["Ümlaut?"] = rng.choice(["gut", "schlecht"], 300)
-    out, made = write_config(written(tmp_path, table), "Ümlaut?", tmp_path / "o.yaml")
+    out, made = init(written(tmp_path, table), "Ümlaut?", tmp_path / "o.yaml")
     assert made.features["categorical"] == names
     assert list(load_config(out).features.categorical) == names
     assert list(load_config(out).features.targets) == ["Ümlaut?"]
@@ -122,13 +122,13 @@ def test_what_is_said_of_a_setting_is_not_said_of_a_column_of_its_name(tmp_path)
     table = pd.DataFrame({"time": rng.normal(size=300), "seed": rng.choice(["a", "b"], 300)})
     table["at"] = pd.date_range("2024-01-01", periods=300).strftime("%Y-%m-%d")
     table["y"] = rng.integers(0, 2, 300)
-    out, _ = write_config(written(tmp_path, table), "y", tmp_path / "o.yaml")
+    out, _ = init(written(tmp_path, table), "y", tmp_path / "o.yaml")
     beside = {
         line.split("  # ")[0].strip(): line.split("  # ")[1] for line in out.read_text().splitlines() if "  # " in line
     }
     assert beside["- time"] == f"{table['time'].min():.6g} to {table['time'].max():.6g}"
     assert beside["time: at"].startswith("2024-01-01 to ")
-    seedless, _ = write_config(written(tmp_path, table.drop(columns="at")), "y", tmp_path / "p.yaml")
+    seedless, _ = init(written(tmp_path, table.drop(columns="at")), "y", tmp_path / "p.yaml")
     assert "    - seed  # 2 values\n" in seedless.read_text()
     assert "  seed: 0  # of the random split\n" in seedless.read_text()
 
@@ -343,7 +343,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 def test_adult_is_found_as_conf_adult_describes_it(tmp_path):
     for name in ("adult.data", "adult.test"):
         shutil.copy(ADULT / name, tmp_path / name)
-    out, _ = write_config(str(tmp_path), "Y", tmp_path / "o.yaml")
+    out, _ = init(str(tmp_path), "Y", tmp_path / "o.yaml")
     found, wanted = load_config(out).features, load_config("conf/adult.yaml").features
     for setting in ("separator", "targets"):
         assert getattr(found, setting) == getattr(wanted, setting)

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 
 from gigabatch import fit
+from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
-from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
-from gigabatch.pipeline.init.write import write_config
+from gigabatch.pipeline.init.write import init
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 400
@@ -136,7 +136,7 @@ def test_words_among_dates_are_null_and_named(tmp_path):
     assert days.isna().sum() == 8
     first = (pd.to_datetime(texts[1], format="%d.%m.%Y") - pd.Timestamp(0)).days
     assert days.min() == first
-    out, _ = write_config(str(tmp_path / "table.csv"), "y", tmp_path / "o.yaml")
+    out, _ = init(str(tmp_path / "table.csv"), "y", tmp_path / "o.yaml")
     assert "# written %d.%m.%Y" in out.read_text()
 
 
@@ -206,7 +206,7 @@ def test_a_zip_code_stays_the_same_whatever_type_it_comes_as(tmp_path):
     table = pd.DataFrame({"plz": codes, "z": rng.normal(size=300), "y": np.where(codes < "02", "east", "west")})
     table.loc[::9, "y"] = "east"
     table.to_csv(tmp_path / "t.csv", index=False)
-    out, made = write_config(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
+    out, made = init(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
     assert made.features["steps"] == [{"clean_text": {"column": "plz", "width": 5}}]
     places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
     run = Pipeline.from_config(out, FAST, places).train()
@@ -265,7 +265,7 @@ def test_checks_of_files_take_numbers_in_text_as_the_text_that_it_is(tmp_path, m
         "y": rng.integers(0, 2, 300),
     })  # fmt: skip
     table.to_csv("t.csv", index=False, sep=";")
-    out, made = write_config("t.csv", "y")
+    out, made = init("t.csv", "y")
     assert (made.features["continuous"], made.features["time"]) == (["price"], "day")
     assert main(["contract", "--config", str(out)]) == 0
     learned = (tmp_path / "runs/t/contract.yaml").read_text()
@@ -371,7 +371,7 @@ def test_short_text_whose_words_come_again_is_hashed_and_learnt_from(tmp_path):
     assert table["title"].nunique() > 0.9 * len(table)
     path = tmp_path / "t.csv"
     table.to_csv(path, index=False)
-    out, made = write_config(str(path), "y", tmp_path / "o.yaml")
+    out, made = init(str(path), "y", tmp_path / "o.yaml")
     assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
     assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
     assert "title" not in made.left_out
@@ -415,7 +415,7 @@ def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
         "liked": (rng.random(rows) < 0.3 + 0.4 * (genre[movie] == "drama")).astype(int),
     })  # fmt: skip
     table.to_csv(tmp_path / "t.csv", index=False)
-    out, made = write_config(str(tmp_path / "t.csv"), "liked", tmp_path / "o.yaml")
+    out, made = init(str(tmp_path / "t.csv"), "liked", tmp_path / "o.yaml")
     assert made.features["entities"] == {
         "user": {"key": "userId", "columns": ["age"]}, "item": {"key": "movieId", "columns": ["genre"]},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `init` and `fit` choose by the rows, and what takes that choice back."""
+"""What `init`, `fit` and the estimators choose by the rows, and what takes that choice back."""
 
 import numpy as np
 import pandas as pd
@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from gigabatch import GigabatchClassifier, fit
-from gigabatch.pipeline.init.training import training_for
-from gigabatch.pipeline.init.write import write_config
+from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.init.training import left_to_rows, training_for
+from gigabatch.pipeline.init.write import init
 
 
 def rows_of(number):
@@ -37,15 +38,15 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
 
 def test_the_file_says_model_scale_and_epochs(tmp_path):
     rows_of(1_200).to_csv(tmp_path / "shop.csv", index=False)
-    path, _ = write_config(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
+    path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
     assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(1_200, True)
     assert "kind: tabm  # the better one" in path.read_text()
 
 
-def test_an_override_of_the_model_takes_the_choice_back(tmp_path):
+def test_another_model_takes_the_choice_back(tmp_path):
     places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r"), "train.epochs": 1}
-    chosen, own = (fit(rows_of(1_200), places, more, target="sold") for more in ({}, {"model.dropout": 0.1}))
+    chosen, own = (fit(rows_of(1_200), places, more, target="sold") for more in ({}, {"model.kind": "tabular"}))
     kinds = [
         (run.summary["config"]["model"]["kind"], run.summary["config"]["preprocess"]["scale"]) for run in (chosen, own)
     ]
@@ -58,10 +59,32 @@ def test_an_estimator_chooses_as_fit_does_unless_it_is_told():
     own = GigabatchClassifier(random_state=0, train={"epochs": 1}, model="lr").fit(
         rows[["city", "price"]], rows["sold"]
     )
-    sized = GigabatchClassifier(random_state=0, train={"epochs": 1}, model_settings={"layers": [8]})
-    sized.fit(rows[["city", "price"]], rows["sold"])
-    assert [type(one.bundle_.model).__name__ for one in (chosen, own, sized)] == [
-        "TabM",
-        "LogisticRegression",
-        "TabularModel",
-    ]
+    assert [type(one.bundle_.model).__name__ for one in (chosen, own)] == ["TabM", "LogisticRegression"]
+
+
+CHOSEN = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}, "train": {"epochs": 15}}
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({}, CHOSEN),
+        ({"model": {"layers": [16]}}, CHOSEN),
+        ({"model": {"kind": "tabm"}}, CHOSEN | {"model": None}),
+        ({"train": {"lr_max": 0.1}, "preprocess": {"min_count": 2}}, CHOSEN),
+        ({"train": {"epochs": 3}}, CHOSEN | {"train": None}),
+        ({"train": {"epochs": None}}, CHOSEN | {"train": None}),
+        ({"preprocess": {"scale": "standard"}, "model": {"layers": [16]}}, CHOSEN | {"preprocess": None}),
+        ({"model": {"kind": "tabular"}}, {}),
+        ({"model": 5}, {}),
+        ({"train": 5}, CHOSEN | {"train": None}),
+    ],
+)
+def test_each_key_that_is_left_out_follows_from_the_rows(given, left):
+    assert left_to_rows(given, 1_200, True) == {name: section for name, section in left.items() if section}
+
+
+def test_a_setting_of_another_model_is_refused_with_the_one_that_has_it():
+    with pytest.raises(ConfigError, match=r"model.batch_norm: tabm has no such setting.* 1,200 rows .*tabular"):
+        left_to_rows({"model": {"batch_norm": False}}, 1_200, True)
+    assert left_to_rows({"model": {"batch_norm": False}}, 200, True) == {}

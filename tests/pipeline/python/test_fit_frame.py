@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
@@ -379,3 +379,16 @@ def test_a_flag_of_nulls_beside_a_number_whose_role_is_given_is_left_out():
     )
     made = draft_frame(table, continuous=["x"])
     assert (made.features["continuous"], list(made.left_out)) == (["z", "x"], ["x_na"])
+
+
+def test_one_override_leaves_the_others_to_the_rows(rows, places):
+    many = pd.concat([rows] * 4, ignore_index=True)
+    places.pop("train.epochs")
+    given = {"train": {"lr_max": 0.01, "epochs": 1}, "preprocess.min_count": 2}
+    run = fit(many, places, "model.layers=[16]", given, target="sold")
+    config = run.summary["config"]
+    assert (config["model"]["kind"], config["model"]["layers"]) == ("tabm", [16])
+    assert (config["preprocess"]["scale"], config["preprocess"]["min_count"]) == ("robust", 2)
+    assert (config["train"]["epochs"], config["train"]["lr_max"]) == (1, 0.01)
+    with pytest.raises(ConfigError, match=r"model\.batch_norm: tabm has no such setting.*model\.kind"):
+        fit(many, places, {"model.batch_norm": False}, target="sold")

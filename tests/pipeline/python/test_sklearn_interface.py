@@ -21,7 +21,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
+from gigabatch.pipeline.config.config import ConfigError, TrainSettings
+from gigabatch.pipeline.python.estimators import WITHOUT_EFFECT, GigabatchClassifier, GigabatchRegressor
 from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
 
 WEIGHTS = (
@@ -235,3 +236,97 @@ def test_a_grid_over_epochs_and_rates_keeps_the_best():
     grid = {"train": [{"epochs": epochs, "lr_max": rate} for epochs in (1, 20) for rate in (1e-5, 0.02)]}
     search = GridSearchCV(GigabatchClassifier(random_state=0, model="lr"), grid, cv=2).fit(x, y)
     assert search.best_params_["train"] == {"epochs": 20, "lr_max": 0.02}
+
+
+def test_an_ensembles_members_are_trainings_of_their_own_whose_mean_is_predicted(rows, sold):
+    settings = {"epochs": 3, "label_smoothing": 0.1}
+    alone = GigabatchClassifier(random_state=0, train=settings).fit(rows, sold)
+    both = GigabatchClassifier(random_state=0, train=settings | {"ensemble": 2}).fit(rows, sold)
+    first, second = both.bundle_.model.models
+    assert all(
+        torch.equal(first.state_dict()[name], tensor) for name, tensor in alone.bundle_.model.state_dict().items()
+    )
+    alone.bundle_.model.load_state_dict(second.state_dict())
+    of_second = alone.predict_proba(rows)
+    of_first = GigabatchClassifier(random_state=0, train=settings).fit(rows, sold).predict_proba(rows)
+    assert not np.allclose(of_first, of_second, atol=1e-3)
+    assert np.allclose(both.predict_proba(rows), (of_first + of_second) / 2, atol=1e-5)
+    assert sorted({point["member"] for point in both.curve_}) == [0, 1]
+    again = pickle.loads(pickle.dumps(both))
+    assert np.array_equal(again.predict_proba(rows), both.predict_proba(rows))
+    assert len(both.bundle_.info["members"]["seeds"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("negatives", {}),
+        ("codistill", {}),
+        ("start_from", "current"),
+        ("window", {}),
+        ("new_rows", "unseen"),
+        ("sums_kept", 0.5),
+        ("changed", "cold"),
+        ("tables", "sharded"),
+        ("gradients", {"compress": "dct"}),
+        ("residency", "stream"),
+        ("checkpoint_every_steps", 5),
+    ],
+)
+def test_a_setting_that_cannot_act_in_memory_is_refused_by_name(rows, sold, name, value):
+    with pytest.raises(ConfigError, match=rf"^train\.{name}: it has no effect in GigabatchClassifier: .* Leave it out"):
+        GigabatchClassifier(train={name: value}).fit(rows, sold)
+
+
+def test_every_setting_of_train_acts_or_is_refused():
+    """What a new setting does here is to be decided; these act, as trainings in memory show."""
+    acting = {
+        "epochs", "batch_size", "optimizer", "optimizer_settings", "lr_max", "weight_decay", "schedule",
+        "schedule_settings", "precision", "accumulate_steps", "max_grad_norm", "ema_decay", "patience", "select",
+        "cuda_graph", "kernels", "compile", "losses", "calibration", "prior", "dropout_schedule", "label_smoothing",
+        "ensemble",
+    }  # fmt: skip
+    assert acting | WITHOUT_EFFECT.keys() == TrainSettings.model_fields.keys()
+    assert not acting & WITHOUT_EFFECT.keys()
+
+
+def test_a_setting_that_says_what_holds_anyway_is_taken(rows, sold):
+    settings = {"negatives": None, "start_from": None, "residency": "auto", "epochs": 1}
+    assert GigabatchClassifier(train=settings).fit(rows, sold).classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize("name", ["price", "y"])
+def test_the_loss_of_the_target_is_set_by_the_name_y(rows, name):
+    """Also where a column of X is called y. A quantile of 0.9 lies above nine of ten targets."""
+    x = pd.DataFrame({name: np.arange(200) % 3 / 2, "other": rows["price"]})
+    labels = np.random.default_rng(1).normal(size=200)
+    loss = {"losses": {"y": {"kind": "quantile", "tau": 0.9}}}
+    model = GigabatchRegressor("lr", random_state=0, train={"epochs": 60, "lr_max": 0.05} | loss).fit(x, labels)
+    assert model.bundle_.info["loss"] == "quantile(tau=0.9) in deviations"
+    assert 0.8 < (labels < model.predict(x)).mean() < 0.97
+    assert [target.name for target in model.bundle_.schema.targets] == ["y" if name != "y" else "__label__"]
+    with pytest.raises(ConfigError, match=r"^train\.losses: 'label' is no target. Targets: y"):
+        GigabatchRegressor(train={"losses": {"label": {}}}).fit(x, labels)
+
+
+@pytest.mark.parametrize("settings", [{"calibration": "temperature"}, {"patience": 3}, {"select": "best"}])
+def test_what_needs_rows_that_are_not_trained_on_is_refused_where_there_are_none(rows, sold, settings):
+    ((name, value),) = settings.items()
+    said = rf"^train\.{name}={value}: .*validation_fraction=0\.1 of 30 rows leaves none: 5 are the least"
+    with pytest.raises(ConfigError, match=said):
+        GigabatchClassifier(train=settings).fit(rows.head(30), sold[:30])
+    GigabatchClassifier(train=settings | {"epochs": 1}).fit(rows, sold)
+
+
+def test_settings_of_a_model_that_is_not_named_are_of_the_one_that_the_rows_choose(rows):
+    many, labels = pd.concat([rows] * 5, ignore_index=True), np.arange(1000) % 2
+    model = GigabatchClassifier(random_state=0, train={"epochs": 1}, model_settings={"layers": [16]}).fit(many, labels)
+    assert type(model.bundle_.model).__name__ == "TabM"
+    assert model.bundle_.model.settings.layers == (16,)
+    assert model.bundle_.preprocessor.settings.scale == "robust"
+    named = GigabatchClassifier("tabular", {"layers": [16]}, train={"epochs": 1}, random_state=0).fit(many, labels)
+    assert named.bundle_.preprocessor.settings.scale != "robust"
+    with pytest.raises(ConfigError, match=r"model\.batch_norm: tabm has no such setting.*model='tabular'"):
+        GigabatchClassifier(model_settings={"batch_norm": False}).fit(many, labels)
+    with pytest.raises(ConfigError, match=r"model_settings\.kind: .*model='lr'"):
+        GigabatchClassifier(model_settings={"kind": "lr"}).fit(many, labels)

@@ -603,3 +603,86 @@ def test_a_bundle_of_a_cell_s_model_says_elsewhere_that_the_cell_is_to_be_run(tr
     assert load_bundle(run.path / "model").info["name"] == "trips"
     (run.path / "model").rename("model")
     assert "'wide_sum' was registered in a notebook or a script. Run its cell first" in start(LOAD).stdout
+
+
+FUNCTION = """
+from gigabatch import register_function
+
+def scaled(frame):
+    return frame.assign(speed=frame["km"] * {by})[["speed"]]
+
+register_function("scaled", scaled, inputs=["km"], outputs=["speed"])
+"""
+
+
+@pytest.fixture
+def scaling(trips):
+    """The page's run with a function in place of its operator."""
+    Path("my_steps.py").write_text(FUNCTION.format(by=2))
+    text = Path("run.yaml").read_text()
+    step = re.search(r"    - ratio: .*\n", text).group()
+    text = text.replace(step, "    - lambda_function: {name: scaled}\n").replace(
+        "{km: float64, hours: float64}", "{km: float64}"
+    )
+    Path("run.yaml").write_text(text)
+
+
+def test_a_function_of_a_changed_file_takes_the_place_of_the_earlier_one(scaling):
+    first = Pipeline.from_config("run.yaml").features()
+    Path("my_steps.py").write_text(FUNCTION.format(by=3))
+    second = Pipeline.from_config("run.yaml").features()
+    assert second.artifact.key != first.artifact.key
+    before, after = (one.frame("train", ["speed"])["speed"] for one in (first, second))
+    assert np.allclose(after, before * 1.5)
+    assert Pipeline.from_config("run.yaml").features().artifact.key == second.artifact.key
+    Path("other.py").write_text(FUNCTION.format(by=4))
+    with pytest.raises(
+        ConfigError, match=r"other\.py, line 7.*register_function 'scaled': another function has this name"
+    ):
+        load_config("run.yaml", [{"imports": ["my_steps.py", "my_model.py", "other.py"]}])
+
+
+def test_a_bundle_with_a_function_is_loaded_in_another_process_until_its_file_is_gone_or_changed(scaling):
+    run = Pipeline.from_config("run.yaml").train()
+    expected = run.bundle().predict_raw(pd.read_csv("trips.csv").head(3))["late"].tolist()
+    (run.path / "model").rename("model")
+    done = start(LOAD)
+    assert json.loads(done.stdout) == pytest.approx(expected, rel=1e-5), done.stderr
+    text = Path("my_steps.py").read_text()
+    change("my_steps.py")
+    assert re.search("bundle model: function 'scaled' of .*my_steps.py has changed. Put it back", start(LOAD).stdout)
+    Path("my_steps.py").unlink()
+    assert re.search("bundle model: function 'scaled' of .*my_steps.py is gone. Put it back, or", start(LOAD).stdout)
+    Path("my_steps.py").write_text(text)
+
+
+def test_a_workflow_whose_function_was_not_imported_is_not_called_damaged(scaling, monkeypatch):
+    from gigabatch.features.workflow.workflow import Workflow
+
+    features = Pipeline.from_config("run.yaml").features()
+    features.workflow.save("workflow")
+    monkeypatch.setattr(own_code.REGISTRIES["function"], "kinds", {})
+    with pytest.raises(
+        DataError, match=r"^workflow workflow: step 1 \(lambda_function\): LambdaFunction 'scaled': no"
+    ) as found:
+        Workflow.load("workflow")
+    assert "imports" in str(found.value)
+    assert "damaged" not in str(found.value)
+
+
+def test_of_a_function_of_a_script_a_bundle_keeps_the_name_alone(scaling):
+    """Another script may register the same function: its own text is no part of that."""
+    script = (
+        "from gigabatch import Pipeline\nrun = Pipeline.from_config('run.yaml', {'imports': ['my_model.py']}).train()\n"
+    )
+    text = Path("my_steps.py").read_text()
+    Path("train.py").write_text(text + script + "print(run.path)")
+    Path("serve.py").write_text(text + "import sys\n" + LOAD)
+    done = start("import runpy; runpy.run_path('train.py', run_name='__main__')")
+    path = done.stdout.strip().splitlines()[-1]
+    served = start(
+        f"import runpy, sys; sys.argv.append('{path}/model'); runpy.run_path('serve.py', run_name='__main__')"
+    )
+    assert len(json.loads(served.stdout)) == 3, served.stderr
+    without = start(f"import sys; sys.argv.append('{path}/model')\n{LOAD}")
+    assert re.search("bundle .*: workflow .*LambdaFunction 'scaled': no function of this name is regis", without.stdout)

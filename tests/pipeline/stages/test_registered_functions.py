@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gigabatch.features.operators.rows.lambda_function import _REGISTERED, register_function
+from gigabatch.features.operators.rows.lambda_function import FUNCTIONS, register_function
 from gigabatch.pipeline.stages.stages import Pipeline
 
 
@@ -35,7 +35,7 @@ features:
     - lambda_function: {{name: scaled}}
 """)
     yield str(tmp_path / "c.yaml")
-    _REGISTERED.pop("scaled", None)
+    FUNCTIONS.kinds.pop("scaled", None)
 
 
 def test_a_changed_function_makes_the_features_anew(config):

@@ -13,7 +13,7 @@ from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.score import evaluate_run, score_run, with_keys, write_frame
+from gigabatch.pipeline.stages.score import evaluate, evaluate_run, score_run, with_keys, write_frame
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
@@ -39,6 +39,17 @@ def test_another_split_and_the_runs_own_folder_by_default(finished):
     assert evaluate_run(finished.config, (), run.path, "valid", None) == 0
     found = json.loads((run.path / "evaluation-valid" / "summary.json").read_text())
     assert found["auc"] == run.summary["metrics"]["valid"]["auc"]
+
+
+def test_evaluate_returns_what_it_writes_and_prints_nothing(finished, tmp_path, capsys):
+    run = finished.latest()
+    capsys.readouterr()
+    found = evaluate(finished.config, {"evaluate.importance": False}, run=run.path, split="valid", out=str(tmp_path))
+    assert found == json.loads((tmp_path / "summary.json").read_text())
+    assert found["auc"] == run.summary["metrics"]["valid"]["auc"]
+    assert capsys.readouterr().out == ""
+    with pytest.raises(DataError, match=r"split 'tset' does not exist"):
+        evaluate(finished.config, run=run.path, split="tset")
 
 
 def test_scores_are_written_with_their_keys(trained, tmp_path):

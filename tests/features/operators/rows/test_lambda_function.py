@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators.rows.lambda_function import _REGISTERED, LambdaFunction, register_function
+from gigabatch.features.operators.rows.lambda_function import FUNCTIONS, LambdaFunction, register_function
 from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch):
-    for name in list(_REGISTERED):
-        monkeypatch.delitem(_REGISTERED, name)
+    for name in list(FUNCTIONS.kinds):
+        monkeypatch.delitem(FUNCTIONS.kinds, name)
     yield
-    _REGISTERED.clear()
+    FUNCTIONS.kinds.clear()
 
 
 def per_night(frame):
@@ -54,8 +54,8 @@ def test_an_unregistered_name_is_an_error_that_says_how_to_register():
     registered(per_night)
     with pytest.raises(
         DataError,
-        match=r"LambdaFunction 'os.system': no function of this name is registered. Import the module that defines it, "
-        r"or call register_function\('os.system', function, inputs=.*Known: 'step'",
+        match=r"LambdaFunction 'os.system': no function of this name is registered. Import the module that defines it "
+        r"\(`imports` of a configuration\), or call register_function\('os.system', function, inputs=.*Known: 'step'",
     ):
         LambdaFunction("os.system")
 

@@ -8,7 +8,54 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.errors import DataError
+
+
+def own_frame(frame: Any, where: str) -> Any:
+    """A frame of pandas or cuDF as it is, and one of any other library as pandas' by way of `arrow_table`.
+
+    Parameters
+    ----------
+    frame
+        As of `arrow_table`.
+    where
+        Who asks, for messages.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> own_frame(pa.table({"price": [1, None]}), "rows")["price"].tolist()
+    [1, <NA>]
+    """
+    return frame if is_own(frame) else exact_frame_of(arrow_table(frame, where))
+
+
+def given_back(found: Any, frame: Any) -> Any:
+    """What was made of `own_frame(frame, ...)`: as it is, or an Arrow table where `frame` was of another library.
+
+    Parameters
+    ----------
+    found
+        A frame of pandas or cuDF.
+    frame
+        What was given.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import pyarrow as pa
+    >>> given_back(pd.DataFrame({"clicked": [0.5]}), pa.table({"price": [1]})).column_names
+    ['clicked']
+    """
+    if is_own(frame):
+        return found
+    return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
+
+
+def is_own(frame: Any) -> bool:
+    """Whether it is a frame of a library that operators work on, pandas or cuDF: others have no `iloc`."""
+    return hasattr(frame, "iloc")
 
 
 def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) -> pa.Table:
