@@ -16,7 +16,7 @@ import torch
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.device_memory import free_device_memory
-from gigabatch.pipeline.display import about_bytes, set_aside
+from gigabatch.pipeline.display import about_bytes, set_aside, tell
 
 log = logging.getLogger(__name__)
 BUSY = 1.75  # load over cores
@@ -134,7 +134,7 @@ def resolve_device(name: str) -> str:
 
 @functools.cache
 def tell_of_compilation() -> None:
-    """From here on the log says, once in a process, that loops are being compiled, where that takes `COMPILING_S`, and
+    """From here on it is said, once in a process, that loops are being compiled, where that takes `COMPILING_S`, and
     the seconds of compilations are in no rate that is shown."""
     from numba.core import event
 
@@ -146,7 +146,8 @@ def tell_of_compilation() -> None:
         def begun(self, seconds: float) -> None:
             if not self.has_told and seconds > COMPILING_S:
                 self.has_told = True
-                log.info("compiling loops for this processor as they are called, once (gigabatch warm does it ahead)")
+                text = "compiling loops for this processor as they are called, once (gigabatch warm does it ahead)"
+                tell(log, "compile", text)
 
         def ended(self, seconds: float) -> None:
             set_aside(seconds)

@@ -33,6 +33,7 @@ from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
 from gigabatch.pipeline.stages.encode import pack
 from gigabatch.pipeline.training.train import model_inputs, new_model, train_model
+from gigabatch.pipeline.warm.warm import compile_first
 
 LABEL, WEIGHT = "__label__", "__weight__"
 FEWEST_VALID = 5  # rows; below, all rows are trained on, and the last epoch's weights are kept
@@ -123,12 +124,13 @@ class _Estimator(BaseEstimator):
             )
             for name, places in (("train", train_rows), ("valid", valid_rows))
         }
+        device = resolve_device(self.device)
+        compile_first(device)
         preprocessor = Preprocessor(schema, preprocess)
         preprocessor.fit([features["train"]])
         settings = settings if valid_rows is not train_rows else last
         spec = ModelSpec(choice.kind, model_inputs(preprocessor), choice.settings)
         loss = target_loss(schema, settings.losses, settings.label_smoothing)
-        device = resolve_device(self.device)
         table, valid = pack(preprocessor, features["train"]), pack(preprocessor, features["valid"])
         # Weights, dropout and order follow torch's generator, which is the caller's.
         with torch.random.fork_rng(), using_kernels(settings.kernels), silence():

@@ -116,6 +116,7 @@ from gigabatch.pipeline.training.train import (
 )
 from gigabatch.pipeline.training.window import Window, choose_rows, times_held
 from gigabatch.pipeline.views.stages import ROWS_LOOKED_AT, encoded_html, features_html, pipeline_html
+from gigabatch.pipeline.warm.warm import compile_first
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
@@ -265,6 +266,7 @@ class Pipeline:
     def _features(self, files: FilesState | None) -> Features:
         config = self.config
         _ = self.start  # before any work
+        compile_first(self.device)  # every other stage begins here too
         recipe = recipe_class(config.recipe)(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
