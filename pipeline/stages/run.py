@@ -32,6 +32,7 @@ from gigabatch.pipeline.arrow_tables import arrow_table
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import STAGES, about_seconds, format_value, headings, html_table, render_table
+from gigabatch.pipeline.evaluation.baseline_learners import Keep
 from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baseline_rows,
@@ -365,7 +366,8 @@ class EvaluationData:
     where the run draws them. split: the one of these that is compared with baselines, ranked and drawn.
     rank: how high a model ranks the choices of `split`; None where the configuration asks for none. missing: shares of
     nulls by split and column, of the features stage. item_column: place of the items' ids where negatives are drawn.
-    ranks: that compute the model's outputs together; all of them evaluate.
+    ranks: that compute the model's outputs together; all of them evaluate. keep_baselines: where what baselines predict
+    is kept.
     """
 
     config: RunConfig
@@ -377,6 +379,7 @@ class EvaluationData:
     missing: Mapping[str, Mapping[str, float]]
     item_column: int | None
     ranks: Ranks | None = None
+    keep_baselines: Keep | None = None
 
 
 @dataclass(frozen=True)
@@ -460,6 +463,7 @@ def evaluate_bundle(
             item_column=data.item_column,
             quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"]
             + [target.name for target in schema.targets if target.quantiles],
+            keep=data.keep_baselines,
         )
         if split == "train":  # whose labels the baselines have learnt by heart, as far as they can
             compared["worse"] = []

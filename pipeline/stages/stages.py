@@ -53,6 +53,7 @@ from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -1165,7 +1166,8 @@ class Encoded:
 
         def evaluated() -> EvaluationData:
             tables = {split: self.table(split) for split in SPLITS}
-            return evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test")
+            data = evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test")
+            return replace(data, keep_baselines=self._keep_baselines)
 
         if not ranks.is_first:
             if ranks.tell(None, "evaluation"):
@@ -1199,6 +1201,11 @@ class Encoded:
             tell_champion(config, path)
         ranks.tell(False, "evaluation")  # there is none, or it is over
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
+
+    def _keep_baselines(self, asked: dict[str, Any], write: Callable[[Path], dict[str, Any]]) -> Path:
+        """The folder of what baselines predict of these tables."""
+        key = artifact_key("baselines", {"encode": self.key}, asked, source_hash(BASELINE_SOURCES))
+        return self.features.pipeline.store.build("baselines", key, write).path
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
         """`rank_evaluate` on the test split, of models with these inputs; None where none is asked for."""
