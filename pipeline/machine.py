@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,26 @@ def this_machine(folder: Path, device: str) -> Machine:
 def available_cores() -> int:
     """Cores that this process may use: those it is bound to where the system can tell (Linux), else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Within it torch and the compiled loops have so many threads."""
+    import numba
+
+    def take(number: int) -> None:  # numba first: as its threads start they set torch's number
+        numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
+        torch.set_num_threads(number)
+
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    take(count)
+    try:
+        yield
+    finally:
+        take(before)
 
 
 def busy_text(num_threads: int) -> str:

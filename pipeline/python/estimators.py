@@ -32,6 +32,8 @@ from gigabatch.pipeline.init.training import training_for
 from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
 from gigabatch.pipeline.stages.encode import pack
+from gigabatch.pipeline.training.defaults import id_sizes, settle
+from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import model_inputs, new_model, train_model
 from gigabatch.pipeline.warm.warm import compile_first
 
@@ -135,7 +137,9 @@ class _Estimator(BaseEstimator):
         # Weights, dropout and order follow torch's generator, which is the caller's.
         with torch.random.fork_rng(), using_kernels(settings.kernels), silence():
             network = new_model(spec, table, seed, loss)
-            trained = train_model(network, table, valid, loss, settings, seed=seed, device=device, folder=None)
+            of_a_step = settle(settings, len(table), id_sizes(table.schema)).batch_size
+            with training_threads(network, valid, min(of_a_step, len(table)), device, None):
+                trained = train_model(network, table, valid, loss, settings, seed=seed, device=device, folder=None)
         self.curve_ = trained.curve
         served = [*schema.names("categorical", "continuous"), *(name for c in schema.lists for name in c.columns)]
         info = {

@@ -404,7 +404,7 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = trained_epochs(curve)
-    trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows")}
+    trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows", "threads")}
     bundle = load_bundle(folder / "model", device, data.engine)
     results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}

@@ -105,6 +105,7 @@ from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.target_scales import require_labels
+from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import (
     Trained,
     batch_size_for,
@@ -145,6 +146,7 @@ SOURCES = {
         "gigabatch.pipeline.training.start",
         "gigabatch.pipeline.training.codistill",
         "gigabatch.pipeline.training.ensemble",
+        "gigabatch.pipeline.training.threads",
         "gigabatch.pipeline.training.window",
         "gigabatch.pipeline.bundle",
     ],
@@ -1042,8 +1044,6 @@ class Encoded:
         with_tables += [column.name for column in tensors.lists if column.shares is None]
         for text in large_tables(spec, with_tables, free_memory(device)):
             log.warning(text)
-        if device == "cpu" and (text := busy_text(torch.get_num_threads())):
-            log.warning("the machine is busy: %s", text)
         for text in self.ruled:
             log.info(text)
         require_labels(loss, self._resident("test"), "test")
@@ -1051,6 +1051,9 @@ class Encoded:
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
         held, codistillation = held_ids(rows), self._codistillation()
+        copies = 1 if settings.negatives is None else 1 + settings.negatives.per_positive
+        of_a_step = min(settings.batch_size, self.num_trained) * copies
+        told: dict[str, Any] = {"threads": torch.get_num_threads()}
 
         def train(asked: MemberTraining) -> tuple[Trained, Carried | None]:
             """A model: the run's own, or a member of its ensemble."""
@@ -1071,23 +1074,27 @@ class Encoded:
                     if few:
                         log.warning("few steps: %s", few)
                 tracked = training_callbacks(config, work.name, asked.folder.name if asked.folder != work else "")
-                trained = train_model(
-                    model,
-                    source,
-                    valid,
-                    loss,
-                    asked.settings,
-                    seed=asked.seed,
-                    device=device,
-                    folder=asked.folder,
-                    negatives=negatives,
-                    start=carried,
-                    callbacks=[*tracked, *pipeline.callbacks] if ranks.is_first else [],
-                    ranks=ranks,
-                    id_counts=id_counts(preprocessor),
-                    codistillation=codistillation,
-                    **watched,
-                )
+                shared = model, valid, of_a_step, device, config.num_threads, ranks.num_ranks
+                with training_threads(*shared) as told["threads"]:
+                    if device == "cpu" and (text := busy_text(told["threads"])):
+                        log.warning("the machine is busy: %s", text)
+                    trained = train_model(
+                        model,
+                        source,
+                        valid,
+                        loss,
+                        asked.settings,
+                        seed=asked.seed,
+                        device=device,
+                        folder=asked.folder,
+                        negatives=negatives,
+                        start=carried,
+                        callbacks=[*tracked, *pipeline.callbacks] if ranks.is_first else [],
+                        ranks=ranks,
+                        id_counts=id_counts(preprocessor),
+                        codistillation=codistillation,
+                        **watched,
+                    )
             return trained, carried
 
         members: dict[str, Any] = {}
@@ -1105,7 +1112,6 @@ class Encoded:
         info |= {"prior_shift": trained.prior_shift} if trained.prior_shift else {}
         nulls = getattr(config.features, "null_values", None)
         info |= {} if nulls is None else {"null_values": list(nulls)}
-        told: dict[str, Any] = {}
         seen = held if self.chosen_rows is None else held_ids(self._trained_rows())
         if not settings.epochs:
             seen = {name: torch.zeros_like(ids) for name, ids in seen.items()}
