@@ -81,7 +81,8 @@ def followed(out: Path, arguments: list[str]) -> None:
     from gigabatch import loops
     from gigabatch.pipeline.warm import warm
 
-    warm.compile_first = lambda device: None  # what is listed by now is to be compiled here, as it is called
+    # What is listed by now is to be compiled here, as it is called.
+    warm.compile_first = lambda device: None  # type: ignore[assignment]
     found: dict[tuple[str, str], float] = {}
     compilations = loops.Compilations()
     event.register("numba:compile", compilations)

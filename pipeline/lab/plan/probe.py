@@ -37,6 +37,7 @@ from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.store.files import json_text
+from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.ensemble import OF_ONE
 from gigabatch.pipeline.training.negatives import implicit_batches
 from gigabatch.pipeline.training.threads import training_threads
@@ -250,7 +251,9 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         if drawing is not None:
             negatives = implicit_batches(preprocessor, inputs, train, drawing, config.seed, device)
         model = new_model(replace(spec, inputs=inputs), train, config.seed, loss)
-        of_a_step = min(settings.batch_size, len(train)) * (1 if negatives is None else negatives.copies)
+        of_a_step = min(settle(settings, len(train), id_sizes(train.schema)).batch_size, len(train)) * (
+            1 if negatives is None else negatives.copies
+        )
         with training_threads(model, few, of_a_step, device, config.num_threads):
             trained = train_model(
                 model,
