@@ -69,8 +69,6 @@ def runs() -> dict[str, dict[str, Any]]:
         "by_default": table(TABLE, {}),
         "tabm": table(TABLE, {"kind": "tabm"}),
         "lists": table(LISTS, {}),
-        "lists_large": table(LISTS, {"pooling": "max"}, batch_size=LARGE_BATCH),
-        "lists_sum": table(LISTS, {"pooling": "sum"}),
     }
 
 

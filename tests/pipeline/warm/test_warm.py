@@ -87,8 +87,8 @@ def test_every_listed_loop_is_one_of_the_package_with_types_that_numba_knows():
 @pytest.mark.parametrize(
     ("run", "model", "some"),
     [
-        ("flights", {"layers": [512, 256]}, {"models.kernels.lamb.cpu._step_by_blocks"}),  # as wide as flights make it
-        ("lists", {}, {"models.kernels.pooled_lookup.cpu._mean_or_sum", "features.exact.group_loops.digit_sums"}),
+        ("flights", {"layers": [1024, 512]}, {"models.kernels.lamb.cpu._step_by_blocks"}),  # as wide as flights make it
+        ("lists", {}, {"models.kernels.pooled_lookup.cpu._sum", "features.exact.group_loops.digit_sums"}),
         ("by_default", {}, {"models.kernels.lamb.cpu._step"}),
     ],
 )
