@@ -63,12 +63,12 @@ def main() -> None:
         watched = [sys.executable, "-c", IMPORTANCE]
         seconds["first train"], text = clocked([*watched, "train", *asked], folder)
         seconds["importance"] = float(text.rpartition("importance ")[2])
-        (home,) = (folder / "runs").iterdir()
-        summary = json.loads((home / "latest" / "summary.json").read_text())
+        (latest,) = (folder / "runs").glob("*/latest")
+        summary = json.loads((latest / "summary.json").read_text())
         seconds["training"] = summary["seconds"]["train"]
         stages = {f"{stage} of the first train": value for stage, value in summary["seconds"].items()}
-        seconds["another learning rate"], _ = clocked([*gigabatch, "train", *asked, "train.lr_max=0.015"], folder)
-        again = json.loads((home / "latest" / "summary.json").read_text())
+        seconds["another learning rate"], _ = clocked([*gigabatch, "train", *asked, "train.lr_max=0.0123"], folder)
+        again = json.loads((latest / "summary.json").read_text())
         assert again["skipped"] == ["features", "encode"], again["skipped"]
         stages |= {f"{stage} of another rate": again["seconds"][stage] for stage in ("train", "evaluate")}
         for label, command in (
