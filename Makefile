@@ -157,6 +157,7 @@ quality-env:  ## environment of the peers of benchmarks.quality, in .venv-qualit
 
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
+	$(PYTHON) -m benchmarks.first_hour $(ARGS)
 	$(PYTHON) -m benchmarks.online $(ARGS)
 	$(PYTHON) -m benchmarks.large $(ARGS)
 	$(PYTHON) -m benchmarks.step $(ARGS)

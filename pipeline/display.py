@@ -522,6 +522,18 @@ def _screen(file: TextIO | None) -> _Lines:
     return _Cell() if drawn[0] else _Bar(file)
 
 
+def tell(log: logging.Logger, label: str, text: str) -> None:
+    """Say a line that takes part in no progress: in the log where somebody listens, else where progress is shown, as of
+    a script or a notebook that has set up no logging."""
+    if log.isEnabledFor(logging.INFO) and log.hasHandlers():
+        log.info(text)
+    elif _detail != "quiet" and _is_cell(sys.stderr):
+        CellOutput().draw(cell_line(label, text), f"{label}: {text}")
+    elif _detail != "quiet":
+        with suppress(OSError, ValueError):
+            _write(sys.stderr, f"{label}: {_printable(text)}\n")
+
+
 def tell_skipped(stage: str) -> None:
     """Say in a notebook that the artifact of a stage of a run was there already; a log has a line of its own."""
     if stage in STAGES and _detail != "quiet" and not _open and _is_cell(sys.stderr):

@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.device_memory import free_device_memory
-from gigabatch.pipeline.display import about_bytes, set_aside
+from gigabatch.pipeline.display import about_bytes, set_aside, tell
 
 log = logging.getLogger(__name__)
 BUSY = 1.75  # load over cores
@@ -49,6 +50,26 @@ def this_machine(folder: Path, device: str) -> Machine:
 def available_cores() -> int:
     """Cores that this process may use: those it is bound to where the system can tell (Linux), else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Within it torch and the compiled loops have so many threads."""
+    import numba
+
+    def take(number: int) -> None:  # numba first: as its threads start they set torch's number
+        numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
+        torch.set_num_threads(number)
+
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    take(count)
+    try:
+        yield
+    finally:
+        take(before)
 
 
 def busy_text(num_threads: int) -> str:
@@ -134,7 +155,7 @@ def resolve_device(name: str) -> str:
 
 @functools.cache
 def tell_of_compilation() -> None:
-    """From here on the log says, once in a process, that loops are being compiled, where that takes `COMPILING_S`, and
+    """From here on it is said, once in a process, that loops are being compiled, where that takes `COMPILING_S`, and
     the seconds of compilations are in no rate that is shown."""
     from numba.core import event
 
@@ -146,7 +167,8 @@ def tell_of_compilation() -> None:
         def begun(self, seconds: float) -> None:
             if not self.has_told and seconds > COMPILING_S:
                 self.has_told = True
-                log.info("compiling loops for this processor as they are called, once (gigabatch warm does it ahead)")
+                text = "compiling loops for this processor as they are called, once (gigabatch warm does it ahead)"
+                tell(log, "compile", text)
 
         def ended(self, seconds: float) -> None:
             set_aside(seconds)

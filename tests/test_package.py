@@ -224,7 +224,7 @@ KNOWN = {
     "models/optimizers/precision.py": {"torch.backends.cuda.matmul"},  # set again at the end of its block
     "pipeline/joining.py": {"torch.cuda.set_device", "torch.set_num_threads"},  # a rank's share of the machine
     "pipeline/lab/advise/links.py": {"torch.cuda.set_device", "torch.set_num_threads"},  # of processes of its own
-    "pipeline/lab/advise/one_rank.py": {"torch.set_num_threads"},  # set again at the end of its block
+    "pipeline/machine.py": {"torch.set_num_threads"},  # set again at the end of its block
     "pipeline/serving/http/server.py": {"torch.set_num_threads"},
     "pipeline/stages/stages.py": {"torch.set_num_threads"},
     "pipeline/training/checkpoint.py": {"torch.cuda.set_rng_state", "torch.set_rng_state"},

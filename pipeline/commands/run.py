@@ -19,11 +19,8 @@ def features(config: Config, overrides: Overrides) -> int:
     """Turn raw files into Parquet features."""
     from gigabatch.pipeline.display import render_table
     from gigabatch.pipeline.stages.stages import Pipeline
-    from gigabatch.pipeline.warm.warm import compile_first
 
-    pipeline = Pipeline.from_config(config, *overrides)
-    compile_first(pipeline.device)
-    made = pipeline.features()
+    made = Pipeline.from_config(config, *overrides).features()
     rows = [{"split": name, "rows": count} for name, count in made.rows.items()]
     render_table(rows, f"features {'(skipped, unchanged)' if made.artifact.skipped else ''}")
     if not made.artifact.skipped and any(made.files.values()):
@@ -43,10 +40,8 @@ def train(config: Config, overrides: Overrides) -> int:
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.joining import joined
     from gigabatch.pipeline.stages.stages import Pipeline
-    from gigabatch.pipeline.warm.warm import compile_first
 
     checked = load_config(config, overrides)
-    compile_first(checked.device)
     with joined(checked.device, checked.num_threads) as ranks:
         run = Pipeline(checked, ranks=ranks).train()
         if ranks.is_first:

@@ -693,7 +693,10 @@ class RunConfig(Settings):
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of torch; auto: cuda where there is one"
     )
     num_threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch; None leaves its default. The last bits of weights depend on it"
+        None,
+        ge=1,
+        description="CPU threads of torch; None: its default, and one where the steps of a training are too small to "
+        "share (docs/training.md). The last bits of weights depend on it",
     )
     cluster: str = Field(
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"

@@ -51,10 +51,8 @@ HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
 MOST_CONFUSED = 10
 NORMAL = 1.959964  # standard errors to either side of a 95 % interval
-# Of permutation importance: rows and repeats at most, and where the training was short.
-MOST_ROWS, MOST_REPEATS = 20_000, 3
-FEW_ROWS, LEAST_ROWS = 2_000, 500
-LEAST_PASSES = 100_000
+MOST_ROWS, MOST_REPEATS = 20_000, 3  # of permutation importance
+FEW_ROWS = 2_000  # rather than which a feature is shuffled once
 
 
 @dataclass(frozen=True)
@@ -546,17 +544,17 @@ def importance_sample(settings: EvaluateSettings, num_rows: int, num_features: i
     """What the settings say; of what they leave open as much as costs no more than the training did.
 
     A row that is only evaluated costs less than one that is learnt from, so all passes together take at most half as
-    many rows as the training saw (`rows_seen`, of all epochs), or `LEAST_PASSES` where that is less. It follows from
+    many rows as the training saw (`rows_seen`, of all epochs), however few; the report says how many. It follows from
     counts and not from a clock: a run that is repeated gives the same importances. num_rows: of the split.
     """
-    budget = max(rows_seen // 2, LEAST_PASSES)
+    budget = rows_seen // 2
     repeats = settings.importance_repeats
     if repeats is None:
         fewest = min(settings.importance_rows or FEW_ROWS, num_rows)
         repeats = min(max((budget // max(fewest, 1) - 1) // max(num_features, 1), 1), MOST_REPEATS)
     rows = settings.importance_rows
     if rows is None:
-        rows = min(max(budget // (1 + num_features * repeats), LEAST_ROWS), MOST_ROWS)
+        rows = min(max(budget // (1 + num_features * repeats), 1), MOST_ROWS)
     return ImportanceSample(min(rows, num_rows), repeats)
 
 

@@ -33,8 +33,10 @@ from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
+from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
 from gigabatch.pipeline.training.target_scales import fitted_loss
+from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import (
     Trained,
     TrainingError,
@@ -216,19 +218,22 @@ class Experiment:
             tempfile.TemporaryDirectory(prefix="gigabatch-") as folder,
             silence(),
         ):
-            model = new_model(spec or self.spec, self.train, seed, self.loss)
-            return train_model(
-                model,
-                self.train,
-                self.valid,
-                self.loss,
-                settings,
-                seed=seed,
-                device=self.device,
-                folder=Path(folder),
-                after_step=lambda step: after_step(model, step),
-                negatives=self.negatives(seed),
-            )
+            model, negatives = new_model(spec or self.spec, self.train, seed, self.loss), self.negatives(seed)
+            whole = settle(settings, len(self.train), id_sizes(self.train.schema))
+            of_a_step = min(whole.batch_size, len(self.train)) * (1 if negatives is None else negatives.copies)
+            with training_threads(model, self.valid, of_a_step, self.device, self.config.num_threads):
+                return train_model(
+                    model,
+                    self.train,
+                    self.valid,
+                    self.loss,
+                    settings,
+                    seed=seed,
+                    device=self.device,
+                    folder=Path(folder),
+                    after_step=lambda step: after_step(model, step),
+                    negatives=negatives,
+                )
 
     def with_train_settings(self, **changes: Any) -> WholeTrainSettings:
         """The run's train settings with these changed, checked as a configuration is."""

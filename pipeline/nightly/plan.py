@@ -295,6 +295,8 @@ def _ask_retention(config: RunConfig, accepted: bool, found: Rehearsal) -> None:
     keep = config.nightly.keep
     coming = [stage for stage, state in found.stages.items() if state == TO_MAKE] + ["accepted"] * accepted
     coming += ["window"] * ("window" in found.rows and "train" in coming)
+    learns = bool(config.evaluate.baselines) and config.train.negatives is None
+    coming += ["baselines"] * (learns and {"encode", "evaluate"} <= set(coming))
     runs: list[Path] = []
     artifacts: list[Path] = []
     freed = 0

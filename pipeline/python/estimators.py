@@ -43,7 +43,9 @@ from gigabatch.pipeline.python.transformers import draft_of, has_names, read_fra
 from gigabatch.pipeline.stages.encode import pack
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.ensemble import MemberTraining, require_members_differ, train_members
+from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import Trained, model_inputs, new_model, train_model
+from gigabatch.pipeline.warm.warm import compile_first
 
 LABEL, OTHER_LABEL, WEIGHT = "y", "__label__", "__weight__"  # the other: where a column of X is called y
 FEWEST_VALID = 5  # rows; below, all rows are trained on, and the last epoch's weights are kept
@@ -148,10 +150,11 @@ class _Estimator(BaseEstimator):
             )
             for name, places in (("train", train_rows), ("valid", valid_rows))
         }
+        device = resolve_device(self.device)
+        compile_first(device)
         preprocessor = Preprocessor(schema, preprocess)
         preprocessor.fit([features["train"]])
         spec = ModelSpec(choice.kind, model_inputs(preprocessor), choice.settings)
-        device = resolve_device(self.device)
         table, valid = pack(preprocessor, features["train"]), pack(preprocessor, features["valid"])
         # Weights, dropout and order follow torch's generator, which is the caller's.
         with torch.random.fork_rng(), using_kernels(settings.kernels), silence():
@@ -291,7 +294,8 @@ def _trained(
 
     def train(asked: MemberTraining) -> tuple[Trained, None]:
         network, own = new_model(spec, table, asked.seed, loss), asked.settings
-        return train_model(network, table, valid, loss, own, seed=asked.seed, device=device, folder=None), None
+        with training_threads(network, valid, min(own.batch_size, len(table)), device, None):
+            return train_model(network, table, valid, loss, own, seed=asked.seed, device=device, folder=None), None
 
     whole, told = settle(settings, len(table), id_sizes(table.schema)), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:  # where members wait for the last one

@@ -32,6 +32,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import STAGES, about_seconds, format_value, headings, html_table, render_table
+from gigabatch.pipeline.evaluation.baseline_learners import Keep
 from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baseline_rows,
@@ -373,7 +374,8 @@ class EvaluationData:
     where the run draws them. split: the one of these that is compared with baselines, ranked and drawn.
     rank: how high a model ranks the choices of `split`; None where the configuration asks for none. missing: shares of
     nulls by split and column, of the features stage. item_column: place of the items' ids where negatives are drawn.
-    ranks: that compute the model's outputs together; all of them evaluate.
+    ranks: that compute the model's outputs together; all of them evaluate. keep_baselines: where what baselines predict
+    is kept.
     """
 
     config: RunConfig
@@ -385,6 +387,7 @@ class EvaluationData:
     missing: Mapping[str, Mapping[str, float]]
     item_column: int | None
     ranks: Ranks | None = None
+    keep_baselines: Keep | None = None
 
 
 @dataclass(frozen=True)
@@ -409,7 +412,7 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = trained_epochs(curve)
-    trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows")}
+    trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows", "threads")}
     bundle = load_bundle(folder / "model", device, data.engine)
     results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
@@ -468,6 +471,7 @@ def evaluate_bundle(
             item_column=data.item_column,
             quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"]
             + [target.name for target in schema.targets if target.quantiles],
+            keep=data.keep_baselines,
         )
         if split == "train":  # whose labels the baselines have learnt by heart, as far as they can
             compared["worse"] = []

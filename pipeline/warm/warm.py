@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import queue
 import subprocess
@@ -16,11 +17,10 @@ from pathlib import Path
 from typing import IO
 
 import numba
-import torch
 
 from gigabatch.loops import folders, kept_in
 from gigabatch.models.optimizers.precision import choose_precision
-from gigabatch.pipeline.display import about_seconds, progress
+from gigabatch.pipeline.display import about_seconds, progress, tell
 from gigabatch.pipeline.machine import available_cores
 from gigabatch.pipeline.warm.listed import KINDS, Loop, WarmError, listed, missing
 from gigabatch.pipeline.warm.worker import DONE
@@ -77,14 +77,18 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
     return Warmed(len(loops), len(left))
 
 
+@functools.cache
 def compile_first(device: str) -> None:
-    """Before a run on `device` (as of a configuration): compile what it may need, rather than one loop after the other
-    on one core as they are called. Where that fails the run begins all the same, and the log says why."""
-    if (device == "auto" and torch.cuda.is_available()) or device.startswith("cuda") or numba.config.DISABLE_JIT:
+    """Before the stages of a run on `device`, once in a process: compile what they may need, rather than one loop after
+    the other on one core as they are called. Where that fails the run begins all the same, and the log says why.
+
+    device: `cpu`, or a GPU as torch names it, where nothing is compiled ahead.
+    """
+    if device != "cpu" or numba.config.DISABLE_JIT:
         return
     try:
         warm_up()
-    except WarmError as error:
+    except (WarmError, OSError) as error:  # the second where no process can be started
         log.warning("%s Loops are compiled as they are called.", error)
 
 
@@ -96,10 +100,8 @@ def compile_loops(loops: Sequence[Loop]) -> None:
     """
     shares = shared_out(loops, min(available_cores(), MOST_PROCESSES, len(loops)))
     seconds = max(sum(loop.seconds for loop in share) for share in shares) + START_S
-    log.info(
-        "compiling %s loops for this processor, once: about %s on %s core(s)",
-        f"{len(loops):,}", about_seconds(seconds), len(shares),
-    )  # fmt: skip
+    about = f"about {about_seconds(seconds)} on {len(shares)} core(s)"
+    tell(log, "compile", f"compiling {len(loops):,} loops for this processor, once: {about}")
     said: queue.Queue[str | None] = queue.Queue()
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(worker(share, said)) for share in shares]

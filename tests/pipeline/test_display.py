@@ -20,6 +20,7 @@ from gigabatch.pipeline.display import (
     render_table,
     set_aside,
     silence,
+    tell,
 )
 
 ROWS = [
@@ -329,3 +330,21 @@ def test_trainings_that_are_many_are_silent_unless_all_is_wanted(level, told, ca
         logging.getLogger("trials").info("residency")
     assert ("training 1 of 30" in capsys.readouterr().err) == told
     assert bool(caplog.records) == told
+
+
+def test_a_line_goes_to_the_log_where_somebody_listens_and_else_to_the_screen(capsys, caplog):
+    """In a script that sets up no logging, what is told at level INFO was lost."""
+    log = logging.getLogger("somebody")
+    caplog.set_level(logging.INFO)
+    tell(log, "compile", "3 loops")
+    assert (caplog.messages, capsys.readouterr().err) == (["3 loops"], "")
+    log.propagate = False  # nobody listens
+    try:
+        tell(log, "compile", "3 loops")
+        with detail("quiet"):
+            tell(log, "compile", "3 loops")
+        with silence():
+            tell(log, "compile", "3 loops")
+    finally:
+        log.propagate = True
+    assert (caplog.messages, capsys.readouterr().err) == (["3 loops"], "compile: 3 loops\n")

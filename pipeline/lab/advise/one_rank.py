@@ -8,8 +8,7 @@ with a stand-in for the others, which are taken to be like this rank. What is le
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -29,6 +28,7 @@ from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.profile.step_phases import Laps
+from gigabatch.pipeline.machine import using_threads
 from gigabatch.pipeline.training.train import id_counts, make_step, require_ranks_can, spread_tables, table_batches
 
 LOAD, COMPUTE, UPDATE = "loading", "forward + backward", "update"
@@ -216,26 +216,6 @@ def take_steps(
         silence(),
     ):
         return _take(work, ranks, settings, device, seconds)
-
-
-@contextmanager
-def using_threads(count: int) -> Iterator[None]:
-    """Within it torch and the compiled loops have so many threads."""
-    import numba
-
-    def take(number: int) -> None:  # numba first: as its threads start they set torch's number
-        numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
-        torch.set_num_threads(number)
-
-    before = torch.get_num_threads()
-    if count == before:
-        yield
-        return
-    take(count)
-    try:
-        yield
-    finally:
-        take(before)
 
 
 def _take(work: Work, ranks: Ranks, settings: WholeTrainSettings, device: str, seconds: float) -> StepParts:

@@ -37,8 +37,10 @@ from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.store.files import json_text
+from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.ensemble import OF_ONE
 from gigabatch.pipeline.training.negatives import implicit_batches
+from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import model_inputs, model_spec, new_model, table_loss, train_model
 
 STEPS, STEP_ROWS = 24, 1 << 20  # at most, of training with tables of the predicted size
@@ -248,18 +250,23 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         negatives = None
         if drawing is not None:
             negatives = implicit_batches(preprocessor, inputs, train, drawing, config.seed, device)
-        trained = train_model(
-            new_model(replace(spec, inputs=inputs), train, config.seed, loss),
-            train.to(device),
-            few,
-            loss,
-            settings,
-            seed=config.seed,
-            device=device,
-            folder=folder,
-            after_step=after_step,
-            negatives=negatives,
+        model = new_model(replace(spec, inputs=inputs), train, config.seed, loss)
+        of_a_step = min(settle(settings, len(train), id_sizes(train.schema)).batch_size, len(train)) * (
+            1 if negatives is None else negatives.copies
         )
+        with training_threads(model, few, of_a_step, device, config.num_threads):
+            trained = train_model(
+                model,
+                train.to(device),
+                few,
+                loss,
+                settings,
+                seed=config.seed,
+                device=device,
+                folder=folder,
+                after_step=after_step,
+                negatives=negatives,
+            )
         finished = time.perf_counter()
         watch.mark(name)
     after = time.perf_counter()

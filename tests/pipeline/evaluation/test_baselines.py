@@ -12,7 +12,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.pipeline.evaluation import baselines as module
+from gigabatch.pipeline.evaluation import baseline_learners as module
 from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baselines
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
@@ -285,3 +285,30 @@ def test_columns_of_far_values_are_advised_a_robust_scale():
     assert (
         "'a', 'b', 'c' and 1 more reach more than 20 deviations in the train split: set preprocess.scale=robust" in text
     )
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_baselines_that_are_kept_are_learnt_once_and_say_the_same(tmp_path, monkeypatch, task):
+    train, test = table_of(task, 1000, 1), table_of(task, 500, 2)
+    given = ALL, train, {"test": test}, {"test": evaluation_of(test, flat(test))}
+    learned = baselines(*given, seed=1)
+    asked = []
+
+    def keep(settings, write):
+        asked.append(settings)
+        if not any(tmp_path.iterdir()):
+            write(tmp_path)
+        return tmp_path
+
+    first = baselines(*given, seed=1, keep=keep)
+    monkeypatch.setattr(module, "_learn", lambda *_: pytest.fail("learned again"))
+    second = baselines(*given, seed=1, keep=keep)
+    assert second == first
+    for found in (learned, first):  # whose seconds differ
+        for item in found["found"]:
+            item.pop("seconds")
+    assert first == learned
+    assert asked[0] == asked[1]
+    assert {name: asked[0][name] for name in ("baselines", "seed", "splits", "quantiles")} == {
+        "baselines": list(ALL), "seed": 1, "splits": ["test"], "quantiles": [],
+    }  # fmt: skip

@@ -13,7 +13,8 @@ from gigabatch.models.inputs import ListInputs, ModelInputs
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.display import format_value
 from gigabatch.pipeline.evaluation import baselines as module
-from gigabatch.pipeline.evaluation.baselines import Rows, baselines
+from gigabatch.pipeline.evaluation.baseline_learners import Rows
+from gigabatch.pipeline.evaluation.baselines import baselines
 from gigabatch.pipeline.evaluation.checks import data_warnings, leak_warnings, missing_shares
 from gigabatch.pipeline.evaluation.evaluate import Evaluation, column_summary
 from gigabatch.pipeline.stages.stages import Pipeline, pack

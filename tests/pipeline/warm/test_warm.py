@@ -10,15 +10,17 @@ import threading
 import time
 
 import numba
+import pandas as pd
 import pytest
 from numba import types
 
 from gigabatch.loops import SUFFIX
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.python.estimators import GigabatchClassifier
 from gigabatch.pipeline.warm import listed as listing
 from gigabatch.pipeline.warm import warm as warming
 from gigabatch.pipeline.warm.listed import Loop, WarmError, listed, missing, written
-from gigabatch.pipeline.warm.record import RUNS, write_table
+from gigabatch.pipeline.warm.record import TABLE, runs, table, write_tables
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 SHORT = [
@@ -35,6 +37,13 @@ def folder(tmp_path, monkeypatch):
     """Where loops are kept within the test."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
     return tmp_path / "kept" / "gigabatch"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_first():
+    warming.compile_first.cache_clear()
+    yield
+    warming.compile_first.cache_clear()
 
 
 @pytest.fixture
@@ -75,17 +84,27 @@ def test_every_listed_loop_is_one_of_the_package_with_types_that_numba_knows():
     assert {loop.kind for loop in loops} == {"any", "bfloat16", "float32"}
 
 
-def test_a_training_calls_listed_loops_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("run", "model", "some"),
+    [
+        ("flights", {"layers": [1024, 512]}, {"models.kernels.lamb.cpu._step_by_blocks"}),  # as wide as flights make it
+        ("lists", {}, {"models.kernels.pooled_lookup.cpu._sum", "features.exact.group_loops.digit_sums"}),
+        ("by_default", {}, {"models.kernels.lamb.cpu._step"}),
+    ],
+)
+def test_a_training_calls_listed_loops_alone(tmp_path, run, model, some):
     """Where a loop or its types change, the list is made anew (docs/kernels.md)."""
-    write_table(tmp_path / "rows.csv")
-    config = {"name": "table", "device": "cpu", "evaluate": {"importance": False, "baselines": []}} | RUNS["table"]
-    config["train"] = {"epochs": 1, "batch_size": 512}
+    write_tables(tmp_path, 3_000)
+    asked = runs()[run]
+    features = asked["features"] if asked["recipe"] == "table" else TABLE
+    config = {"name": run, "device": "cpu", "evaluate": {"importance": False, "baselines": []}}
+    config |= table(features, asked["model"] | model, **asked["train"] | {"batch_size": 512})
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     out = tmp_path / "called.jsonl"
     command = [sys.executable, "-m", "gigabatch.pipeline.warm.record", "--followed", str(out), "train", "--config"]
     subprocess.run([*command, "run.yaml"], cwd=tmp_path, check=True, capture_output=True)
     called = {tuple(json.loads(line)[:2]) for line in out.read_text().splitlines()}
-    assert len(called) > 15
+    assert some < {name for name, _ in called}
     assert called <= {(loop.name, loop.arguments) for loop in listed()}
 
 
@@ -157,6 +176,24 @@ def test_loops_go_to_the_process_with_least_to_do():
     loops = [Loop(seconds, "any", name, "") for seconds, name in ((2, "c"), (5, "a"), (2, "d"), (4, "b"))]
     shares = warming.shared_out(loops, 2)
     assert [[loop.name for loop in share] for share in shares] == [["a", "d"], ["b", "c"]]
+
+
+@pytest.mark.parametrize("way", ["pipeline", "estimator"])
+def test_every_entrance_compiles_first_once_and_says_so(way, tiny, folder, short_list, monkeypatch, caplog):
+    """Python, nights and experiments compiled loop by loop, in silence; the commands train and features alone did it
+    ahead."""
+    whole = warming.warm_up
+    monkeypatch.setattr(warming, "warm_up", lambda: whole(worth=0.0))
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        if way == "pipeline":
+            tiny.pipeline().features()
+        else:
+            rows = pd.DataFrame({"x": range(40), "y": [0, 1] * 20})
+            GigabatchClassifier(device="cpu", train={"epochs": 1}).fit(rows[["x"]], rows["y"])
+    number = 3 if own_precision() == "float32" else 2
+    assert caplog.text.count(f"compiling {number} loops for this processor, once: about ") == 1
+    assert len(list(folder.glob(f"*{SUFFIX}"))) >= number
 
 
 def test_a_run_on_a_gpu_compiles_nothing_ahead(monkeypatch):

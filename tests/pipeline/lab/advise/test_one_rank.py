@@ -21,8 +21,8 @@ from gigabatch.pipeline.lab.advise.one_rank import (
     OneOf,
     Work,
     take_steps,
-    using_threads,
 )
+from gigabatch.pipeline.machine import using_threads
 from gigabatch.pipeline.training.defaults import settle
 from tests.models.parallel.together import together
 

@@ -1,0 +1,52 @@
+"""On how many threads of the CPU a training runs where `num_threads` leaves it open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.model import Model
+from gigabatch.models.recommenders.fitted import FittedModel
+from gigabatch.pipeline.machine import using_threads
+from gigabatch.pipeline.training.train import table_outputs
+
+# Operations of a step, below which threads wait for each other longer than they work: a step waits some twenty times.
+WORTH_SHARING = 5e8  # one or two milliseconds of a core
+OF_A_LOOKUP = 1_000  # of a row of a table, looked up and moved, as operations that take as long
+FORWARD_AND_BACKWARD = 3  # times the products of a forward pass
+COUNTED_ROWS = 2
+
+
+@contextmanager
+def training_threads(
+    model: Model, rows: PackedTable, batch_size: int, device: str, num_threads: int | None, num_ranks: int = 1
+) -> Iterator[int]:
+    """Within it torch and the compiled loops have the threads that a training of `model` gets; yields their number.
+
+    One where a step is less than `WORTH_SHARING`, else those that torch has, as with several ranks and with a
+    `num_threads` that is set. It follows from the model and the batch alone, not from a clock or the machine's load,
+    because the last bits of the weights depend on it.
+
+    rows: some as they are trained on. batch_size: rows of a step, drawn negatives among them.
+    """
+    before = torch.get_num_threads()
+    is_open = num_threads is None and num_ranks == 1 and device == "cpu" and not isinstance(model, FittedModel)
+    if not is_open or before == 1 or step_operations(model, rows, batch_size) >= WORTH_SHARING:
+        yield before
+        return
+    with using_threads(1):
+        yield 1
+
+
+def step_operations(model: Model, rows: PackedTable, batch_size: int) -> float:
+    """About how many operations a step takes: products, counted as the model evaluates a few rows, and lookups."""
+    few = rows.with_words(rows.words[:COUNTED_ROWS])
+    with FlopCounterMode(display=False) as counter:
+        table_outputs(model, few, "cpu", in_units=False)
+    products = counter.get_total_flops() / max(len(few), 1)
+    lookups = len(rows.schema.ids) + len(rows.schema.lists)
+    return batch_size * (FORWARD_AND_BACKWARD * products + OF_A_LOOKUP * lookups)
