@@ -61,7 +61,8 @@ WITHOUT_EFFECT = {
     "residency": "the rows of an estimator are in memory",
     "checkpoint_every_steps": "an estimator writes no checkpoints",
 }
-NEED_HELD_OUT = {"calibration": "none", "patience": None, "select": "last"}  # and the values that do not
+# What needs rows that are not trained on, and the values that do not.
+NEED_HELD_OUT = {"calibration": "none", "patience": None, "select": "last", "select_by": "loss"}
 PARAMETERS = """
 
     Parameters

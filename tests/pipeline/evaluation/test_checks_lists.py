@@ -12,7 +12,7 @@ from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.models.inputs import ListInputs, ModelInputs
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.display import format_value
-from gigabatch.pipeline.evaluation import baselines as module
+from gigabatch.pipeline.evaluation import baseline_learners as module
 from gigabatch.pipeline.evaluation.baseline_learners import Rows
 from gigabatch.pipeline.evaluation.baselines import baselines
 from gigabatch.pipeline.evaluation.checks import data_warnings, leak_warnings, missing_shares

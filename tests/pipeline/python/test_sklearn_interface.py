@@ -283,8 +283,8 @@ def test_every_setting_of_train_acts_or_is_refused():
     acting = {
         "epochs", "batch_size", "optimizer", "optimizer_settings", "lr_max", "weight_decay", "schedule",
         "schedule_settings", "precision", "accumulate_steps", "max_grad_norm", "ema_decay", "patience", "select",
-        "cuda_graph", "kernels", "compile", "losses", "calibration", "prior", "dropout_schedule", "label_smoothing",
-        "ensemble",
+        "select_by", "cuda_graph", "kernels", "compile", "losses", "calibration", "prior", "dropout_schedule",
+        "label_smoothing", "ensemble",
     }  # fmt: skip
     assert acting | WITHOUT_EFFECT.keys() == TrainSettings.model_fields.keys()
     assert not acting & WITHOUT_EFFECT.keys()
