@@ -5,7 +5,7 @@ Shapes: B rows of a batch, C id columns, F float columns, O outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -94,7 +94,9 @@ class Model(nn.Module):
     fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
     (models/recommenders/fitted.py), which takes no optimizer;
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
-    use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which).
+    use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
+    `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the user
+    leaves it out.
 
     Parameters
     ----------
@@ -125,6 +127,7 @@ class Model(nn.Module):
     trace_obstacle: ClassVar[str | None] = None
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()

@@ -13,9 +13,9 @@ Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -92,6 +92,7 @@ class MatrixFactorization(Model):
     Settings = MFSettings
     entities = ("user", "item")
     single_output = True
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax"}}
 
     user_place: Tensor
     item_place: Tensor

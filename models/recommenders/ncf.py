@@ -21,9 +21,9 @@ Shapes: B rows, C id columns, F floats, G = gmf_dim, M = mlp_dim, X = context_di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +130,7 @@ class NCF(Model):
     Settings = NCFSettings
     entities = ("user", "item")
     single_output = True
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax", "gmf_dim": 64}}
 
     places: Tensor
 

@@ -22,9 +22,9 @@ Shapes: B rows of a batch, C id columns, F float columns, d `vector_dim`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -239,6 +239,11 @@ class TwoTower(ItemShares):
     Settings = TwoTowerSettings
     entities = ("user", "item")
     single_output = True
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "model": {"loss": "softmax", "layers": [], "temperature": 0.2},
+        # Its softmax has the items of its batch; the valid loss is of probabilities, which that one does not look at.
+        "train": {"negatives": {"per_positive": 1}, "lr_max": 0.005, "select": "last"},
+    }
     takes_lists = True
     shelf_name = "two_tower"
 

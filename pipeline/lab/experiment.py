@@ -33,7 +33,11 @@ from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
-from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
+from gigabatch.pipeline.training.negatives import (
+    implicit_batches,
+    require_labels_or_negatives,
+    require_positives,
+)
 from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.train import (
     Trained,
@@ -217,6 +221,7 @@ class Experiment:
             silence(),
         ):
             model = new_model(spec or self.spec, self.train, seed, self.loss)
+            require_labels_or_negatives(model, self.train, self.negatives(seed))
             return train_model(
                 model,
                 self.train,

@@ -103,7 +103,7 @@ class Trainer(TimedTrainer):
 def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget: Budget) -> int:
     """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
     pipeline = Pipeline.from_config(path, *overrides, ALONE)
-    choices = parse_models(models, pipeline.config.model)
+    choices = parse_models(models, pipeline.config.model, pipeline.config.positives_alone)
     experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
     compared = compare_models(experiment, choices, budget)
     folder = pipeline.config.runs / pipeline.config.name / f"compare-{compared.id}"
@@ -114,10 +114,11 @@ def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget:
     return 0
 
 
-def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
+def parse_models(text: str, own: ModelChoice, positives: bool = False) -> dict[str, ModelChoice]:
     """Read models from a YAML list without its brackets.
 
-    A name alone takes the model's defaults, or the run's own settings (`own`) where it is the run's model.
+    A name alone takes the model's defaults, or the run's own settings (`own`) where it is the run's model. positives:
+    as of `model_choice`.
 
     Returns
     -------
@@ -145,7 +146,8 @@ def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
     for entry in entries:
         if isinstance(entry, dict) and "kind" not in entry:
             raise ConfigError(f"--models: {entry} has no kind. Write {{kind: deepfm, layers: [64]}}.")
-        choice = own if entry == own.kind else model_choice(entry if isinstance(entry, dict) else {"kind": entry})
+        raw = entry if isinstance(entry, dict) else {"kind": entry}
+        choice = own if entry == own.kind else model_choice(raw, positives)
         if choice in choices.values():
             raise ConfigError(f"--models: {choice.kind} is there twice with the same settings. Leave one out.")
         same = sum(other.kind == choice.kind for other in choices.values())
