@@ -38,7 +38,7 @@ class MFSettings:
     ----------
     dim : int, default 64
         Numbers in a user's and in an item's vector, without the item's bias.
-    loss : {'bce', 'bpr', 'softmax'}, default 'bce'
+    loss : {'bce', 'bpr', 'softmax'}, default 'bce', with positives alone 'softmax'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
         negatives that are drawn for it (`train.negatives`).
     initial_std : float, default 0.1

@@ -54,7 +54,7 @@ class NCFSettings:
 
     Parameters
     ----------
-    gmf_dim, mlp_dim : int, default 8 and 32
+    gmf_dim, mlp_dim : int, default 8 (with positives alone 64) and 32
         Widths of the user's and the item's vectors in either half; 0 leaves the half out.
     layers : tuple of int, default (32, 16, 8)
         Widths of the MLP's layers, each followed by ReLU and dropout.
@@ -64,7 +64,7 @@ class NCFSettings:
         Width of the vector of such an id column in the MLP.
     dropout : float, default 0.0
         Of each layer's outputs, in training.
-    loss : {'bce', 'bpr', 'softmax'}, default 'bce'
+    loss : {'bce', 'bpr', 'softmax'}, default 'bce', with positives alone 'softmax'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
         negatives that are drawn for it (`train.negatives`).
 

@@ -63,7 +63,7 @@ class TwoTowerSettings(PoolingSettings):
     embedding_widths : tuple of int or None, default None
         Those of each id column, then of each list with a vocabulary of its own, in place of `embedding_dim`. A warm
         start keeps the widths of its start so.
-    layers : tuple of int, default (128,)
+    layers : tuple of int, default (128,), with positives alone none
         Widths of the hidden layers of both towers.
     user_layers, item_layers : tuple of int or None, default None
         Those of one tower, in place of `layers`.
@@ -75,13 +75,13 @@ class TwoTowerSettings(PoolingSettings):
         In hidden layers, those of the top too.
     normalise : bool, default True
         Give vectors the length 1, so that the inner product is a cosine.
-    temperature : float, default 0.1
+    temperature : float, default 0.1, with positives alone 0.2
         Divides the inner product.
     top : {'dot', 'mlp'}, default 'dot'
         How two vectors make a score, as in the module's docstring.
     top_layers : tuple of int, default (64,)
         Widths of the hidden layers of the top's MLP.
-    loss : {'bce', 'softmax', 'bpr'}, default 'bce'
+    loss : {'bce', 'softmax', 'bpr'}, default 'bce', with positives alone 'softmax'
         `bce`: the target's own loss of the output (squared error for regression). `softmax`: an item among the others
         of its batch. `bpr`: an item above others of its batch. See `TwoTower.training_loss`.
     softmax_rows : int, default 1024
