@@ -95,8 +95,8 @@ class Model(nn.Module):
     (models/recommenders/fitted.py), which takes no optimizer;
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
     use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
-    `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the user
-    leaves it out.
+    `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the
+    user leaves it out.
 
     Parameters
     ----------

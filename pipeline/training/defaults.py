@@ -119,8 +119,8 @@ def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -
 def positives_text(chosen: Mapping[str, Mapping[str, Any]]) -> str:
     """What is chosen where all rows are positives (`RunConfig.chosen`), in words; empty where nothing is.
 
-    >>> positives_text({"model": {"loss": "softmax"}, "train": {"negatives": {"per_positive": 8}}})
-    'All rows are positives, so by default: model.loss softmax, train.negatives {per_positive: 8} (docs/recommenders.md).'
+    >>> positives_text({"model": {"loss": "softmax"}, "evaluate": {"ranking": {"negatives": None}}})
+    'All rows are positives, so by default: model.loss softmax, evaluate.ranking {negatives: null} (docs/recommenders.md).'
     """
     found = [f"{section}.{name} {_flow(value)}" for section, part in chosen.items() for name, value in part.items()]
     return f"All rows are positives, so by default: {', '.join(found)} (docs/recommenders.md)." if found else ""

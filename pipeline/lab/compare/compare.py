@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from ruamel.yaml import YAML
@@ -25,7 +25,14 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import OWN, ModelSpec, model_class
-from gigabatch.pipeline.config.config import ALONE, ConfigError, ModelChoice, WholeTrainSettings, model_choice
+from gigabatch.pipeline.config.config import (
+    ALONE,
+    ConfigError,
+    ModelChoice,
+    TrainSettings,
+    WholeTrainSettings,
+    model_choice,
+)
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
@@ -240,6 +247,9 @@ class Contest:
 
     def __init__(self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
+        config = trainer.experiment.encoded.features.pipeline.config
+        chosen = "select" not in config.train.model_fields_set or "select" in config.chosen.get("train", {})
+        self.epochs_follow = config.positives_alone and chosen
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
         self.tried: dict[str, dict[float, float | None]] = {}
@@ -261,6 +271,15 @@ class Contest:
             self.specs[label], self.parameters[label] = spec, count
             self.tried[label], self.outcomes[label] = {}, []
 
+    def settings_of(self, label: str, lr: float) -> WholeTrainSettings:
+        """The run's with this learning rate; the epoch that is kept is the model's own choice for rows that are all
+        positives (`Model.for_positives`), where the configuration does not say which."""
+        changes: dict[str, Any] = {"lr_max": lr}
+        if self.epochs_follow:
+            of_model = model_class(self.specs[label].name).for_positives.get("train", {})
+            changes["select"] = of_model.get("select", TrainSettings().select)
+        return self.settings.model_copy(update=changes)
+
     def search(self, lrs: Sequence[float], advance: Callable[[int, str], None]) -> None:
         """One training at each learning rate, rate by rate all models."""
         for lr in lrs:
@@ -268,7 +287,7 @@ class Contest:
                 if not model_class(spec.name).learns_by_steps:  # it has no rate
                     advance(1, label)
                     continue
-                train = partial(self.trainer.valid_metric, spec, _with_lr(self.settings, lr), self.search_seed)
+                train = partial(self.trainer.valid_metric, spec, self.settings_of(label, lr), self.search_seed)
                 self.tried[label][lr], self.why[label] = _unless_it_fails(train)
                 advance(1, f"{label} at learning rate {lr:.2g}")
 
@@ -286,7 +305,7 @@ class Contest:
         for seed in seeds:
             for label, lr in self.best.items():
                 if label not in self.left_out:
-                    train = partial(self.trainer.outcome, self.specs[label], _with_lr(self.settings, lr), seed)
+                    train = partial(self.trainer.outcome, self.specs[label], self.settings_of(label, lr), seed)
                     outcome, why = _unless_it_fails(train)
                     if outcome is None:
                         self.left_out[label] = f"it failed with seed {seed}: {why}"
@@ -354,7 +373,3 @@ def _stopped(contenders: Sequence[Contender], searched: int, few: int, budget: B
         )
     if few < budget.seeds:
         yield f"The time was up after {few} of {budget.seeds} seeds of every model."
-
-
-def _with_lr(settings: WholeTrainSettings, lr: float) -> WholeTrainSettings:
-    return settings.model_copy(update={"lr_max": lr})

@@ -179,9 +179,7 @@ def test_rows_are_told_how_often_their_item_is_drawn_where_that_differs(table):
     roots = [math.sqrt(ITEMS.count(item)) for item in range(7)]
     expected = [math.log(roots[item] / sum(roots)) for item in found.ids[:, 1].tolist()]
     torch.testing.assert_close(found.log_q, torch.tensor(expected))
-    alike = ImplicitBatches(
-        UniformNegatives(item_ids, 3, apart_from(None, item_ids)), None, batches.item, item_ids
-    )
+    alike = ImplicitBatches(UniformNegatives(item_ids, 3, apart_from(None, item_ids)), None, batches.item, item_ids)
     assert alike(table.unpack(table.words)).log_q is None
 
 

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from gigabatch.pipeline.config.config import RunConfig, parse_config
-from gigabatch.pipeline.lab.compare.compare import parse_models
+from gigabatch.pipeline.lab.compare.compare import compare_models, parse_models
+from gigabatch.pipeline.lab.compare.report import Budget
+from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
@@ -121,6 +123,23 @@ def test_a_model_by_name_alone_learns_what_users_choose(plays, kind, caplog):
     assert "evaluate.ranking {negatives: null} (docs/recommenders.md)." in told[0]
     assert told[1].startswith("Training by default: epochs 20, batch_size ")
     assert run.summary["config"]["train"]["negatives"]["kind"] == "uniform"
+
+
+@pytest.mark.parametrize(("given", "expected"), [([], ["best", "last"]), (["train.select=best"], ["best", "best"])])
+def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, given, expected, monkeypatch):
+    config = plays | {"model": {"kind": "mf"}, "train": {"epochs": 1}}
+    pipeline = Pipeline.from_config(config, *given)
+    choices = parse_models("mf, two_tower", pipeline.config.model, pipeline.config.positives_alone)
+    kept, fit = [], Experiment.fit
+
+    def told(experiment, settings, *arguments):
+        kept.append(settings.select)
+        return fit(experiment, settings, *arguments)
+
+    monkeypatch.setattr(Experiment, "fit", told)
+    found = compare_models(Experiment.of(pipeline.features().encode(), None), choices, Budget(seeds=1, trials=1))
+    assert kept == expected
+    assert [one.label for one in found.contenders] == ["mf", "two_tower"]
 
 
 @pytest.mark.parametrize("kind", ["mf", "tabular"])
