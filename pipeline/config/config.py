@@ -49,6 +49,8 @@ from gigabatch.pipeline.config.serving import ServeSettings
 if TYPE_CHECKING:
     from torch import nn
 
+    from gigabatch.models.model import Model
+
 Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
@@ -104,17 +106,22 @@ def model_choice(raw: Any, positives: bool = False) -> ModelChoice:
     (`Model.for_positives`)."""
     if isinstance(raw, ModelChoice):
         return raw
-    if not isinstance(raw, dict):
-        raise ConfigError(f"model: expected keys and values, found {type(raw).__name__}.")
-    settings = dict(raw)
-    kind = settings.pop("kind", "tabular")
-    try:
-        chosen = model_class(str(kind))
-    except ModelError as error:
-        raise ConfigError(f"model.kind: {error}") from error
+    kind, chosen = _named_model(raw)
+    settings = {name: value for name, value in raw.items() if name != "kind"}
     if positives:
         settings = {**chosen.for_positives.get("model", {}), **settings}
-    return ModelChoice(str(kind), checked_settings(chosen.Settings, settings, "model"))
+    return ModelChoice(kind, checked_settings(chosen.Settings, settings, "model"))
+
+
+def _named_model(raw: Any) -> tuple[str, type[Model]]:
+    """The `kind` of YAML's section `model`, and its class."""
+    if not isinstance(raw, dict):
+        raise ConfigError(f"model: expected keys and values, found {type(raw).__name__}.")
+    kind = str(raw.get("kind", "tabular"))
+    try:
+        return kind, model_class(kind)
+    except ModelError as error:
+        raise ConfigError(f"model.kind: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -753,6 +760,8 @@ class RunConfig(Settings):
         if not _is_whole(info):
             return self
         features = self.features or {}
+        if not isinstance(self.model, ModelChoice):
+            _named_model(self.model)  # an unknown name is told before the recipe is imported
         if not is_dataclass(features):
             features = checked_settings(recipe_class(self.recipe).Settings, features, "features")
         object.__setattr__(self, "features", features)  # pydantic refuses the assignment: a configuration is frozen

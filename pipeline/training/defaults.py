@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from math import ceil, log2, sqrt
 from typing import Any
@@ -119,8 +118,8 @@ def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -
 def positives_text(chosen: Mapping[str, Mapping[str, Any]]) -> str:
     """What is chosen where all rows are positives (`RunConfig.chosen`), in words; empty where nothing is.
 
-    >>> positives_text({"model": {"loss": "softmax"}, "evaluate": {"ranking": {"negatives": None}}})
-    'All rows are positives, so by default: model.loss softmax, evaluate.ranking {negatives: null} (docs/recommenders.md).'
+    >>> positives_text({"train": {"negatives": {"per_positive": 8}}})
+    'All rows are positives, so by default: train.negatives {per_positive: 8} (docs/recommenders.md).'
     """
     found = [f"{section}.{name} {_flow(value)}" for section, part in chosen.items() for name, value in part.items()]
     return f"All rows are positives, so by default: {', '.join(found)} (docs/recommenders.md)." if found else ""
@@ -130,7 +129,9 @@ def _flow(value: Any) -> str:
     """A value as YAML has it in one line."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {_flow(item)}' for name, item in value.items())}}}"
-    return str(value) if isinstance(value, str | list) else json.dumps(value)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def few_steps_text(settled: WholeTrainSettings, rows: int) -> str:
