@@ -77,11 +77,11 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
     if warm and batch_size < rows and rows % batch_size > MOST_LEFT * rows:
         batch_size = max(rows // ceil(rows / batch_size), 2 * settings.accumulate_steps)
     if lr is None:
-        reference, most = REFERENCE_LR[settings.optimizer], MOST_LR
+        reference, times = REFERENCE_LR[settings.optimizer], MOST_LR
         if positives is not None and settings.optimizer in LR_OF_POSITIVES:
-            reference, most = LR_OF_POSITIVES[settings.optimizer]
+            reference, times = LR_OF_POSITIVES[settings.optimizer]
         scaled = square_root_scaled_lr(reference, batch_size, REFERENCE_BATCH)
-        lr = float(f"{min(scaled, most * reference):.3g}")
+        lr = float(f"{min(scaled, times * reference):.3g}")
     return WholeTrainSettings.model_validate(
         settings.model_dump() | {"batch_size": batch_size, "epochs": epochs, "lr_max": lr}
     )
