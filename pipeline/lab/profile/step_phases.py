@@ -85,7 +85,7 @@ class PhasedStep:
         if not folds:  # a folded network calls the kernel alone, and one with hooks does not fold
             model.embeddings.register_forward_pre_hook(lambda *_: laps.lap(FORWARD))
             model.embeddings.register_forward_hook(self._looked_up)
-        if model.compares_rows:  # its loss asks for the scores itself
+        if isinstance(model, NCF) and model.compares_rows:  # its loss asks for the scores itself
             model.output.register_forward_hook(lambda *_: laps.lap(FORWARD))
 
     @property
