@@ -194,7 +194,9 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     if budget.epochs is not None:
         settings = settings.model_copy(update={"epochs": budget.epochs})
     trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
-    contest = Contest(trainer, settings, config.seed)
+    written = experiment.encoded.features.pipeline.config
+    said = "select" in written.train.model_fields_set and "select" not in written.chosen.get("train", {})
+    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
@@ -243,13 +245,16 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
 
 
 class Contest:
-    """What is known while models are compared. left_out: by label, why a model takes part no more."""
+    """What is known while models are compared. left_out: by label, why a model takes part no more.
 
-    def __init__(self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int) -> None:
+    epoch_follows: whether the epoch that is kept is each model's own choice (`settings_of`).
+    """
+
+    def __init__(
+        self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int, epoch_follows: bool = False
+    ) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
-        config = trainer.experiment.encoded.features.pipeline.config
-        chosen = "select" not in config.train.model_fields_set or "select" in config.chosen.get("train", {})
-        self.epochs_follow = config.positives_alone and chosen
+        self.epoch_follows = epoch_follows
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
         self.tried: dict[str, dict[float, float | None]] = {}
@@ -275,7 +280,7 @@ class Contest:
         """The run's with this learning rate; the epoch that is kept is the model's own choice for rows that are all
         positives (`Model.for_positives`), where the configuration does not say which."""
         changes: dict[str, Any] = {"lr_max": lr}
-        if self.epochs_follow:
+        if self.epoch_follows:
             of_model = model_class(self.specs[label].name).for_positives.get("train", {})
             changes["select"] = of_model.get("select", TrainSettings().select)
         return self.settings.model_copy(update=changes)
