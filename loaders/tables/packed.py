@@ -50,7 +50,8 @@ class Batch(NamedTuple):
     """Rows as a model takes them; from `PackedTable.unpack` every field is a view of the same words.
 
     ids [B, C] int32; floats [B, F] float32; targets: one [B] per target, float32 (int32 for multiclass);
-    weight [B] float32 or None; group [B] int32 or None; lists: one of B rows per list column, in memory of their own.
+    weight [B] float32 or None; group [B] int32 or None; lists: one of B rows per list column, in memory of their own;
+    log_q [B] float32, of rows with negatives that are not drawn uniformly: the logarithm of the item's share of draws.
     """
 
     ids: Tensor
@@ -59,6 +60,7 @@ class Batch(NamedTuple):
     weight: Tensor | None = None
     group: Tensor | None = None
     lists: tuple[JaggedColumn, ...] = ()
+    log_q: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -77,6 +79,7 @@ class Batch(NamedTuple):
             move(self.weight),
             move(self.group),
             tuple(column.to(device, non_blocking=non_blocking) for column in self.lists),
+            move(self.log_q),
         )
 
 

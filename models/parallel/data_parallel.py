@@ -322,7 +322,7 @@ def require_shareable(model: nn.Module) -> None:
     if isinstance(model, Model) and model.compares_rows:
         raise ModelError(
             f"{type(model).__name__}: its loss compares rows of a batch, of which each rank sees a part. Train it on "
-            "one rank, or choose a loss of single rows (model.loss=bce of two_tower and sasrec)."
+            "one rank, or choose a loss of single rows (model.loss=bce)."
         )
     for name, module in model.named_modules():
         kinds = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd

@@ -52,8 +52,8 @@ def drawn_bpr(scores: Tensor, positive: Tensor, group: Tensor) -> Tensor:
 def drawn_softmax(scores: Tensor, positive: Tensor, group: Tensor) -> Tensor:
     """Sampled softmax of a positive among itself and its negatives: log sum_j exp(s_j) - s_own; as `drawn_bpr`.
 
-    With uniformly drawn negatives, whose log q is one number, scores are log P(item | user) up to a constant of the
-    user (Bengio and Senecal 2008; Wu et al., arXiv 2201.02327).
+    With scores that `off_log_q` has corrected, or uniformly drawn negatives, whose log q is one number, they are
+    log P(item | user) up to a constant of the user (Bengio and Senecal 2008; Wu et al., arXiv 2201.02327).
     """
     own, counts = _own_positive(positive, group)
     takes_part = (counts > 0) | positive
@@ -63,6 +63,13 @@ def drawn_softmax(scores: Tensor, positive: Tensor, group: Tensor) -> Tensor:
     share = torch.where(takes_part, difference - level.index_select(0, own), torch.full_like(scores, float("-inf")))
     sums = torch.zeros_like(scores).index_add(0, own, share.exp())
     return level + torch.where(positive, sums, torch.ones_like(sums)).log()
+
+
+def off_log_q(scores: Tensor, batch: Rows) -> Tensor:
+    """Scores [N] less the logarithm of the share of draws that each row's item has, the positive's own too (Yi et al.,
+    RecSys 2019); as they are where all items have one, which a softmax does not see."""
+    log_q: Tensor | None = getattr(batch, "log_q", None)
+    return scores if log_q is None else scores - log_q
 
 
 def _own_positive(positive: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +110,9 @@ def drawn_training_loss(
         )
     with torch.autocast(scores.device.type, enabled=False):  # differences of scores need float32
         single = scores.float()
-        losses = BY_NAME[kind](single[:, 0], positive, group)
+        # BPR compares pairs: that negatives which are drawn more often count more is what they are drawn so for.
+        compared = single[:, 0] if kind == "bpr" else off_log_q(single[:, 0], batch)
+        losses = BY_NAME[kind](compared, positive, group)
         ranked = positives_mean(losses, positive, batch.weight)
         return ranked + loss(output(single.detach()), batch.targets, batch.weight)
 

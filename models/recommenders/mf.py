@@ -13,9 +13,9 @@ Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class MFSettings:
     ----------
     dim : int, default 64
         Numbers in a user's and in an item's vector, without the item's bias.
-    loss : {'bce', 'bpr', 'softmax'}, default 'bce'
+    loss : {'bce', 'bpr', 'softmax'}, default 'bce', with positives alone 'softmax'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
         negatives that are drawn for it (`train.negatives`).
     initial_std : float, default 0.1
@@ -92,6 +92,7 @@ class MatrixFactorization(Model):
     Settings = MFSettings
     entities = ("user", "item")
     single_output = True
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax"}}
 
     user_place: Tensor
     item_place: Tensor

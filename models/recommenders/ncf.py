@@ -21,9 +21,9 @@ Shapes: B rows, C id columns, F floats, G = gmf_dim, M = mlp_dim, X = context_di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class NCFSettings:
 
     Parameters
     ----------
-    gmf_dim, mlp_dim : int, default 8 and 32
+    gmf_dim, mlp_dim : int, default 8 (with positives alone 64) and 32
         Widths of the user's and the item's vectors in either half; 0 leaves the half out.
     layers : tuple of int, default (32, 16, 8)
         Widths of the MLP's layers, each followed by ReLU and dropout.
@@ -64,7 +64,7 @@ class NCFSettings:
         Width of the vector of such an id column in the MLP.
     dropout : float, default 0.0
         Of each layer's outputs, in training.
-    loss : {'bce', 'bpr', 'softmax'}, default 'bce'
+    loss : {'bce', 'bpr', 'softmax'}, default 'bce', with positives alone 'softmax'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
         negatives that are drawn for it (`train.negatives`).
 
@@ -130,6 +130,7 @@ class NCF(Model):
     Settings = NCFSettings
     entities = ("user", "item")
     single_output = True
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax", "gmf_dim": 64}}
 
     places: Tensor
 

@@ -22,9 +22,9 @@ Shapes: B rows of a batch, C id columns, F float columns, d `vector_dim`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,7 @@ class TwoTowerSettings(PoolingSettings):
     embedding_widths : tuple of int or None, default None
         Those of each id column, then of each list with a vocabulary of its own, in place of `embedding_dim`. A warm
         start keeps the widths of its start so.
-    layers : tuple of int, default (128,)
+    layers : tuple of int, default (128,), with positives alone none
         Widths of the hidden layers of both towers.
     user_layers, item_layers : tuple of int or None, default None
         Those of one tower, in place of `layers`.
@@ -75,13 +75,13 @@ class TwoTowerSettings(PoolingSettings):
         In hidden layers, those of the top too.
     normalise : bool, default True
         Give vectors the length 1, so that the inner product is a cosine.
-    temperature : float, default 0.1
+    temperature : float, default 0.1, with positives alone 0.2
         Divides the inner product.
     top : {'dot', 'mlp'}, default 'dot'
         How two vectors make a score, as in the module's docstring.
     top_layers : tuple of int, default (64,)
         Widths of the hidden layers of the top's MLP.
-    loss : {'bce', 'softmax', 'bpr'}, default 'bce'
+    loss : {'bce', 'softmax', 'bpr'}, default 'bce', with positives alone 'softmax'
         `bce`: the target's own loss of the output (squared error for regression). `softmax`: an item among the others
         of its batch. `bpr`: an item above others of its batch. See `TwoTower.training_loss`.
     softmax_rows : int, default 1024
@@ -242,6 +242,11 @@ class TwoTower(ItemShares):
     Settings = TwoTowerSettings
     entities = ("user", "item")
     single_output = True
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "model": {"loss": "softmax", "layers": [], "temperature": 0.2},
+        # Its softmax has the items of its batch; the valid loss is of probabilities, which that one does not look at.
+        "train": {"negatives": {"per_positive": 1}, "lr_max": 0.005, "select": "last"},
+    }
     takes_lists = True
     shelf_name = "two_tower"
 

@@ -25,6 +25,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -42,10 +43,13 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.schedule import build_schedule
 from gigabatch.models.shelf import model_class
 from gigabatch.own_code import import_all, located
+from gigabatch.pipeline.config.positives import left_to_positives
 from gigabatch.pipeline.config.serving import ServeSettings
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from gigabatch.models.model import Model
 
 Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -100,19 +104,29 @@ class ModelChoice:
         return {"kind": self.kind, **asdict(self.settings)}
 
 
-def model_choice(raw: Any) -> ModelChoice:
-    """From YAML's section `model`: `kind`, by default tabular, and that model's settings."""
+def model_choice(raw: Any, positives: bool = False) -> ModelChoice:
+    """From YAML's section `model`: `kind`, by default tabular, and that model's settings.
+
+    positives: whether every row is a positive, so that what is left out is what the model takes for these
+    (`Model.for_positives`)."""
     if isinstance(raw, ModelChoice):
         return raw
+    kind, chosen = _named_model(raw)
+    settings = {name: value for name, value in raw.items() if name != "kind"}
+    if positives:
+        settings = {**chosen.for_positives.get("model", {}), **settings}
+    return ModelChoice(kind, checked_settings(chosen.Settings, settings, "model"))
+
+
+def _named_model(raw: Any) -> tuple[str, type[Model]]:
+    """The `kind` of YAML's section `model`, and its class."""
     if not isinstance(raw, dict):
         raise ConfigError(f"model: expected keys and values, found {type(raw).__name__}.")
-    settings = dict(raw)
-    kind = settings.pop("kind", "tabular")
+    kind = str(raw.get("kind", "tabular"))
     try:
-        known = model_class(str(kind)).Settings
+        return kind, model_class(kind)
     except ModelError as error:
         raise ConfigError(f"model.kind: {error}") from error
-    return ModelChoice(str(kind), checked_settings(known, settings, "model"))
 
 
 @dataclass(frozen=True)
@@ -353,7 +367,9 @@ class TrainSettings(Settings):
         "compiled", description="of training and its evaluation: compiled for the device, or plain torch, which is slow"
     )
     negatives: NegativeSettings | None = Field(
-        None, description="for rows that are all positives; batch_size counts the positives"
+        None,
+        description="for rows that are all positives, for which they are drawn where this is left out; batch_size "
+        "counts the positives; null: none",
     )
     compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
     losses: dict[str, LossSettings] = Field(
@@ -535,7 +551,9 @@ class EvaluateSettings(Settings):
         "boosted trees on at most 200,000 train rows; []: nothing",
     )
     ranking: RankingSettings | None = Field(
-        None, description="rank each choice of the test split among sampled items and among all; needs entities"
+        None,
+        description="rank each choice of the test split among sampled items and among all; needs entities; left out "
+        "where rows are all positives: among all; null: none",
     )
 
     @field_validator("baselines")
@@ -725,6 +743,7 @@ class RunConfig(Settings):
     nightly: NightlySettings = Field(NightlySettings(), description="when a new model replaces the current one")
     serve: ServeSettings = Field(ServeSettings(), description="the service")
     track: TrackSettings = Field(TrackSettings(), description="MLflow and TensorBoard")
+    _chosen: dict[str, dict[str, Any]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -767,12 +786,55 @@ class RunConfig(Settings):
         """Last, since importing a model or a recipe takes seconds."""
         if not _is_whole(info):
             return self
-        model, features = model_choice(self.model), self.features or {}
+        features = self.features or {}
+        if not isinstance(self.model, ModelChoice):
+            _named_model(self.model)  # an unknown name is told before the recipe is imported
         if not is_dataclass(features):
             features = checked_settings(recipe_class(self.recipe).Settings, features, "features")
-        object.__setattr__(self, "model", model)  # pydantic refuses the assignment: a configuration is frozen
-        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "features", features)  # pydantic refuses the assignment: a configuration is frozen
+        given, positives = self.model, self.positives_alone
+        object.__setattr__(self, "model", model_choice(given, positives))
+        if positives:
+            self._fill_for_positives(set(given) if isinstance(given, dict) else set(asdict(self.model.settings)))
         return self
+
+    @property
+    def positives_alone(self) -> bool:
+        """Whether every row is a positive, as the recipe's settings or `train.negatives` say, and negatives are drawn.
+
+        >>> plays = {"path": "plays.csv", "user": "listener", "item": "song"}
+        >>> RunConfig(name="plays", recipe="interactions", features=plays).positives_alone
+        True
+        """
+        if "negatives" in self.train.model_fields_set:
+            return self.train.negatives is not None
+        return bool(getattr(self.features, "positives_alone", False))
+
+    def _fill_for_positives(self, given: set[str]) -> None:
+        """What positives take where the user leaves it out; given: the settings of `model` that are set."""
+        both = bool(getattr(self.features, "positives_alone", False))
+        both = both or {"user", "item"} <= set(getattr(self.features, "entities", None) or ())
+        kind = model_class(self.model.kind)
+        said = {"model": given, "train": self.train.model_fields_set, "evaluate": self.evaluate.model_fields_set}
+        found = left_to_positives(kind.for_positives, said, kind.learns_by_steps, both)
+        for section in ("train", "evaluate"):
+            settings = getattr(self, section)
+            fields = type(settings).model_fields
+            new = {name: TypeAdapter(fields[name].annotation).validate_python(value)
+                   for name, value in found.get(section, {}).items()}  # fmt: skip
+            object.__setattr__(self, section, settings.model_copy(update=new))
+        self._chosen = found
+
+    @property
+    def chosen(self) -> dict[str, dict[str, Any]]:
+        """Settings that the user left out and that follow from rows which are all positives, by section.
+
+        >>> plays = {"path": "plays.csv", "user": "listener", "item": "song"}
+        >>> config = RunConfig(name="plays", recipe="interactions", features=plays, model={"kind": "mf"})
+        >>> config.chosen["model"], config.train.negatives.per_positive
+        ({'loss': 'softmax'}, 8)
+        """
+        return self._chosen
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every default written out."""

@@ -19,16 +19,19 @@ from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model
+from gigabatch.models.recommenders.ease import EASE
 from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import about_bytes, metric_label
 from gigabatch.pipeline.evaluation.paired import NOISE
 from gigabatch.pipeline.evaluation.rank_evaluate import TITLES, Catalogue, Ranked, ranked
+from gigabatch.pipeline.machine import free_memory
 
 log = logging.getLogger(__name__)
 NAMES = {"popularity": "popularity", "item_knn": "item k-nearest neighbours", "ease": "EASE"}
-EASE_ITEMS = 5_000  # ids of the item's column; solving for so many takes some seconds on two cores
+EASE_PRODUCTS = 5 * 10**11  # multiplications of a core: half a minute to a minute; two cores solve for 10,000 items
+EASE_MEMORY = 0.5  # of what is free
 PAIR_PRODUCTS = 10**9  # of users' items with each other: some ten seconds of a core
 SUMMED = 2 * 10**11  # numbers that neighbours add up over all questions: about as long
 
@@ -79,7 +82,7 @@ def rank_with_baselines(
     others: dict[str, Ranked] = {}
     left_out: list[str] = []
     for kind in names:
-        reason = _too_large(kind, train, inputs, catalogue, own.found["rows"], settings)
+        reason = _too_large(kind, inputs, catalogue, own.found["rows"], settings, device)
         if reason is None:
             try:
                 others[kind], seconds = _fitted_and_ranked(
@@ -103,16 +106,20 @@ def rank_with_baselines(
 
 
 def _too_large(
-    kind: str, train: PackedTable, inputs: ModelInputs, catalogue: Catalogue, rows: int, settings: RankingSettings
+    kind: str, inputs: ModelInputs, catalogue: Catalogue, rows: int, settings: RankingSettings, device: str
 ) -> str | None:
-    """Why this baseline would take more than some ten seconds; None where it does not."""
+    """Why this baseline would take too much memory or more than about a minute; None where it does not."""
     item = inputs.item
     assert item is not None, "the catalogue is of items"
     num_items = inputs.num_ids[item.key]
     alone = f"Train it by itself, model.kind={kind}"
-    if kind == "ease" and num_items > EASE_ITEMS:
-        size = about_bytes(4 * num_items**2)
-        return f"{num_items:,} items are more than {EASE_ITEMS:,}: its matrix would take {size}. {alone}"
+    if kind == "ease":
+        needed, free = EASE.fit_bytes(inputs), EASE_MEMORY * free_memory(device)
+        if needed > free:
+            return f"{num_items:,} items take {about_bytes(needed)}, of {about_bytes(int(free))} it may have. {alone}"
+        most = int((EASE_PRODUCTS * torch.get_num_threads()) ** (1 / 3))
+        if device == "cpu" and num_items > most:
+            return f"{num_items:,} items are more than {most:,}, which take about a minute here. {alone}"
     if kind == "item_knn":
         known = catalogue.known["train"].offsets.diff()[catalogue.first_user :].double()
         products, summed = float((known**2).sum()), 0.0

@@ -34,7 +34,11 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.defaults import id_sizes, settle
-from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
+from gigabatch.pipeline.training.negatives import (
+    implicit_batches,
+    require_labels_or_negatives,
+    require_positives,
+)
 from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import (
@@ -219,6 +223,7 @@ class Experiment:
             silence(),
         ):
             model, negatives = new_model(spec or self.spec, self.train, seed, self.loss), self.negatives(seed)
+            require_labels_or_negatives(model, self.train, negatives)
             whole = settle(settings, len(self.train), id_sizes(self.train.schema))
             of_a_step = min(whole.batch_size, len(self.train)) * (1 if negatives is None else negatives.copies)
             with training_threads(model, self.valid, of_a_step, self.device, self.config.num_threads):

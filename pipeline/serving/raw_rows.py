@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gigabatch.features.columns.lists import ARROW_TYPES, is_list_type, list_types
+from gigabatch.features.columns.lists import ARROW_TYPES, is_list_type, list_types, of_arrow
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.encoding.online import cast_value
 from gigabatch.features.engines.arrow_columns import exact_frame_of
@@ -109,7 +109,7 @@ class RawRows:
                 raise Refusal.invalid("rows", f"column {name!r} holds values of no one type ({error}).") from None
         if is_list_type(dtype):
             lists = pa.array(values, pa.large_list(ARROW_TYPES[list_types(dtype)[0]]))
-            return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([lists])))
+            return of_arrow(pa.chunked_array([lists]), None, name)
         if dtype in FLOATS:
             with np.errstate(over="ignore"):  # an infinity is refused by the column's name where it is used
                 return np.array(values, np.float64).astype(dtype)

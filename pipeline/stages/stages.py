@@ -99,9 +99,14 @@ from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_ru
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
-from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
+from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, positives_text, rule_text, settle
 from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, require_members_differ, train_members
-from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
+from gigabatch.pipeline.training.negatives import (
+    implicit_batches,
+    require_labels_or_negatives,
+    require_positives,
+    with_negatives,
+)
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
@@ -766,11 +771,12 @@ class Encoded:
 
     @property
     def ruled(self) -> list[str]:
-        """What the rule filled in, in words; nothing where all was set, or the model takes no steps."""
-        if not self.learns_by_steps:
-            return []
-        text = rule_text(self.features.pipeline.config.train, self.train_settings, self.num_trained)
-        return [text] if text else []
+        """What rules filled in, in words: of positives, and of the number of rows; nothing where all was set."""
+        config = self.features.pipeline.config
+        found = [positives_text(config.chosen)]
+        if self.learns_by_steps:  # else there are no epochs
+            found.append(rule_text(config.train, self.train_settings, self.num_trained))
+        return [text for text in found if text]
 
     @cached_property
     def _warm_start(self) -> tuple[WarmStart | None, str]:
@@ -1067,6 +1073,7 @@ class Encoded:
                 valid = valid.to(source.device)
             with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
                 model, carried = new_model(spec, rows, asked.seed, loss), None
+                require_labels_or_negatives(model, rows, negatives)
                 if start is not None:
                     own = start if settings.ensemble == 1 else start.of_member(asked.number)
                     carried = own.carry(preprocessor, model, settings.new_rows, held)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, log2, sqrt
+from typing import Any
 
 from gigabatch.features.schema import TensorSchema
 from gigabatch.models.optimizers.schedule import square_root_scaled_lr
@@ -12,12 +13,14 @@ from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 RULED = ("epochs", "batch_size", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
-STEPS, STEPS_WITH_IDS = 1500, 1000  # that a batch is chosen for
+POSITIVE_VISITS, MOST_EPOCHS_OF_POSITIVES = 10_000_000, 20  # the same of positives, whose negatives are drawn anew
+STEPS, STEPS_WITH_IDS, STEPS_OF_POSITIVES = 1500, 1000, 2000  # that a batch is chosen for
 FEWEST_STEPS = 200  # of a training, as far as MOST_EPOCHS allows
 LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong
 REFERENCE_LR = {"lamb": 0.03, "adagrad_lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
 MOST_LR = 4 / 3  # times the reference
+LR_OF_POSITIVES = {"adamw": (0.005, 2.0)}  # the reference, and at most so many times it
 FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at a twenty-fifth of the rate and less
 MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
@@ -48,30 +51,37 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
     >>> found = settle(TrainSettings(), rows=28_950, num_ids=(9, 16, 7, 42))
     >>> found.epochs, found.batch_size, round(found.lr_max, 4)
     (13, 512, 0.04)
+    >>> found = settle(TrainSettings(negatives={}, optimizer="adamw"), rows=40_000, num_ids=(1_000, 800))
+    >>> found.epochs, found.batch_size, found.lr_max
+    (20, 512, 0.00707)
     >>> settle(TrainSettings(epochs=3, lr_max=0.1), rows=26_000, num_ids=()).batch_size
     64
     >>> settle(TrainSettings(start_from="current"), rows=28_950, num_ids=(9, 16, 7, 42), warm=True).epochs
     1
     """
-    rows = max(rows, 1)
+    rows, positives = max(rows, 1), settings.negatives
     epochs, batch_size, lr = settings.epochs, settings.batch_size, settings.lr_max
     if epochs is None and warm:
         epochs = 1  # weights have been learnt; the rows are to be seen, not gone through until they are known by heart
     elif epochs is None:
-        epochs = round(min(max(ROW_VISITS / rows, FEWEST_EPOCHS), MOST_EPOCHS))
-        if num_ids:  # rows of tables that few train rows touch learn these by heart
+        visits, most = (ROW_VISITS, MOST_EPOCHS) if positives is None else (POSITIVE_VISITS, MOST_EPOCHS_OF_POSITIVES)
+        epochs = round(min(max(visits / rows, FEWEST_EPOCHS), most))
+        if num_ids and positives is None:  # rows of tables that few train rows touch learn these by heart
             epochs = max(min(epochs, int(sqrt(rows / (2 * sum(num_ids))))), 1)
         epochs = max(epochs, min(ceil(FEWEST_STEPS * (settings.batch_size or LEAST_BATCH) / rows), MOST_EPOCHS))
     if batch_size is None:
         steps = STEPS_WITH_IDS if num_ids else STEPS
+        steps = steps if positives is None else STEPS_OF_POSITIVES
         nearest = 2 ** round(log2(rows * epochs / steps)) if rows * epochs > steps else 1
         batch_size = max(min(max(nearest, LEAST_BATCH), MOST_BATCH), 2 * settings.accumulate_steps)
     if warm and batch_size < rows and rows % batch_size > MOST_LEFT * rows:
         batch_size = max(rows // ceil(rows / batch_size), 2 * settings.accumulate_steps)
     if lr is None:
-        reference = REFERENCE_LR[settings.optimizer]
+        reference, times = REFERENCE_LR[settings.optimizer], MOST_LR
+        if positives is not None and settings.optimizer in LR_OF_POSITIVES:
+            reference, times = LR_OF_POSITIVES[settings.optimizer]
         scaled = square_root_scaled_lr(reference, batch_size, REFERENCE_BATCH)
-        lr = float(f"{min(scaled, MOST_LR * reference):.3g}")
+        lr = float(f"{min(scaled, times * reference):.3g}")
     return WholeTrainSettings.model_validate(
         settings.model_dump() | {"batch_size": batch_size, "epochs": epochs, "lr_max": lr}
     )
@@ -104,6 +114,25 @@ def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -
             "are trained on."
         )
     return " ".join(found)
+
+
+def positives_text(chosen: Mapping[str, Mapping[str, Any]]) -> str:
+    """What is chosen where all rows are positives (`RunConfig.chosen`), in words; empty where nothing is.
+
+    >>> positives_text({"train": {"negatives": {"per_positive": 8}}})
+    'All rows are positives, so by default: train.negatives {per_positive: 8} (docs/recommenders.md).'
+    """
+    found = [f"{section}.{name} {_flow(value)}" for section, part in chosen.items() for name, value in part.items()]
+    return f"All rows are positives, so by default: {', '.join(found)} (docs/recommenders.md)." if found else ""
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML has it in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_flow(item)}' for name, item in value.items())}}}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def few_steps_text(settled: WholeTrainSettings, rows: int) -> str:

@@ -15,9 +15,12 @@ from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, RunConfig
+from gigabatch.pipeline.training.checkpoint import TrainingError
 
 log = logging.getLogger(__name__)
+LABELS_AT_ONCE = 1 << 20  # rows that are looked at, where the first blocks are all positives
 EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed
 
 
@@ -53,6 +56,23 @@ def require_only_positives(tables: Sequence[PackedTable]) -> None:
                 f"have another {table.schema.targets[0].name} than 1. Leave them out (recipes interactions and "
                 "movielens: task ranking, with a threshold), or set train.negatives=null to train on the labels."
             )
+
+
+def require_labels_or_negatives(model: Model, rows: PackedTable, negatives: ImplicitBatches | None) -> None:
+    """Raise `TrainingError` where a model of items is to learn train rows that are all positives from labels alone: it
+    would learn that everything is one."""
+    learns_labels = negatives is None and model.learns_by_steps and not model.compares_rows
+    tasks = {target.task for target in rows.schema.targets}
+    if not learns_labels or model.inputs.item is None or tasks != {"binary"}:
+        return
+    for words in rows.words.split(LABELS_AT_ONCE):
+        if any(bool((labels != 1).any()) for labels in unpack(rows.schema, words).targets):
+            return
+    names = ", ".join(target.name for target in rows.schema.targets)
+    raise TrainingError(
+        f"train: all of the train split's {len(rows):,} rows have {names} 1, so there is nothing to tell apart. Set "
+        "train.negatives={per_positive: 8}, or give rows that were not chosen too, with label 0."
+    )
 
 
 def first_id(preprocessor: Preprocessor, name: str) -> int:

@@ -303,11 +303,12 @@ def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch,
     bounds = [batch.num_rows // together * index // count * together for index in range(count + 1)]
     for start, stop in pairwise(bounds):
         rows = slice(start, stop)
-        weight, group = (None if column is None else column[rows] for column in (batch.weight, batch.group))
+        single = (batch.weight, batch.group, batch.log_q)
+        weight, group, log_q = (None if column is None else column[rows] for column in single)
         targets = tuple(target[rows] for target in batch.targets)
         share = (stop - start if weight is None else weight.sum()) / total
         lists = tuple(column.slice(start, stop) for column in batch.lists)
-        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group, lists), share
+        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group, lists, log_q), share
 
 
 def dense_parameters(optimizer: Any) -> list[Tensor]:

@@ -102,6 +102,11 @@ class InteractionRules:
         return RATING_THRESHOLD if self.threshold is None and self.task == "rating" else self.threshold
 
     @property
+    def positives_alone(self) -> bool:
+        """Whether every row is a positive."""
+        return self.task == "ranking"
+
+    @property
     def way(self) -> str:
         """How the rows are split."""
         return self.split_by or ("leave_one_out" if self.task == "ranking" else "random")

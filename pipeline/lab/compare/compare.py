@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from ruamel.yaml import YAML
@@ -25,7 +25,14 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import OWN, ModelSpec, model_class
-from gigabatch.pipeline.config.config import ALONE, ConfigError, ModelChoice, WholeTrainSettings, model_choice
+from gigabatch.pipeline.config.config import (
+    ALONE,
+    ConfigError,
+    ModelChoice,
+    TrainSettings,
+    WholeTrainSettings,
+    model_choice,
+)
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
@@ -105,7 +112,7 @@ class Trainer(TimedTrainer):
 def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget: Budget) -> int:
     """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
     pipeline = Pipeline.from_config(path, *overrides, ALONE)
-    choices = parse_models(models, pipeline.config.model)
+    choices = parse_models(models, pipeline.config.model, pipeline.config.positives_alone)
     experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
     compared = compare_models(experiment, choices, budget)
     folder = pipeline.config.runs / pipeline.config.name / f"compare-{compared.id}"
@@ -116,10 +123,11 @@ def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget:
     return 0
 
 
-def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
+def parse_models(text: str, own: ModelChoice, positives: bool = False) -> dict[str, ModelChoice]:
     """Read models from a YAML list without its brackets.
 
-    A name alone takes the model's defaults, or the run's own settings (`own`) where it is the run's model.
+    A name alone takes the model's defaults, or the run's own settings (`own`) where it is the run's model. positives:
+    as of `model_choice`.
 
     Returns
     -------
@@ -147,7 +155,8 @@ def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
     for entry in entries:
         if isinstance(entry, dict) and "kind" not in entry:
             raise ConfigError(f"--models: {entry} has no kind. Write {{kind: deepfm, layers: [64]}}.")
-        choice = own if entry == own.kind else model_choice(entry if isinstance(entry, dict) else {"kind": entry})
+        raw = entry if isinstance(entry, dict) else {"kind": entry}
+        choice = own if entry == own.kind else model_choice(raw, positives)
         if choice in choices.values():
             raise ConfigError(f"--models: {choice.kind} is there twice with the same settings. Leave one out.")
         same = sum(other.kind == choice.kind for other in choices.values())
@@ -187,7 +196,9 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     if budget.epochs is not None:
         settings = settings.model_copy(update={"epochs": budget.epochs})
     trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
-    contest = Contest(trainer, settings, config.seed)
+    written = experiment.encoded.features.pipeline.config
+    said = "select" in written.train.model_fields_set and "select" not in written.chosen.get("train", {})
+    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
@@ -236,10 +247,16 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
 
 
 class Contest:
-    """What is known while models are compared. left_out: by label, why a model takes part no more."""
+    """What is known while models are compared. left_out: by label, why a model takes part no more.
 
-    def __init__(self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int) -> None:
+    epoch_follows: whether the epoch that is kept is each model's own choice (`settings_of`).
+    """
+
+    def __init__(
+        self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int, epoch_follows: bool = False
+    ) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
+        self.epoch_follows = epoch_follows
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
         self.tried: dict[str, dict[float, float | None]] = {}
@@ -261,6 +278,15 @@ class Contest:
             self.specs[label], self.parameters[label] = spec, count
             self.tried[label], self.outcomes[label] = {}, []
 
+    def settings_of(self, label: str, lr: float) -> WholeTrainSettings:
+        """The run's with this learning rate; the epoch that is kept is the model's own choice for rows that are all
+        positives (`Model.for_positives`), where the configuration does not say which."""
+        changes: dict[str, Any] = {"lr_max": lr}
+        if self.epoch_follows:
+            of_model = model_class(self.specs[label].name).for_positives.get("train", {})
+            changes["select"] = of_model.get("select", TrainSettings().select)
+        return self.settings.model_copy(update=changes)
+
     def search(self, lrs: Sequence[float], advance: Callable[[int, str], None]) -> None:
         """One training at each learning rate, rate by rate all models."""
         for lr in lrs:
@@ -268,7 +294,7 @@ class Contest:
                 if not model_class(spec.name).learns_by_steps:  # it has no rate
                     advance(1, label)
                     continue
-                train = partial(self.trainer.valid_metric, spec, _with_lr(self.settings, lr), self.search_seed)
+                train = partial(self.trainer.valid_metric, spec, self.settings_of(label, lr), self.search_seed)
                 self.tried[label][lr], self.why[label] = _unless_it_fails(train)
                 advance(1, f"{label} at learning rate {lr:.2g}")
 
@@ -286,7 +312,7 @@ class Contest:
         for seed in seeds:
             for label, lr in self.best.items():
                 if label not in self.left_out:
-                    train = partial(self.trainer.outcome, self.specs[label], _with_lr(self.settings, lr), seed)
+                    train = partial(self.trainer.outcome, self.specs[label], self.settings_of(label, lr), seed)
                     outcome, why = _unless_it_fails(train)
                     if outcome is None:
                         self.left_out[label] = f"it failed with seed {seed}: {why}"
@@ -354,7 +380,3 @@ def _stopped(contenders: Sequence[Contender], searched: int, few: int, budget: B
         )
     if few < budget.seeds:
         yield f"The time was up after {few} of {budget.seeds} seeds of every model."
-
-
-def _with_lr(settings: WholeTrainSettings, lr: float) -> WholeTrainSettings:
-    return settings.model_copy(update={"lr_max": lr})

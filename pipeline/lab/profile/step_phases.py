@@ -85,6 +85,8 @@ class PhasedStep:
         if not folds:  # a folded network calls the kernel alone, and one with hooks does not fold
             model.embeddings.register_forward_pre_hook(lambda *_: laps.lap(FORWARD))
             model.embeddings.register_forward_hook(self._looked_up)
+        if isinstance(model, NCF) and model.compares_rows:  # its loss asks for the scores itself
+            model.output.register_forward_hook(lambda *_: laps.lap(FORWARD))
 
     @property
     def dense_tables(self) -> bool:
@@ -104,9 +106,13 @@ class PhasedStep:
         statistics = [buffer.clone() for buffer in self.step.statistics]
         laps.lap(DENSE)
         with self.precision.autocast(self.device):
-            outputs = model_call(self.model, batch.ids, batch.floats, batch.lists)
-            laps.lap(FORWARD)
-            loss = self.loss(outputs, self.model.standardised(batch.targets), batch.weight)
+            targets = self.model.standardised(batch.targets)
+            if self.model.compares_rows:
+                loss = self.model.training_loss(batch._replace(targets=targets), self.loss)
+            else:
+                outputs = model_call(self.model, batch.ids, batch.floats, batch.lists)
+                laps.lap(FORWARD)
+                loss = self.loss(outputs, targets, batch.weight)
         laps.lap(LOSS)
         self.tables_began = False
         scale = self.step.loss_scale

@@ -1,5 +1,7 @@
 """Positives and their drawn negatives as one batch: what a negative shares with its positive, and what it does not."""
 
+import math
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -167,6 +169,18 @@ def test_a_positive_is_never_its_own_negative_where_nothing_is_known_of_users(ta
         assert items[:, 0].tolist() == ITEMS
         assert not (items[:, 1:] == items[:, :1]).any()
         assert set(items.flatten().tolist()) == set(item_ids)
+
+
+def test_rows_are_told_how_often_their_item_is_drawn_where_that_differs(table):
+    item_ids, counts = range(1, 7), torch.bincount(table.words[:, 1], minlength=7)
+    sampler = PopularityNegatives(item_ids, 3, counts, 0.5, apart_from(None, item_ids), seed=2)
+    batches = ImplicitBatches(sampler, None, EntityRows.of(table, 1, (1,)), item_ids)
+    found = batches(table.unpack(table.words))
+    roots = [math.sqrt(ITEMS.count(item)) for item in range(7)]
+    expected = [math.log(roots[item] / sum(roots)) for item in found.ids[:, 1].tolist()]
+    torch.testing.assert_close(found.log_q, torch.tensor(expected))
+    alike = ImplicitBatches(UniformNegatives(item_ids, 3, apart_from(None, item_ids)), None, batches.item, item_ids)
+    assert alike(table.unpack(table.words)).log_q is None
 
 
 @pytest.mark.parametrize("version", ["reference", "cpu"])

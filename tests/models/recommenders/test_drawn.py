@@ -36,6 +36,7 @@ class Drawn(Rows):
     """Rows with the number of each row's positive."""
 
     group: torch.Tensor | None = None
+    log_q: torch.Tensor | None = None
 
 
 def build(name, small, **more):
@@ -102,6 +103,23 @@ def test_gradients_equal_finite_differences(function):
         with torch.no_grad():
             slope = float((total(scores + step) - total(scores - step)) / 2e-3)
         assert float(gradient[place]) == pytest.approx(slope, abs=1e-3)
+
+
+@every_model
+def test_a_softmax_takes_off_what_popular_items_are_drawn_more_often(name, small):
+    model, rows = build(name, small, loss="softmax"), drawn_rows()
+    shares = np.array([0.3, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05])
+    rows.log_q = torch.tensor(np.log(shares)).float()[rows.ids[:, 1].long()]
+    outputs = model(rows.ids, rows.floats)
+    scores = outputs[:, 0].detach().double().numpy()
+    corrected = scores - np.log(shares[rows.ids[:, 1].numpy()])
+    ranked = slow_loss("softmax", corrected, rows.targets[0].numpy(), rows.group.numpy(), np.ones(len(scores)))
+    calibrated = float(BINARY(outputs.detach(), rows.targets, None))
+    assert float(model.training_loss(rows, BINARY).detach()) == pytest.approx(ranked + calibrated, rel=1e-5)
+    pairs = build(name, small, loss="bpr")  # compares pairs, and is not to be corrected
+    found = pairs.training_loss(rows, BINARY).detach()
+    rows.log_q = None
+    assert pairs.training_loss(rows, BINARY).detach() == found
 
 
 @every_model

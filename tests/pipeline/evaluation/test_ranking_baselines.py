@@ -91,14 +91,17 @@ def test_a_model_is_no_baseline_of_itself_and_train_has_none():
 
 def test_what_takes_long_is_left_out_with_the_reason(monkeypatch):
     tables = random_tables()
-    monkeypatch.setattr(module, "EASE_ITEMS", 50)
+    monkeypatch.setattr(module, "EASE_PRODUCTS", 50.5**3 / torch.get_num_threads())
     monkeypatch.setattr(module, "PAIR_PRODUCTS", 10)
     found = compared(built("lr"), tables)["baselines"]
     assert [item["name"] for item in found["found"]] == ["popularity"]
     assert [text.partition(" (")[0] for text in found["left_out"]] == [
         "item k-nearest neighbours as a baseline of ranking", "EASE as a baseline of ranking"
     ]  # fmt: skip
-    assert "60 items are more than 50" in found["left_out"][1]
+    assert "60 items are more than 50, which take about a minute here" in found["left_out"][1]
+    monkeypatch.setattr(module, "free_memory", lambda device: 2 * 20 * 60**2 - 2)
+    text = compared(built("lr"), tables)["baselines"]["left_out"][1]
+    assert "60 items take 0 MiB, of 0 MiB it may have" in text
 
 
 def test_a_train_split_without_positives_leaves_them_out():

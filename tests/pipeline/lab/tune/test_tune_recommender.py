@@ -28,6 +28,7 @@ SOFTMAX = ["model={kind: two_tower, loss: softmax, layers: [8], vector_dim: 4, e
 MODELS = {
     "ncf": [],
     "popular": ["train.negatives.kind=popularity"],
+    "ncf_softmax": ["train.negatives.kind=popularity", "model.loss=softmax"],
     "two_tower": SOFTMAX,
     "two_tower_bpr": ["model={kind: two_tower, loss: bpr, layers: [8], vector_dim: 4, embedding_dim: 4}"],
 }
@@ -42,7 +43,7 @@ def home(tmp_path_factory):
         "name": "movies", "recipe": "movielens", "device": "cpu", "engine": "pandas", "seed": 3,
         "artifacts": str(folder / "artifacts"), "runs": str(folder / "runs"),
         "features": {"path": str(folder / "ml"), "genres": True},
-        "model": {"kind": "ncf", "gmf_dim": 4, "mlp_dim": 4, "layers": [8]},
+        "model": {"kind": "ncf", "loss": "bce", "gmf_dim": 4, "mlp_dim": 4, "layers": [8]},
         "train": {
             "negatives": {"per_positive": COPIES - 1}, "epochs": 2, "batch_size": 128, "optimizer": "adamw",
             "optimizer_settings": {"rowwise": True}, "lr_max": 0.02, "schedule": "constant", "precision": "float32",
@@ -193,7 +194,7 @@ def test_tune_counts_positives_and_decides_by_the_metric_of_a_run(home, capsys):
         assert trial["small"][0] == run.summary["metrics"]["valid"]["mrr"]
 
 
-@pytest.mark.parametrize(("kind", "rowwise"), [("ncf", True), ("popular", False)])
+@pytest.mark.parametrize(("kind", "rowwise"), [("ncf", True), ("popular", False), ("ncf_softmax", True)])
 def test_the_profiled_steps_are_those_of_training(home, kind, rowwise):
     """Bit for bit the weights that `TrainStep` gives, which training calls."""
     dense = ["train.optimizer=adamw", "train.optimizer_settings={rowwise: false}"]
