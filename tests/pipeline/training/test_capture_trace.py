@@ -28,7 +28,7 @@ from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers import fields as setting_checks
-from gigabatch.models.layers import pooled
+from gigabatch.models.layers import numeric, pooled
 from gigabatch.models.losses import REGRESSION_LOSSES, RegressionLoss, TargetLoss
 from gigabatch.models.model import TargetScale
 from gigabatch.models.optimizers.ema import WeightAverage
@@ -245,7 +245,7 @@ def settings_of(model):
     kind = model_class(model).Settings
     known = {}
     with pytest.MonkeyPatch.context() as patched:
-        for module in (setting_checks, pooled):  # where choices are checked
+        for module in (setting_checks, pooled, numeric):  # where choices are checked
             patched.setattr(
                 module, "require_known", lambda name, values, names: known.update(dict.fromkeys(values, names))
             )
