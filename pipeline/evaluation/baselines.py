@@ -110,6 +110,7 @@ def baselines(
 def stretched_columns(rows: PackedTable) -> list[str]:
     """Floats that reach more than `STRETCHED` deviations from 0 in these rows: a few far values have set their scale.
 
+    >>> import torch
     >>> from gigabatch.features.schema import TensorSchema
     >>> schema = TensorSchema((), ("age", "income"), ())
     >>> columns = [torch.tensor([-1.0, 1.0]), torch.tensor([0.0, 40.0])]
