@@ -40,7 +40,10 @@ def left_to_positives(
     train: dict[str, Any] = {"negatives": NEGATIVES}
     if by_steps and not {"optimizer", "optimizer_settings"} & set(said["train"]):
         train |= OPTIMIZER  # with its decay and the model's rate, which are of no other
-        train |= of_model.get("train", {})
+        of_train = dict(of_model.get("train", {}))
+        if {"select_by", "patience"} & set(said["train"]):  # an epoch is to be chosen
+            of_train.pop("select", None)
+        train |= of_train
     wanted = {
         "model": of_model.get("model", {}),
         "train": train,

@@ -145,6 +145,7 @@ SOURCES = {
         "gigabatch.models",
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
+        "gigabatch.pipeline.training.target_metrics",
         "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.calibration",
         "gigabatch.pipeline.training.negatives",

@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, model_call
+from gigabatch.models.modes import modes_kept
 from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.pipeline.machine import using_threads
-from gigabatch.pipeline.training.train import table_outputs
 
 # Operations of a step, below which threads wait for each other longer than they work: a step waits some twenty times.
 WORTH_SHARING = 5e8  # one or two milliseconds of a core
@@ -44,9 +44,11 @@ def training_threads(
 
 def step_operations(model: Model, rows: PackedTable, batch_size: int) -> float:
     """About how many operations a step takes: products, counted as the model evaluates a few rows, and lookups."""
-    few = rows.with_words(rows.words[:COUNTED_ROWS])
-    with FlopCounterMode(display=False) as counter:
-        table_outputs(model, few, "cpu", in_units=False)
-    products = counter.get_total_flops() / max(len(few), 1)
+    few = rows.unpack(rows.words[:COUNTED_ROWS].cpu())
+    # Without a graph, but not in inference mode: there the counter breaks where a module is given a parameter.
+    with modes_kept(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.eval()
+        model_call(model, few.ids, few.floats, few.lists)
+    products = counter.get_total_flops() / max(len(few.ids), 1)
     lookups = len(rows.schema.ids) + len(rows.schema.lists)
     return batch_size * (FORWARD_AND_BACKWARD * products + OF_A_LOOKUP * lookups)

@@ -323,7 +323,10 @@ class TableRecipe(Recipe):
         return files + table_files(self.settings.steps)
 
     def code(self) -> dict[str, str]:
-        return registered_code(self.settings.steps)
+        found = registered_code(self.settings.steps)
+        for name, target in self.targets.items():
+            found |= {f"target {name} {step}": code for step, code in registered_code(target.label_steps).items()}
+        return found
 
     def build(self, engine: str) -> FeatureTables:
         self._nulls: dict[tuple[str, str], tuple[int, int]] = {}

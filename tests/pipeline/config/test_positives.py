@@ -63,6 +63,14 @@ def test_what_is_set_stays():
     assert (own.train.lr_max, own.train.weight_decay, own.train.optimizer) == (0.5, 0.0, "adamw")
 
 
+@pytest.mark.parametrize("asked", [{"select_by": "mrr"}, {"patience": 2}])
+def test_who_asks_for_the_best_epoch_gets_it(asked):
+    assert config({"kind": "two_tower"}).train.select == "last"
+    found = config({"kind": "two_tower"}, train=asked)
+    assert found.train.select == "best"
+    assert "select" not in found.chosen["train"]
+
+
 @pytest.mark.parametrize(
     ("features", "recipe", "train"),
     [
@@ -125,7 +133,10 @@ def test_a_model_by_name_alone_learns_what_users_choose(plays, kind, caplog):
     assert run.summary["config"]["train"]["negatives"]["kind"] == "uniform"
 
 
-@pytest.mark.parametrize(("given", "expected"), [([], ["best", "last"]), (["train.select=best"], ["best", "best"])])
+@pytest.mark.parametrize(("given", "expected"), [
+    ([], ["best", "last"]), (["train.select=best"], ["best", "best"]),
+    (["train.select_by=mrr"], ["best", "best"]), (["train.optimizer=lamb"], ["best", "best"]),
+])  # fmt: skip
 def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, given, expected, monkeypatch):
     config = plays | {"model": {"kind": "mf"}, "train": {"epochs": 1}}
     pipeline = Pipeline.from_config(config, *given)

@@ -18,3 +18,25 @@ def test_another_bound_of_a_label_is_named(minutes, said):
     found = list(changed_labels(LATE, LATE, was, now))
     assert len(found) == len(said)
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"label_steps": [{"parse_number": {"thousands": None}}]},
+            "label_steps was [{'parse_number': {'thousands': None}}]",
+        ),
+        ({"label_strip": "$"}, "label_strip was '$' when the model was trained, and is None today"),
+        ({"label_steps": []}, None),
+    ],
+)
+def test_another_reading_of_a_label_is_named(settings, said):
+    def config(more):
+        features = {"path": "x.csv", "continuous": ["a"], "targets": {"price": {"task": "regression"} | more}}
+        return RunConfig(name="a", recipe="table", features=features).to_dict()
+
+    price = (Target("price", "regression"),)
+    found = list(changed_labels(price, price, config(settings), config({})))
+    assert len(found) == (said is not None)
+    assert all(said in text for text in found)

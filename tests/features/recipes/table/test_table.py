@@ -13,6 +13,7 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import Target
+from gigabatch.features.workflow.steps import registered_code
 
 ADULT = {
     "categorical": (
@@ -305,6 +306,17 @@ def test_a_label_that_its_step_cannot_read_is_an_error_that_names_file_and_targe
     targets = {"price": {"task": "regression", "label_steps": [{"parse_number": {}}]}}
     with pytest.raises(DataError, match=r"input .*t.csv: target 'price': ParseNumber.*'price'.*'free'"):
         build(path=path, continuous=("x",), targets=targets)
+
+
+def test_what_label_steps_run_is_part_of_the_recipes_code(tmp_path):
+    """So a changed operator makes the labels anew, as one of `steps` does its columns."""
+    reads = [{"clean_text": {"case": "lower"}}, {"parse_number": {}}]
+    targets = {"price": {"task": "regression", "label_steps": reads}, "sold": {"task": "binary"}}
+    settings = TableSettings(path="t.csv", continuous=("x",), targets=targets)
+    names = [{name: {"column": "x", **arguments}} for step in reads for name, arguments in step.items()]
+    expected = registered_code(names)
+    assert list(TableRecipe(settings).code().values()) == list(expected.values())
+    assert len(set(expected.values())) == 2
 
 
 @pytest.mark.parametrize(
