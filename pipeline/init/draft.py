@@ -214,7 +214,9 @@ def draft_columns(
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     rows = len(table.sample) if table.whole else table.rows
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
-        made.training = training_for(rows, bool(made.features.get("categorical")))
+        made.training = training_for(
+            rows, bool(made.features.get("categorical")), len(made.features.get("continuous", ()))
+        )
     return made
 
 

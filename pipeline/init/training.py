@@ -11,9 +11,10 @@ from gigabatch.pipeline.config.config import ConfigError
 
 LEAST_ROWS, MOST_ROWS = 1_000, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 MOST_ROWS_OF_EPOCHS, EPOCHS = 20_000, 15
+ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
 
 
-def training_for(rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
+def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
     Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py): `tabm` on `robust` floats is
@@ -26,6 +27,8 @@ def training_for(rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
         Of the whole table, all splits together.
     has_ids
         Whether it has categorical columns.
+    num_floats
+        How many float columns.
 
     Returns
     -------
@@ -36,18 +39,22 @@ def training_for(rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
     --------
     >>> training_for(5_000, True)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
+    >>> training_for(5_000, False, num_floats=60)["preprocess"]
+    {'scale': 'robust', 'bins': 16}
     >>> training_for(1_000_000, True)
     {}
     """
     if not LEAST_ROWS <= rows <= MOST_ROWS:
         return {}
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
+    if rows < ROWS_A_FLOAT * num_floats:
+        found["preprocess"]["bins"] = BINS
     if has_ids and rows <= MOST_ROWS_OF_EPOCHS:
         found["train"] = {"epochs": EPOCHS}
     return found
 
 
-def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool) -> dict[str, dict[str, Any]]:
+def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 
     Another model than the chosen one goes without its scale and epochs, which were measured with it.
@@ -56,7 +63,7 @@ def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool) -> dict[str
     ----------
     given
         Sections of a configuration that the user sets.
-    rows, has_ids
+    rows, has_ids, num_floats
         As of `training_for`.
 
     Returns
@@ -76,7 +83,7 @@ def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool) -> dict[str
     >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
     {}
     """
-    chosen, asked = training_for(rows, has_ids), given.get("model", {})
+    chosen, asked = training_for(rows, has_ids, num_floats), given.get("model", {})
     if not chosen or not isinstance(asked, Mapping):
         return {}
     kind = chosen["model"]["kind"]

@@ -193,7 +193,7 @@ class _Estimator(BaseEstimator):
                     "every class in both parts. Give more rows or a larger share, or leave the setting out."
                 )
         given: dict[str, dict[str, Any]] = {"train": train, "preprocess": preprocess, "model": model}
-        left = left_to_rows(given, num_rows, bool(self.categories_))
+        left = left_to_rows(given, num_rows, bool(self.categories_), len(self.numbers_))
         found = {name: left.get(name, {}) | section for name, section in given.items()}
         return found if held_out else found | {"train": {"select": "last"} | found["train"]}
 

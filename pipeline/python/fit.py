@@ -139,7 +139,7 @@ def fit(
         "targets": {key: item or inferred[key] for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found}
-    left = left_to_rows(sections, len(table), bool(made.categories))
+    left = left_to_rows(sections, len(table), bool(made.categories), len(found.get("continuous", ())))
     overrides = (*overrides, {f"{part}.{key}": value for part, keys in left.items() for key, value in keys.items()})
     checked = load_config(config, overrides)
     rows = _stored(table, ArtifactStore(checked.artifacts, checked.name))

@@ -36,6 +36,12 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
     assert found.get("train", {}).get("epochs") == epochs
 
 
+def test_few_rows_a_float_get_few_bins():
+    for rows, num_floats, bins in ((1_999, 10, 16), (2_000, 10, None), (60_000, 400, 16), (999, 40, None)):
+        assert training_for(rows, False, num_floats).get("preprocess", {}).get("bins") == bins
+    assert left_to_rows({"preprocess": {"bins": 32}}, 1_200, True, 40)["preprocess"] == {"scale": "robust"}
+
+
 def test_the_file_says_model_scale_and_epochs(tmp_path):
     rows_of(1_200).to_csv(tmp_path / "shop.csv", index=False)
     path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
