@@ -118,7 +118,14 @@ def implicit_batches(
         know_all = positives.num_left(drawable) == 0
         if bool(know_all.any()):
             positives = positives.without(know_all)
-            log.warning(_know_all_text(preprocessor, know_all, int(drawable.sum()), bool(known)))
+            log.warning(
+                "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
+                "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, which "
+                "says nothing of what they like. Leave their rows out of the files if they are nobody's taste.",
+                users_text(preprocessor, know_all),
+                f"{int(drawable.sum()):,}",
+                "evaluation" if known else "training",
+            )
         else:
             know_all = None
     positives = apart_from(positives, items, train.device)
@@ -151,17 +158,6 @@ def users_text(preprocessor: Preprocessor, users: Tensor) -> str:
     values = as_list(preprocessor.vocabularies[entity.key].decode(found[:NAMED_USERS].cpu().numpy()))
     names = ", ".join([*map(repr, values), *(["..."] if len(found) > NAMED_USERS else [])])
     return f"{len(found):,} of column {entity.key!r} ({names})"
-
-
-def _know_all_text(preprocessor: Preprocessor, know_all: Tensor, num_items: int, evaluation: bool) -> str:
-    """The warning about users (bool [users]) who have every item that could be drawn for them."""
-    when = "evaluation" if evaluation else "training"
-    return (
-        f"train.negatives: {users_text(preprocessor, know_all)} have each of the {num_items:,} items that "
-        f"are drawn, so nothing is left that could be a negative of theirs. In {when}, items that they have are "
-        "drawn for them too, any but the row's own, which says nothing of what they like. Leave their rows out of the "
-        "files if they are nobody's taste."
-    )
 
 
 def with_negatives(
