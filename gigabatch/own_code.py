@@ -2,8 +2,8 @@
 
 Operators, recipes and models each have a `Registry`, beside the package's own. A file is run under a module name that
 follows from its whole path, so that two files of one base name are two modules and none hides an installed package. It
-is run again where its text, or that of a file before it, has changed. This module imports the standard library alone,
-but for the hash of a notebook's class.
+is run again where its text, that of a file before it or that of a base class has changed. This module imports the
+standard library alone, but for the hash of a notebook's class.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -34,6 +35,10 @@ _LOCK = threading.RLock()
 _RUNNING: list[str] = []  # modules of files that are being run, the outermost first
 _HOMES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # class -> the module that registered it
 _TEXTS: dict[str, bytes] = {}  # path -> the text that was run
+_COUNTER = itertools.count(1)
+_RAN: dict[str, int] = {}  # module of a file -> when it ran last
+_RAN_AGAIN: dict[str, int] = {}  # module of a file -> when it took the place of what it was
+_STALE: set[str] = set()  # modules of files with a class whose base is another by now
 
 
 class OwnCodeError(ValueError):
@@ -61,6 +66,7 @@ class Registry:
     taken: Callable[[], Collection[str]]
     obstacle: Callable[[type], str | None]
     kinds: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)  # name -> why it is registered no more
 
     def __post_init__(self) -> None:
         REGISTRIES[self.what] = self
@@ -102,9 +108,18 @@ class Registry:
         except OwnCodeError as error:
             raise self.error(f"{where}: {error}") from error
         self.kinds[name] = kind
+        self.lost.pop(name, None)
 
     def find(self, name: str) -> Any:
-        """The class of that name, registered or an entry point of an installed package; None where there is none."""
+        """The class of that name, registered or an entry point of an installed package; None where there is none. One
+        that was registered and is no more is an error that says why."""
+        kind = self.known(name)
+        if kind is None and name in self.lost:
+            raise self.error(f"{self.what} {name!r}: {self.lost[name]}")
+        return kind
+
+    def known(self, name: str) -> Any:
+        """As `find`, but None for one that is registered no more."""
         if name in self.kinds:
             return self.kinds[name]
         found = {item.value: item for item in self._entry_points() if item.name == name}
@@ -199,7 +214,7 @@ def _is_file(item: Any) -> bool:
 def import_all(imports: Any) -> tuple[str, ...]:
     """Import each file (`*.py`, from the working folder) and module; returns them with files as whole paths.
 
-    A file that was imported is run again only if its text, or that of a file before it, has changed.
+    A file that was imported is run again only if its text, or that of a file before it, has changed since it ran.
 
     Raises
     ------
@@ -211,10 +226,10 @@ def import_all(imports: Any) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
         raise OwnCodeError(f"imports: expected a list of files (*.py) and names of modules, found {imports!r:.200}.")
     with _LOCK:
-        again = False  # a later file may have taken something of the earlier one
+        again = 0  # a later file may have taken something of the earlier one
         for item in found:
             if _is_file(item):
-                again |= _import_file(item, again)
+                again = max(again, _import_file(item, again))
             else:
                 _import_module(item)
     return tuple(found)
@@ -234,8 +249,8 @@ def _import_module(name: str) -> None:
         _require_fresh(name)
 
 
-def _import_file(path: str, again: bool) -> bool:
-    """Run a file unless it was; `again` runs it anyway. Returns whether one that was known has been run again."""
+def _import_file(path: str, again: int) -> int:
+    """Run a file unless it was since the time `again`. Returns when it was run again last, 0 if never."""
     name = _module_name(path)
     try:
         text = Path(path).read_bytes()
@@ -249,11 +264,16 @@ def _import_file(path: str, again: bool) -> bool:
             f"imports: {path} is being imported already, and asks for itself. A file that is imported loads no "
             "configuration that imports it."
         )
-    if name in sys.modules and _TEXTS.get(path) == text and not again:
+    fresh = name in sys.modules and name not in _STALE and _RAN.get(name, 0) >= again
+    if fresh and _TEXTS.get(path) == text:
         _require_fresh(name)
-        return False
-    known = path in _TEXTS
-    _forget(name)
+        return _RAN_AGAIN.get(name, 0)
+    _RAN[name] = next(_COUNTER)
+    if path in _TEXTS:
+        _RAN_AGAIN[name] = _RAN[name]
+    _STALE.discard(name)
+    _leave_derived(name)
+    gone = _forget(name)
     module = types.ModuleType(name)
     module.__file__ = path
     sys.modules[name] = module
@@ -263,11 +283,29 @@ def _import_file(path: str, again: bool) -> bool:
         exec(compile(text, path, "exec", dont_inherit=True), vars(module))
         _require_fresh(name)
     except (Exception, SystemExit) as error:  # whatever anyone's file raises
-        _forget(name)
-        raise OwnCodeError(f"imports: {path} cannot be imported: {_last(error, path)}.") from error
+        gone += _forget(name)
+        why = f"{path} cannot be imported: {_last(error, path)}."
+        for registry, lost in gone:
+            registry.lost[lost] = f"{why} Mend it, and load the configuration again."
+        raise OwnCodeError(f"imports: {why}") from error
     finally:
         _RUNNING.remove(name)
-    return known
+    return _RAN_AGAIN.get(name, 0)
+
+
+def _leave_derived(name: str) -> None:
+    """Take back classes of other modules that derive from one of a file which is run again, until those run too."""
+    for registry in REGISTRIES.values():
+        for known, kind in list(registry.kinds.items()):
+            home = _HOMES[kind]
+            if home == name or not isinstance(kind, type) or all(base.__module__ != name for base in kind.__mro__):
+                continue
+            registry.kinds = {other: found for other, found in registry.kinds.items() if other != known}
+            remedy = "Run its cell again." if home == "__main__" else "Start Python anew."
+            if home.startswith(PREFIX):
+                _STALE.add(home)
+                remedy = f"Load a configuration that imports {_path_of(home)} again."
+            registry.lost[known] = f"{_path_of(name)}, of which it has its base class, has run again. {remedy}"
 
 
 def _require_fresh(name: str) -> None:
@@ -282,11 +320,14 @@ def _module_name(path: str) -> str:
     return f"{PREFIX}_{re.sub(r'[^A-Za-z0-9]', '_', Path(path).stem)}_{digest}"
 
 
-def _forget(name: str) -> None:
-    """Take back what a module has registered, and the module."""
+def _forget(name: str) -> list[tuple[Registry, str]]:
+    """Take back what a module has registered, which is returned, and the module."""
+    gone = []
     for registry in REGISTRIES.values():
+        gone += [(registry, known) for known, kind in registry.kinds.items() if _HOMES[kind] == name]
         registry.kinds = {known: kind for known, kind in registry.kinds.items() if _HOMES[kind] != name}
     sys.modules.pop(name, None)
+    return gone
 
 
 def _last(error: BaseException, path: str | None = None) -> str:
@@ -466,7 +507,7 @@ def require_told(entries: Sequence[Mapping[str, Any]]) -> None:
     for entry in entries:
         registry, name, source = REGISTRIES[entry["what"]], entry["name"], entry["import"]
         where = f"{entry['what']} {name!r} of {source}"
-        kind = registry.find(name)
+        kind = registry.known(name)
         moved = kind is not None and _path_of(_HOMES[kind]) != source
         if kind is None or (code_hash(kind) != entry["hash"] and not moved):
             if source == "__main__":

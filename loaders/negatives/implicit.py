@@ -54,15 +54,22 @@ class ImplicitBatches:
 
     A positive is never its own negative, nor does another item get its share of the draws: see `apart_from`, which
     makes the `known` of the sampler. user_column: place among the ids of the user; None where no user's positives are
-    known. first_user: ids below it (the null, the unseen) are many users, of whom nothing is known. item_ids: those
-    that the sampler draws from.
+    known. first_user: ids below it (the null, the unseen) are many users, of whom nothing is known. know_all: bool
+    [users], more of whom the sampler knows nothing, because nothing would be left to draw. item_ids: those that the
+    sampler draws from.
 
     `begin` is the host's part, which a CUDA graph leaves out; the call itself never waits for the device, but where an
     item has lists, for how many ids those that were drawn hold.
     """
 
     def __init__(
-        self, sampler: NegativeSampler, user_column: int | None, item: EntityRows, item_ids: range, first_user: int = 0
+        self,
+        sampler: NegativeSampler,
+        user_column: int | None,
+        item: EntityRows,
+        item_ids: range,
+        first_user: int = 0,
+        know_all: Tensor | None = None,
     ) -> None:
         num_users = 0 if sampler.known is None else sampler.known.num_users - item_ids.stop
         if num_users < 0 or sampler.known is None or (user_column is None) != (num_users == 0):
@@ -72,6 +79,7 @@ class ImplicitBatches:
             )
         self.sampler, self.user_column, self.item, self.item_ids = sampler, user_column, item, item_ids
         self.first_user, self.num_users = first_user, num_users
+        self.know_all = None if know_all is None else know_all.to(sampler.device)
         self._start = torch.zeros((), dtype=torch.int64, device=sampler.device)
 
     @property
@@ -138,7 +146,10 @@ class ImplicitBatches:
         if self.user_column is None:
             return alone
         users = batch.ids[:, self.user_column]
-        return torch.where(users < self.first_user, alone, users)
+        nobody = users < self.first_user
+        if self.know_all is not None:
+            nobody = nobody | self.know_all.index_select(0, users)
+        return torch.where(nobody, alone, users)
 
     def table(self, positives: PackedTable, epoch: int = 0, device: torch.device | str | None = None) -> PackedTable:
         """A whole table of positives and their negatives, to evaluate on; groups are the positives' row numbers.

@@ -61,6 +61,18 @@ class KnownPositives:
         counts = self.offsets.diff()
         return torch.arange(self.num_users, device=counts.device).repeat_interleave(counts, output_size=len(self.items))
 
+    def num_left(self, drawable: Tensor) -> Tensor:
+        """Of what is drawn at all (`drawable`, bool [ids]) how many each user does not know: int64 [U]."""
+        drawable = drawable.to(self.items.device)
+        known = self.users[drawable[self.items.long()]]
+        return drawable.sum() - torch.bincount(known, minlength=self.num_users)
+
+    def without(self, users: Tensor) -> KnownPositives:
+        """As if nothing were known of the users where `users` [U] is true."""
+        owners = self.users
+        left = ~users[owners]
+        return KnownPositives(_offsets(owners[left], self.num_users), self.items[left])
+
     def to(self, device: torch.device | str) -> KnownPositives:
         return KnownPositives(self.offsets.to(device), self.items.to(device))
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.features.vocabulary.vocabulary import LAYOUT
-from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
@@ -57,13 +56,17 @@ class WholeRows(Protocol):
     def catalogue_scores(self, ids: Tensor, floats: Tensor) -> Tensor: ...
 
 
+def _told_ids(users: Tensor) -> str:
+    return f"users {users.nonzero().flatten()[:5].tolist()}"
+
+
 @dataclass(frozen=True, eq=False)
 class Catalogue:
     """What can be recommended, to whom.
 
     items: the columns of every item. item_ids: the candidates, the ids of the items' vocabulary. user_column: place of
     the users' key among the ids. first_user: ids below are no user but many, the null and the unseen. known: by split,
-    what each user chose.
+    what each user chose. told: names users (true in bool [users]) in messages.
     """
 
     items: EntityRows
@@ -71,6 +74,7 @@ class Catalogue:
     user_column: int
     first_user: int
     known: Mapping[str, KnownPositives]
+    told: Callable[[Tensor], str] = _told_ids
 
     @classmethod
     def of(
@@ -105,6 +109,15 @@ class Catalogue:
         items = EntityRows.of(tables["train"], item.key, item.ids, item.floats, item.lists).to(device)
         return cls(items, range(first_item, items.num_ids), user.key, first_user, known)
 
+    def num_left(self, known: KnownPositives) -> Tensor:
+        """Candidates that each user does not know: int64 [users]."""
+        return known.num_left(torch.arange(self.items.num_ids) >= self.item_ids.start)
+
+    def without_candidates(self, settings: RankingSettings, device: torch.device | str) -> Tensor:
+        """Users who have every item, so that no negative is left for a question of theirs: bool [users]."""
+        known = self.known_in(settings.negatives_are_not_in, torch.device(device))
+        return (self.num_left(known) == 0) & (settings.negatives is not None)
+
     def known_in(self, splits: tuple[str, ...], device: torch.device) -> KnownPositives:
         """What each user chose in any of `splits`, those of them that there are."""
         parts = [self.known[split] for split in splits if split in self.known]
@@ -137,14 +150,15 @@ def rank_evaluate(
 
     A row whose item is not in the catalogue (one that came after training) cannot be ranked and is left out; their
     share is `cold_items`. Negatives depend on (seed, row of `positives`) alone. A candidate is never the positive
-    itself. Means over rows by their weights; of recall, over users first, so that each counts once. A row of weight 0
+    itself. Where negatives are drawn, nobody is asked about who has every item. Means over rows by their weights; of
+    recall, over users first, so that each counts once. A row of weight 0
     is not asked about.
 
     Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates, mrr, and for each k hr@k,
     ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
 
     Raises:
-        RankingError: for scores that are not finite; for a user who leaves too few items to draw negatives from.
+        RankingError: for scores that are not finite; for a user who leaves some items, but too few to draw from.
     """
     return ranked(model, positives, catalogue, settings, seed=seed, device=device, output=output).found
 
@@ -177,7 +191,9 @@ def ranked(
     inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
     weight = unpack(positives.schema, positives.words).weight
     mass = torch.ones(len(positives), device=inside.device) if weight is None else weight
-    rows = (inside & (mass > 0)).nonzero()[:, 0]
+    nobody = catalogue.without_candidates(settings, positives.words.device)
+    nobody = nobody[positives.words[:, catalogue.user_column].long()]
+    rows = (inside & (mass > 0) & ~nobody).nonzero()[:, 0]
     if settings.max_rows is not None and len(rows) > settings.max_rows:
         rows = rows[spread(len(rows), settings.max_rows).to(rows.device)]
     lists = positives.lists if not isinstance(model, Model) or model.inputs.lists else ()  # baselines know of none
@@ -331,10 +347,15 @@ def _among_negatives(
     assert settings.negatives is not None
     device = asked.ids.device
     known = catalogue.known_in(settings.negatives_are_not_in, device)
-    try:
-        sampler = UniformNegatives(catalogue.item_ids, settings.negatives, known, False, seed, device)
-    except LoaderError as error:
-        raise RankingError(f"ranking: {error} Or ask for fewer negatives (evaluate.ranking.negatives).") from error
+    few = catalogue.num_left(known) < settings.negatives
+    ask = torch.zeros_like(few).index_fill(0, asked.ids[:, catalogue.user_column].long(), True)
+    if bool((few & ask).any()):
+        raise RankingError(
+            f"ranking: known positives of {catalogue.told(few & ask)} leave fewer than {settings.negatives} of "
+            f"{len(catalogue.item_ids)} items. Ask for fewer negatives (evaluate.ranking.negatives)."
+        )
+    known = known.without(few)  # none of whom asks
+    sampler = UniformNegatives(catalogue.item_ids, settings.negatives, known, False, seed, device)
     parts = []
     for rows in _blocks(len(positions), 1 + settings.negatives, device, "ranking among negatives"):
         users = asked.ids[rows, catalogue.user_column].contiguous()

@@ -105,6 +105,7 @@ from gigabatch.pipeline.training.negatives import (
     implicit_batches,
     require_labels_or_negatives,
     require_positives,
+    users_text,
     with_negatives,
 )
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
@@ -1259,9 +1260,19 @@ def ranking_of(
         return None
     entities = preprocessor.schema.entities
     first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
+    catalogue = replace(Catalogue.of(tables, inputs, pipeline.device, **first), told=partial(users_text, preprocessor))
+    positives = positive_rows(tables[split])
+    left_out = catalogue.without_candidates(settings, pipeline.device)
+    asked = left_out.to(positives.device)[positives.words[:, catalogue.user_column].long()]
+    if bool(asked.any()):
+        log.warning(
+            "evaluate.ranking: %s have every item, so there is nothing to rank theirs among: %s of %s questions of the "
+            "%s split are left out.",
+            users_text(preprocessor, left_out), f"{int(asked.sum()):,}", f"{len(asked):,}", split,
+        )  # fmt: skip
     given: dict[str, Any] = {
-        "positives": positive_rows(tables[split]),
-        "catalogue": Catalogue.of(tables, inputs, pipeline.device, **first),
+        "positives": positives,
+        "catalogue": catalogue,
         "settings": settings,
         "seed": pipeline.config.seed,
         "device": pipeline.device,

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from gigabatch.features.encoding.online import as_list
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Entity
 from gigabatch.loaders.negatives.draws import NegativeSampler, PopularityNegatives, UniformNegatives
@@ -21,6 +23,7 @@ from gigabatch.pipeline.training.checkpoint import TrainingError
 
 log = logging.getLogger(__name__)
 LABELS_AT_ONCE = 1 << 20  # rows that are looked at, where the first blocks are all positives
+NAMED_USERS = 5  # of those who have every item, in a warning
 EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed
 
 
@@ -95,25 +98,41 @@ def implicit_batches(
 
     train: gives the features and counts of items, and with `exclude_known` each user's known items; known: further
     tables whose pairs are known too, for evaluation. The null and the unseen user are many people, of whom nothing is
-    known.
+    known. Of a user who knows every item that is drawn, only the row's own item is left out; a warning names them.
     """
     require_only_positives((train, *known))
     item, user = inputs.item, inputs.user
     assert item is not None, "require_positives comes first"
-    positives, user_column = None, None
+    items = range(first_id(preprocessor, "item"), inputs.num_ids[item.key])
+    counts = torch.bincount(train.words[:, item.key], minlength=items.stop)
+    positives, user_column, know_all = None, None, None
     if settings.exclude_known and user is not None:
         user_column = user.key
         tables = (train, *known)
         users, chosen = (torch.cat([table.words[:, column] for table in tables]) for column in (user.key, item.key))
         somebody = users >= first_id(preprocessor, "user")  # the null and the unseen user are many
         positives = KnownPositives.from_pairs(users[somebody], chosen[somebody], inputs.num_ids[user.key])
-    items = range(first_id(preprocessor, "item"), inputs.num_ids[item.key])
+        drawable = torch.arange(items.stop, device=counts.device) >= items.start
+        if settings.kind == "popularity":
+            drawable &= counts[: items.stop] > 0
+        know_all = positives.num_left(drawable) == 0
+        if bool(know_all.any()):
+            positives = positives.without(know_all)
+            log.warning(
+                "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
+                "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, which "
+                "says nothing of what they like. Leave their rows out of the files if they are nobody's taste.",
+                users_text(preprocessor, know_all),
+                f"{int(drawable.sum()):,}",
+                "evaluation" if known else "training",
+            )
+        else:
+            know_all = None
     positives = apart_from(positives, items, train.device)
     sampler: NegativeSampler
     if settings.kind == "uniform":
         sampler = UniformNegatives(items, settings.per_positive, positives, seed=seed, device=device)
     else:
-        counts = torch.bincount(train.words[:, item.key], minlength=items.stop)
         sampler = PopularityNegatives(
             items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
         )
@@ -128,7 +147,17 @@ def implicit_batches(
             ", ".join(names[place] for place in moving),
         )
     first_user = 0 if user_column is None else first_id(preprocessor, "user")
-    return ImplicitBatches(sampler, user_column, rows.to(device), items, first_user)
+    return ImplicitBatches(sampler, user_column, rows.to(device), items, first_user, know_all)
+
+
+def users_text(preprocessor: Preprocessor, users: Tensor) -> str:
+    """How many users (true in `users`, bool [ids]) there are, their column, and the first of them by their values."""
+    entity = preprocessor.schema.entity("user")
+    assert isinstance(entity, Entity)
+    found = users.nonzero().flatten()
+    values = as_list(preprocessor.vocabularies[entity.key].decode(found[:NAMED_USERS].cpu().numpy()))
+    names = ", ".join([*map(repr, values), *(["..."] if len(found) > NAMED_USERS else [])])
+    return f"{len(found):,} of column {entity.key!r} ({names})"
 
 
 def with_negatives(

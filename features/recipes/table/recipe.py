@@ -463,8 +463,7 @@ class TableRecipe(Recipe):
         for name, dtype in dtypes.items():
             if is_time_type(dtype):  # a timestamp says by itself what it is, to the workflow and to whoever writes it
                 frame[name] = timestamps(frame[name])
-        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
-        return frame
+        return _numbered(frame, 0)
 
     @cached_property
     def _workflow(self) -> Workflow:
@@ -493,7 +492,7 @@ class TableRecipe(Recipe):
         frame = self._read_files(engine, pattern if paths is None else paths, dtypes)
         self._num_read = first_row + len(frame)
         # Of the file, whatever rows are left out.
-        frame[ROW] = load_engine(engine).arrays.arange(first_row, self._num_read)
+        frame = _numbered(frame, first_row)
         try:
             frame = clean_labels(frame, self.targets)
         except DataError as error:
@@ -700,3 +699,11 @@ def _entity(name: str, options: Any) -> Entity:
         raise DataError(f"entities: columns of {name} is a list of names, found {columns!r}.")
     key = options["key"]
     return Entity(name, key, tuple(columns) if key in columns else (key, *columns))
+
+
+def _numbered(frame: Any, first_row: int) -> Any:
+    """The rows with their numbers, from `first_row` on; made at once, as pandas warns of a column that comes after
+    hundreds."""
+    module = engine_of(frame)
+    numbers = module.arrays.arange(first_row, first_row + len(frame))
+    return module.frame({name: frame[name] for name in frame.columns} | {ROW: numbers}, frame)

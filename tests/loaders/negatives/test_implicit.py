@@ -212,6 +212,30 @@ def test_a_user_whose_known_positives_lack_the_rows_own_is_an_error(table):
         batches(table.unpack(table.words))
 
 
+def test_of_who_knows_all_that_is_drawn_the_rows_own_item_alone_is_left_out(table):
+    users, items = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 2]), torch.tensor([1, 2, 3, 9, 2, 3, 1, 2, 3])
+    known = KnownPositives.from_pairs(users, items, 4)
+    ids = torch.arange(10)
+    assert known.num_left((ids >= 1) & (ids <= 3)).tolist() == [0, 1, 0, 3]
+    assert known.num_left((ids >= 2) & (ids <= 3)).tolist() == [0, 0, 0, 2]
+    left = known.without(torch.tensor([True, False, True, False]))
+    assert (left.offsets.tolist(), left.items.tolist()) == ([0, 0, 2, 2, 2], [2, 3])
+
+    every_one = [(user, item) for user in (0, 1) for item in range(1, 7)] + [(2, item) for item in range(1, 6)]
+    users, items = torch.tensor(every_one).T
+    known = KnownPositives.from_pairs(users, items, 3)
+    know_all = known.num_left(torch.arange(7) >= 1) == 0
+    sampler = UniformNegatives(range(1, 7), 40, apart_from(known.without(know_all), range(1, 7)))
+    batches = ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1,)), range(1, 7), know_all=know_all)
+    batch = table.unpack(table.words)
+    ids = batch.ids[:3].clone()
+    ids[:, :2] = torch.tensor([[0, 2], [1, 5], [2, 3]])
+    batch = batch._replace(ids=ids, floats=batch.floats[:3], targets=(batch.targets[0][:3],), weight=None, lists=())
+    batches.begin(0, 0)
+    drawn = batches(batch).ids[:, 1].view(3, 41)[:, 1:].tolist()
+    assert [set(row) for row in drawn] == [{1, 3, 4, 5, 6}, {1, 2, 3, 4, 6}, {6}]
+
+
 def test_a_sampler_that_does_not_know_the_items_of_nobody_is_refused(table):
     for known, column in ((None, None), (apart_from(None, range(1, 7)), 0)):
         with pytest.raises(LoaderError, match="Make them by apart_from"):

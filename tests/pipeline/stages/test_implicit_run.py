@@ -16,6 +16,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
+from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
 from gigabatch.pipeline.training.train import train_model
@@ -108,6 +109,40 @@ def test_the_evaluation_table_has_each_positive_and_its_negatives(home):
     drawn = rows.ids[rows.targets[0] == 0][:, [user, item]].tolist()
     assert not known & {tuple(pair) for pair in drawn}
     assert torch.equal(encoded.evaluation_table("test").words, evaluated.words)
+
+
+def dense(folder, users, everything, kind, most=None):
+    """Users with six of 12 items each, one (`most`) with ten and users with all; trained."""
+    random = np.random.default_rng(1)
+    pairs = [(user, item) for user in users for item in random.permutation(12)[:6]]
+    pairs += [(user, item) for user in everything for item in range(12)]
+    pairs += [(most, item) for item in range(10) if most]
+    rows = pd.DataFrame(pairs, columns=["user", "item"]).astype({"item": str})
+    rows["at"] = random.permutation(len(rows))
+    rows.to_csv(folder / "dense.csv", index=False)
+    config = {"name": "dense", "recipe": "interactions", "features": {"path": str(folder / "dense.csv"), "time": "at"},
+              "artifacts": str(folder / "artifacts"), "runs": str(folder / "runs"), "model": {"kind": kind},
+              "evaluate": {"ranking": {"k": [3], "negatives": 3}}}  # fmt: skip
+    steps = {"epochs": 2, "batch_size": 16} if kind == "mf" else {}
+    config["train"] = {"negatives": {"per_positive": 2, "kind": "popularity" if kind == "mf" else "uniform"}} | steps
+    return Pipeline.from_config(config).train()
+
+
+@pytest.mark.parametrize("kind", ["mf", "popularity", "ease"])
+@pytest.mark.parametrize("users", [[f"u{number}" for number in range(20)], []], ids=["some", "none"])
+def test_users_who_have_every_item_are_named_and_trained_on(tmp_path, caplog, kind, users):
+    run = dense(tmp_path, users, ["power", "robot"], kind)
+    assert 0 <= run.summary["auc"] <= 1
+    told = [text for text in caplog.messages if "have each of the 12 items" in text]
+    told += [text for text in caplog.messages if "nothing to rank theirs among" in text]
+    assert len(told) >= 2
+    assert any("In evaluation" in text for text in told)
+    assert all(re.search(r"\d+ of column 'user' \(.*'power'.*\)", text) and "'robot'" in text for text in told)
+
+
+def test_a_user_who_leaves_too_few_items_for_the_ranking_is_named(tmp_path):
+    with pytest.raises(RankingError, match=r"1 of column 'user' \('most'\) leave fewer than 3 of 12 items"):
+        dense(tmp_path, [f"u{number}" for number in range(20)], ["power"], "popularity", most="most")
 
 
 class Crash(Exception):

@@ -51,6 +51,7 @@ def _nothing_stays(monkeypatch):
     """What a test registers and imports is gone after it."""
     for registry in own_code.REGISTRIES.values():
         monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
+        monkeypatch.setattr(registry, "lost", dict(registry.lost))
     monkeypatch.setattr(own_code, "_TEXTS", dict(own_code._TEXTS))
     before = set(sys.modules)
     yield
@@ -595,6 +596,66 @@ def test_a_base_of_another_file_counts_and_its_change_runs_the_files_after_it(tm
     kind = operator_class("own")
     own_code.import_all(["base.py", "steps.py"])
     assert operator_class("own") is kind  # nothing has changed
+
+
+MORE = "from gigabatch.own_code import REGISTRIES\nfrom gigabatch import register_operator\n"
+MORE += "@register_operator('mul_more')\nclass Sub(REGISTRIES['operator'].find('mul')): ...\n"
+
+
+def _of(step, *imports):
+    """A pipeline of one step, whose feature is y."""
+    features = {"path": "rows.csv", "inputs": {"x": "float64"}, "continuous": ["y"]}
+    features |= {"targets": {"label": {"task": "binary"}}, "steps": [{step: {"column": "x", "output": "y"}}]}
+    return Pipeline.from_config({"name": "own", "recipe": "table", "features": features, "imports": list(imports)})
+
+
+def _values(features):
+    return [value for split in ("train", "valid", "test") for value in features.frame(split)["y"]]
+
+
+@pytest.fixture
+def two_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"x": np.arange(1.0, 41), "label": np.arange(40) % 2}).to_csv("rows.csv", index=False)
+    write({"a.py": OPERATOR.format(name="mul", by=2), "b.py": MORE})
+
+
+def test_a_base_that_changed_under_another_configuration_is_not_kept_by_what_derives_from_it(two_files):
+    first = _of("mul_more", "a.py", "b.py")
+    assert max(_values(first.features())) == 80
+    write({"a.py": OPERATOR.format(name="mul", by=3)})
+    assert max(_values(_of("mul", "a.py").features())) == 120
+    with pytest.raises(DataError, match=r"operator 'mul_more': .*a\.py, of which .* Load .* imports .*b\.py again"):
+        first.features()  # its class is still the old one's
+    assert max(_values(_of("mul_more", "a.py", "b.py").features())) == 120
+    assert max(_values(first.features())) == 120
+
+
+def test_a_file_runs_again_after_one_before_it_that_ran_again_under_another_list(two_files):
+    write({"b.py": "from gigabatch.own_code import REGISTRIES\nTAKEN = REGISTRIES['operator'].find('mul')\n"})
+    lists = (["a.py", "b.py"], ["a.py"], ["a.py", "b.py"])
+    for by, imports in zip((2, 3, 3), lists, strict=True):
+        write({"a.py": OPERATOR.format(name="mul", by=by)})
+        own_code.import_all(imports)
+    module = sys.modules[own_code._module_name(os.path.abspath("b.py"))]
+    assert module.TAKEN is operator_class("mul")
+    own_code.import_all(["a.py", "b.py"])
+    assert sys.modules[module.__name__] is module  # nothing has changed
+
+
+def test_what_a_failed_file_had_registered_is_told_with_its_failure(two_files):
+    first = _of("mul", "a.py")
+    write({"a.py": OPERATOR.format(name="mul", by=2) + "\n1 / 0"})
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        _of("mul", "a.py")
+    with pytest.raises(DataError, match=r"operator 'mul': .*a\.py cannot be imported: .*ZeroDivisionError.* Mend it"):
+        first.features()
+    write({"a.py": OPERATOR.format(name="mul", by=2)})
+    assert max(_values(_of("mul", "a.py").features())) == 80
+    write({"a.py": ""})
+    own_code.import_all(["a.py"])
+    with pytest.raises(DataError, match="unknown operator"):
+        first.features()
 
 
 def test_a_bundle_of_a_cell_s_model_says_elsewhere_that_the_cell_is_to_be_run(trips, monkeypatch):

@@ -1,6 +1,7 @@
 """The table recipe: the UCI Adult files and generated tables, by settings alone."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -555,6 +556,15 @@ def test_a_column_of_the_files_may_look_like_one_of_a_word(table, tmp_path, role
         assert set(train["is_new"]) <= set(table["code"] + 1.5)
     with pytest.raises(DataError, match=r"step 1.*text_flags.*column 'is_new' would be overwritten"):
         build(**settings | {"path": write(tmp_path, tags.assign(tags="new"), "more.csv")})
+
+
+def test_a_table_of_many_columns_is_built_without_a_warning_of_pandas(tmp_path):
+    names = [f"c{number}" for number in range(150)]
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 150)), columns=names).assign(late=[0, 1] * 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.PerformanceWarning)
+        tables = build(path=write(tmp_path, frame), categorical=(), continuous=tuple(names), inputs={}, time=None)
+    assert sum(map(len, tables.splits.values())) == 60
 
 
 ROLLING = {"by": ["shop"], "time": "minute", "column": "late", "window": 100, "statistic": "sum", "output": "recent"}
