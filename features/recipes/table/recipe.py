@@ -35,7 +35,7 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
-FLAGS = ("true", "false")
+FLAGS = ["true", "false"]
 NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
 GROUP_FEATURE = (
