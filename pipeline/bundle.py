@@ -389,10 +389,14 @@ def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str
 
 
 def target_loss(
-    schema: Schema, losses: Mapping[str, LossSettings] | None = None, label_smoothing: float = 0.0
+    schema: Schema,
+    losses: Mapping[str, LossSettings] | None = None,
+    label_smoothing: float = 0.0,
+    classes_called: Sequence[str] = (),
 ) -> TargetLoss:
     """The loss that a schema's targets ask for. losses: of targets by name (`train.losses`); `balanced` weights are yet
-    to be fitted (`fitted_loss`). label_smoothing: of what is learnt by (`train.label_smoothing`).
+    to be fitted (`fitted_loss`). label_smoothing: of what is learnt by (`train.label_smoothing`). classes_called: what
+    `class_weights` call the classes of the one target there is, in order, where that is not what the schema does.
 
     Raises:
         ConfigError: for a name that is no target, a loss of another task, or labels to smooth without classes.
@@ -422,7 +426,7 @@ def target_loss(
                 values[place] = RegressionLoss(**given)
             else:
                 if "class_weights" in given:
-                    given["class_weights"] = _in_order(given["class_weights"], schema.targets[place])
+                    given["class_weights"] = _in_order(given["class_weights"], schema.targets[place], classes_called)
                 classes[place] = ClassLoss(**given)
         except (ModelError, TypeError) as error:
             raise ConfigError(f"train.losses.{name}, a {task} target: {error}") from error
@@ -433,15 +437,15 @@ def target_loss(
         raise ConfigError(f"train.losses: {error}") from error
 
 
-def _in_order(weights: Any, target: Target) -> Any:
-    """`class_weights` of a target in the order of its classes; `balanced` as it is.
+def _in_order(weights: Any, target: Target, called: Sequence[str]) -> Any:
+    """`class_weights` of a target in the order of its classes; `balanced` as it is. called: their names, if others.
 
     Raises:
         ModelError: where a mapping does not name each class, or a list has another length.
     """
     if isinstance(weights, str):
         return weights
-    named = target.classes or tuple(map(str, range(max(target.num_outputs, 2))))
+    named = called or target.classes or tuple(map(str, range(max(target.num_outputs, 2))))
     names = [str(name) for name in named]
     shown = ", ".join(map(repr, names[:MOST_CLASSES])) + (", ..." if len(names) > MOST_CLASSES else "")
     if isinstance(weights, Mapping):
@@ -450,7 +454,7 @@ def _in_order(weights: Any, target: Target) -> Any:
         wrong = [f"unknown: {', '.join(map(repr, unknown[:MOST_CLASSES]))}"] if unknown else []
         wrong += [f"missing: {', '.join(map(repr, missing[:MOST_CLASSES]))}"] if missing else []
         if wrong:
-            meant = " (1 is the positive label)" if target.task == "binary" else ""
+            meant = " (1 is the positive label)" if target.task == "binary" and not called else ""
             raise ModelError(
                 f"class_weights names each class once; {'; '.join(wrong)}. The classes are {shown}{meant}."
             )

@@ -422,7 +422,7 @@ def _as_flag(value: Any, dtype: str) -> bool:
     return _FLAGS[key]
 
 
-_FLAGS = {True: True, False: False, "true": True, "1": True, "false": False, "0": False}
+_FLAGS = {True: True, False: False, "true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 _KINDS = {"string": "str", "int32": "int", "int64": "int", "float32": "float", "float64": "float", "bool": "bool"}
 _CASTS: dict[str, Callable[..., Any]] = {
     "string": _as_text,

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import re
+import reprlib
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -519,10 +520,9 @@ def _refuse_empty(path: str) -> None:
 def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
     """Cast columns to declared types, where every value fits.
 
-    bool takes booleans, the numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case. Numbers in text
-    are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Floats are integers
-    below 2^53 (float32: 2^24), where they begin to skip some. string takes
-    timestamps as ISO 8601 text.
+    bool takes booleans, the numbers 0 and 1, and the texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case.
+    Numbers in text are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Floats
+    are integers below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text.
 
     Parameters
     ----------
@@ -714,15 +714,19 @@ def _cast_bool(column: Column, nullable: bool) -> Any:
         raise ValueError(f"{nulls} null(s), which are neither true nor false; fill them, or cast to float64")
     kind = "O" if str(column.dtype) == "category" else column.dtype.kind
     if kind == "b":
-        true, wrong = column.fillna(False).astype("bool"), 0
-    elif kind in ("i", "u", "f"):
+        found = column.fillna(False).astype("bool")
+        return engine_of(column).with_nulls(found, null) if nulls else found
+    if kind in ("i", "u", "f"):
         filled = column.fillna(0)
-        true, wrong = (filled == 1).astype("bool"), int(((filled != 0) & (filled != 1)).sum())
+        true, strange = (filled == 1).astype("bool"), (filled != 0) & (filled != 1)
     elif kind == "O":
         text = column.astype("str").fillna("false").str.lower()
-        true, wrong = text.isin(["true", "1"]), int((~text.isin(["true", "1", "false", "0"])).sum())
+        true, strange = text.isin(["true", "1", "1.0"]), ~text.isin(["true", "1", "1.0", "false", "0", "0.0"])
     else:
         raise TypeError("only booleans, the numbers 0 and 1 and text can become bool")
-    if wrong:
-        raise ValueError(f"{wrong} value(s) other than true, false, 0 and 1")
+    if bool(strange.any()):
+        shown = engine_of(column).to_pandas(column[strange].head(1).to_frame("value"))["value"].tolist()[0]
+        raise ValueError(
+            f"{int(strange.sum())} value(s) other than true, false, 0 and 1, such as {reprlib.repr(shown)}"
+        )
     return engine_of(column).with_nulls(true, null) if nulls else true

@@ -84,7 +84,7 @@ class Seen:
     elements
         Of lists: `string`, `int64` or `float32`.
     categories
-        Type of categories: `string`, or `int64` for whole numbers of a Parquet file.
+        Type of categories: `string`, `int64` for whole numbers of a Parquet file, or `bool` for flags.
     zone
         Of timestamps the time zone of their column; `?` where times were written with offsets.
     other_units
@@ -142,7 +142,7 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
         arrow = arrow.value_type
         column = column.astype(pd.ArrowDtype(arrow))
     if pa.types.is_boolean(arrow):
-        return Seen(name, "category", _texts(column.map({True: "True", False: "False"})))
+        return Seen(name, "category", _texts(column.map({True: "True", False: "False"})), categories="bool")
     if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
         whole = pa.types.is_integer(arrow)
         seen = _of_numbers(name, column.astype("float64").to_numpy(na_value=np.nan), whole)
@@ -216,6 +216,9 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     known = raw[~null].astype("str")
     if not len(known):
         return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
+    if bool((flags := raw.where(~null, None).str.lower()).dropna().isin(("true", "false")).all()):
+        texts = _texts(flags.map({"true": "True", "false": "False"}))
+        return Seen(name, "category", texts, null_words=words, categories="bool")
     weak = known.isin(WEAK_NULL_WORDS)
     odd = odd_words(known[~weak])
     left = known[~weak & ~known.isin(odd)]

@@ -77,9 +77,14 @@ def draft_frame(
     types = made.categories
     for name in categorical:
         kind = categorical[name] if isinstance(categorical, Mapping) else None
-        types[name] = kind or ("int64" if pa.types.is_integer(table.schema.field(name).type) else "string")
+        types[name] = kind or _category_type(table.schema.field(name).type)
     made.features["null_values"] = list(null_values)
     made.features["categorical"] = types
     made.features["continuous"] = [*made.features.get("continuous", ()), *continuous]
     made.left_out = dict.fromkeys(drop, "drop") | made.left_out
     return made
+
+
+def _category_type(arrow: pa.DataType) -> str:
+    """The type of a category whose role alone is given."""
+    return "int64" if pa.types.is_integer(arrow) else "bool" if pa.types.is_boolean(arrow) else "string"

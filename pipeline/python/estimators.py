@@ -131,7 +131,7 @@ class _Estimator(BaseEstimator):
         preprocess = checked_settings(PreprocessorSettings, with_column_settings(given["preprocess"]), "preprocess")
         choice = model_choice(given["model"])
         require_members_differ(settings, choice.kind)
-        loss = _loss(target, settings)
+        loss = _loss(target, settings, self._class_names())
         if LABEL in rows.columns:
             target = replace(target, name=OTHER_LABEL)
         rows = rows.assign(**{target.name: y})
@@ -240,6 +240,10 @@ class _Estimator(BaseEstimator):
 
     _tells_classes = False
 
+    def _class_names(self) -> list[str]:
+        """What `class_weights` call the classes, in order: as the settings read a key of a mapping."""
+        return []
+
     def _outputs(self, X: Any) -> np.ndarray:
         """What the bundle predicts, [N, O] float64."""
         check_is_fitted(self)
@@ -276,10 +280,12 @@ class _Estimator(BaseEstimator):
         return tags
 
 
-def _loss(target: Target, settings: TrainSettings) -> TargetLoss:
-    """What the target asks for, whose settings are those of `train.losses.y`, whatever columns are called."""
+def _loss(target: Target, settings: TrainSettings, classes: list[str]) -> TargetLoss:
+    """What the target asks for, whose settings are those of `train.losses.y`, whatever columns are called.
+
+    classes: names of the classes in order."""
     column = Column(target.name, "target", "int32" if target.task == "multiclass" else "float32")
-    return target_loss(Schema((column,), (target,)), settings.losses, settings.label_smoothing)
+    return target_loss(Schema((column,), (target,)), settings.losses, settings.label_smoothing, classes)
 
 
 def _trained(
@@ -331,6 +337,19 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
     )
 
     _tells_classes = True
+
+    def _class_names(self) -> list[str]:
+        weights, labels = self._weights(), self.classes_.tolist()
+        # Classes that are floats are whole; 1 names the class 1.0.
+        whole = {label: str(int(label)) for label in labels if isinstance(label, float)}
+        return [whole[label] if whole.get(label) in weights else str(label) for label in labels]
+
+    def _weights(self) -> list[str]:
+        """The classes that are given weights by a mapping, as text."""
+        losses = (self.train or {}).get("losses") or {}
+        given = losses.get(LABEL) if isinstance(losses, Mapping) else None
+        weights = given.get("class_weights") if isinstance(given, Mapping) else None
+        return [str(label) for label in weights] if isinstance(weights, Mapping) else []
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GigabatchClassifier:
         """Learn the classes `y` [N] of the rows `X`: a frame, an Arrow table or a matrix [N, F] of numbers.

@@ -35,6 +35,7 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
+FLAGS = ["true", "false"]
 NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
 GROUP_FEATURE = (
@@ -58,7 +59,8 @@ class TableSettings:
     train_path, valid_path, test_path
         In place of `path`, files that are splits already; without `valid_path` that split is cut off the train file.
     categorical
-        Names of columns read as text, or `{name: int64}` for whole numbers.
+        Names of columns read as text, or `{name: int64}` for whole numbers, `{name: bool}` for flags: true, TRUE, 1
+        and 1.0 are one category.
     continuous
         Names of columns of numbers, read as float32.
     targets
@@ -167,8 +169,8 @@ class TableSettings:
         if not isinstance(self.list_separator, str) or not self.list_separator:
             raise DataError(f"table: list_separator is text that is not empty, found {self.list_separator!r}.")
         for name, dtype in self.categories.items():
-            if dtype not in ("string", "int64"):
-                raise DataError(f"table: categorical column {name!r} has type {dtype!r}. Known: string, int64.")
+            if dtype not in ("string", "int64", "bool"):
+                raise DataError(f"table: categorical column {name!r} has type {dtype!r}. Known: string, int64, bool.")
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
         object.__setattr__(self, "targets", with_labels(self.targets))
@@ -299,6 +301,12 @@ class TableSettings:
         )
 
 
+def _is_flag(column: Any) -> bool:
+    """Whether all values of a column of text are true and false in one case or another, and some are there."""
+    looks = bool((column.head(1000).isna() | column.head(1000).str.lower().isin(FLAGS)).all())
+    return looks and bool(column.notna().any()) and bool(column.dropna().str.lower().isin(FLAGS).all())
+
+
 class TableRecipe(Recipe):
     """Read one table of anyone's own; see `TableSettings` for all that can be set.
 
@@ -352,6 +360,7 @@ class TableRecipe(Recipe):
         for frame in splits.values():
             require_columns(frame, schema.table_columns, "table, after the steps")
         self._notes += self._told_notes(workflow)
+        self._notes += self._flag_notes(splits["train"])
         return FeatureTables(
             {name: frame[schema.table_columns] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
         )
@@ -445,6 +454,20 @@ class TableRecipe(Recipe):
             for role, reason in reasons.items()
             if (told := [name for name in features if name in found[role]])
         )
+
+    def _flag_notes(self, train: Any) -> list[str]:
+        """What is said of flags that are read as text, by which 1 and true are other values than True."""
+        read = self._dtypes()
+        texts = [
+            name for name, dtype in self.settings.categories.items()
+            if dtype == read.get(name) == "string" and not self._workflow.makes(name)
+        ]  # fmt: skip
+        return [
+            f"Column {name!r} holds True and False and is read as text, so 1, or true in another case, is a value that "
+            f"the model has not seen. Declare categorical: {{{name}: bool}}, by which all of these are flags."
+            for name in texts
+            if _is_flag(train[name])
+        ]
 
     def _as_checked(self, frame: Any) -> Any:
         """Rows of a file as they are checked: with clean labels, and beside each list column the lengths of its lists,

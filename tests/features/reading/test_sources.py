@@ -143,7 +143,8 @@ def test_an_integer_too_large_for_int32_is_an_error(value):
 @pytest.mark.parametrize(
     "column",
     [pd.Series([True, False, True]), pd.Series([1, 0, 1]), pd.Series([1.0, 0.0, 1.0], dtype="float32"),
-     pd.Series(["True", "FALSE", "true"]), pd.Series(["1", "0", "1"]), pd.Series([True, False, True], dtype="object"),
+     pd.Series(["True", "FALSE", "true"]), pd.Series(["1", "0", "1"]), pd.Series(["1.0", "0.0", "1.0"]),
+     pd.Series([True, False, True], dtype="object"),
      pd.Series([True, False, True], dtype="boolean"), pd.Series([1, 0, 1], dtype="Int64"),
      pd.Series(["true", "false", "true"], dtype="category")],
     ids=lambda column: f"{column.dtype}-{column[1]}",
@@ -154,7 +155,7 @@ def test_bool_takes_booleans_zero_and_one_and_their_texts(column):
     assert found.tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("value", ["yes", " true", "", "2", "1.0", "f", 2, -1, 0.5, np.inf])
+@pytest.mark.parametrize("value", ["yes", " true", "", "2", "1.00", "f", 2, -1, 0.5, np.inf])
 def test_anything_else_is_no_bool(value):
     with pytest.raises(
         DataError, match=r"here: column 'b' is declared bool .*1 value\(s\) other than true, false, 0 and 1"

@@ -163,7 +163,7 @@ def test_parquet_of_many_types(tmp_path):
     assert found["continuous"] == ["seen_at_days", "cost", "money", "ratio"]
     assert found["categorical"] == {
         "day_month": "string", "day_weekday": "string", "seen_at_weekday": "string", "seen_at_hour": "string",
-        "kind": "string", "flag": "string", "user_id": "int64",
+        "kind": "string", "flag": "bool", "user_id": "int64",
     }  # fmt: skip
     assert "user_id: int64  # 40 values" in (tmp_path / "made.yaml").read_text()
     assert found["lists"] == {"tags": {"elements": "string"}}

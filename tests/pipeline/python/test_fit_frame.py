@@ -57,7 +57,7 @@ def test_a_frame_trains_a_run_that_the_same_rows_of_any_library_reuse(rows, plac
     run = fit(rows, places, target="sold")
     features = run.summary["config"]["features"]
     assert features["categorical"] == {
-        "city": "string", "user_id": "int64", "seen_weekday": "string", "day_weekday": "string", "flag": "string",
+        "city": "string", "user_id": "int64", "seen_weekday": "string", "day_weekday": "string", "flag": "bool",
         "kind": "string",
     }  # fmt: skip
     assert features["time"] == "day"  # `seen` holds a null

@@ -309,6 +309,33 @@ def test_the_loss_of_the_target_is_set_by_the_name_y(rows, name):
         GigabatchRegressor(train={"losses": {"label": {}}}).fit(x, labels)
 
 
+@pytest.mark.parametrize(
+    ("classes", "given"),
+    [
+        (["Small", "large", "mid"], {"large": 5, "Small": 1, "mid": 2}),
+        (["Small", "large", "mid"], [1, 5, 2]),
+        ([1, 2, 10], {2: 5, 1: 1, 10: 2}),
+        ([1.0, 2.0, 10.0], {2: 5, 1.0: 1, 10: 2}),
+        (["no", "yes"], {"yes": 5, "no": 1}),
+        ([1, 2], {2: 5, 1: 1}),
+        ([False, True], {True: 5, False: 1}),
+    ],
+)
+def test_class_weights_are_by_the_labels_of_y(rows, classes, given):
+    labels = np.array(classes)[np.arange(len(rows)) % len(classes)]
+    model = GigabatchClassifier("lr", train={"epochs": 1, "losses": {"y": {"class_weights": given}}}, random_state=0)
+    model.fit(rows, labels)
+    assert model.classes_.tolist() == classes
+    assert f"class weights {'1, 5, 2' if len(classes) == 3 else '1, 5'})" in model.bundle_.info["loss"]
+
+
+@pytest.mark.parametrize("given", [{"large": 5, "Small": 1}, {0: 1, 1: 5, 2: 1}, [1, 2]])
+def test_class_weights_that_name_not_each_label_are_refused_with_the_labels(rows, given):
+    labels = np.array(["Small", "large", "mid"])[np.arange(len(rows)) % 3]
+    with pytest.raises(ConfigError, match=r"^train\.losses\.y, .*'Small', 'large', 'mid'"):
+        GigabatchClassifier(train={"losses": {"y": {"class_weights": given}}}).fit(rows, labels)
+
+
 @pytest.mark.parametrize("settings", [{"calibration": "temperature"}, {"patience": 3}, {"select": "best"}])
 def test_what_needs_rows_that_are_not_trained_on_is_refused_where_there_are_none(rows, sold, settings):
     ((name, value),) = settings.items()
