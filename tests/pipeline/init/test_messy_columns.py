@@ -261,7 +261,7 @@ def test_checks_of_files_take_numbers_in_text_as_the_text_that_it_is(tmp_path, m
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(6)
     table = pd.DataFrame({
-        "price": [f"{k}.{k % 900 + 100},50 €" for k in range(300)], "day": DAYS[:300].strftime("%d.%m.%Y"),
+        "price": [f"{k}.{k % 900 + 100},50 €" for k in range(1, 301)], "day": DAYS[:300].strftime("%d.%m.%Y"),
         "y": rng.integers(0, 2, 300),
     })  # fmt: skip
     table.to_csv("t.csv", index=False, sep=";")
@@ -330,6 +330,19 @@ def test_another_unit_in_few_rows_is_named_and_null_words_stay_null(tmp_path):
 def test_words_behind_numbers_that_are_no_one_unit_stay_categories(tmp_path, texts):
     made, _ = drafted(tmp_path, texts)
     assert made.features["categorical"] == ["x"]
+
+
+def test_a_comma_behind_0_is_the_decimal_sign(tmp_path):
+    numbers = np.random.default_rng(9).uniform(0, 3, 300)
+    texts = [f"{number:.3f}".replace(".", ",") for number in numbers]
+    made, found = drafted(tmp_path, texts)
+    assert made.features["steps"] == [{"parse_number": {"column": "x", "decimal": ",", "thousands": "."}}]
+    assert np.allclose(found["x"], np.round(numbers, 3), rtol=1e-6)
+    target = pd.DataFrame({"x": numbers, "y": texts})
+    ((step, options),) = (
+        draft_frame(arrow_table(target, "fit"), labels={"y": None}).features["targets"]["y"]["label_steps"][0].items()
+    )
+    assert (step, options) == ("parse_number", {"decimal": ",", "thousands": "."})
 
 
 def test_codes_with_a_letter_behind_stay_names(tmp_path):
