@@ -102,7 +102,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             null[~null] = ~is_number
             known = known[is_number]
             numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
-    given, task = task is not None, task or _task(known, counts, numeric)
+    labels = set(numbers.drop_duplicates().astype("float64")) if numeric else set(counts.index)
+    given, task = task is not None, task or _task(labels, len(counts), numeric)
     settings: dict[str, Any] = {"task": task}
     values, advice = np.full(len(texts), np.nan), ""
     if task == "regression":
@@ -121,15 +122,16 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
     elif task == "binary":
-        if len(counts) > 2:
+        plain = not strip and not steps and (set(counts.index) == {"0", "1"} or (len(counts) > 2 and labels == {0, 1}))
+        if len(counts) > 2 and not plain:
             shown = ", ".join(map(repr, counts.index[:5]))
             raise DataError(f"target {name!r}: a binary target has two labels, found {len(counts)}: {shown}.")
-        plain = set(counts.index) == {"0", "1"} and not strip and not steps
         positive = "1" if plain else _positive(counts)
         if not plain:
             settings["positive"] = positive
-        values[~null] = known == positive
-        note = f"{float((known == positive).mean()):.1%} of the labels are {positive!r}"
+        is_positive = known.astype("float64") == 1 if plain else known == positive
+        values[~null] = is_positive
+        note = f"{float(is_positive.mean()):.1%} of the labels are {positive!r}"
     else:
         values[~null] = pd.factorize(known, sort=True)[0]
         note = f"{len(counts)} classes; the rarest, {counts.index[-1]!r}, has {counts.iloc[-1]:,} rows"
@@ -236,13 +238,15 @@ def _written_numbers(name: str, known: pd.Series, task: str | None) -> tuple[See
     return found, is_number.to_numpy()
 
 
-def _task(known: pd.Series, counts: pd.Series, numeric: bool) -> str:
-    if len(counts) == 2:
+def _task(labels: set[Any], num_written: int, numeric: bool) -> str:
+    """By the labels, numbers where they are some: whole ones are classes, however they are written, unless one of them
+    is written in several ways. num_written: number of different texts."""
+    if num_written == 2 or (numeric and labels == {0, 1}):
         return "binary"
     if not numeric:
         return "multiclass"
-    whole = bool(known.str.match(r"^[+-]?[0-9]+$").all())
-    return "multiclass" if whole and len(counts) <= MOST_INTEGER_CLASSES else "regression"
+    whole = all(number == np.floor(number) for number in labels) and len(labels) == num_written
+    return "multiclass" if whole and len(labels) <= MOST_INTEGER_CLASSES else "regression"
 
 
 def _positive(counts: pd.Series) -> str:

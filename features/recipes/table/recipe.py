@@ -437,7 +437,7 @@ class TableRecipe(Recipe):
         names = {role: getattr(chosen, role) for role in reasons}
         # Times of one unit, microseconds; those of day have no date.
         how = {name: time_type(dtype) for name, dtype in chosen.inputs.items() if is_time_type(dtype)}
-        times = {"time": {chosen.time} | {name for name, form in how.items() if form is None or not form.of_day}}
+        times = {"time": {chosen.time or ""} | {name for name, form in how.items() if form is None or not form.of_day}}
         found = {role: workflow.told_by(name, times.get(role, ())) if name else set() for role, name in names.items()}
         features = (*chosen.categories, *chosen.continuous)
         return tuple(

@@ -332,6 +332,15 @@ def test_words_behind_numbers_that_are_no_one_unit_stay_categories(tmp_path, tex
     assert made.features["categorical"] == ["x"]
 
 
+@pytest.mark.parametrize("labels", [[1.0, 2, 3, None], [0, 1, None], [1, 2.5, 3, None], [*map(float, range(12)), None]])
+def test_the_task_is_the_same_of_a_file_and_of_a_frame(tmp_path, labels):
+    table = pd.DataFrame({"x": np.arange(600.0) % 7, "y": pd.Series(labels * 200)[:600]})
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    of_file = draft_config(str(path), "y", None, 10_000).features["targets"]["y"]["task"]
+    assert draft_frame(arrow_table(table, "fit"), labels={"y": None}).features["targets"]["y"]["task"] == of_file
+
+
 def test_a_comma_behind_0_is_the_decimal_sign(tmp_path):
     numbers = np.random.default_rng(9).uniform(0, 3, 300)
     texts = [f"{number:.3f}".replace(".", ",") for number in numbers]
