@@ -12,7 +12,16 @@ import pyarrow as pa
 
 from gigabatch.features.engines.arrow_tables import is_text
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, WEAK_NULL_WORDS, Seen, odd_words, values_seen
+from gigabatch.pipeline.init.columns import (
+    NULL_WORDS,
+    PLAIN_NUMBER,
+    WEAK_NULL_WORDS,
+    Seen,
+    odd_words,
+    other_units,
+    units_told,
+    values_seen,
+)
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
@@ -84,6 +93,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     if not len(known):
         raise DataError(f"target {name!r}: it holds no label in {len(texts):,} rows. Name another column.")
     strip, steps = _strip(known), []
+    raw, scales = known, ()
     known = known.str.strip(strip) if strip else known
     if _in_several_cases(known):
         known, steps = known.str.strip().str.lower(), [{"clean_text": {"case": "lower"}}]
@@ -100,7 +110,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             ((operator, options),) = written.steps[0].items()
             steps.append({operator: {key: value for key, value in options.items() if key != "column"}})
             null[~null] = ~is_number
-            known = known[is_number]
+            known, raw, scales = known[is_number], raw[is_number], tuple(options.get("scales", ()))
             numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
     labels = set(numbers.drop_duplicates().astype("float64")) if numeric else set(counts.index)
     given, task = task is not None, task or _task(labels, len(counts), numeric)
@@ -121,6 +131,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
+        if (strip or steps) and (others := other_units(raw, scales)):
+            advice = f"{units_told(name, others)}{' ' * bool(advice)}{advice}"
     elif task == "binary":
         plain = not strip and not steps and (set(counts.index) == {"0", "1"} or (len(counts) > 2 and labels == {0, 1}))
         if len(counts) > 2 and not plain:

@@ -332,6 +332,42 @@ def test_words_behind_numbers_that_are_no_one_unit_stay_categories(tmp_path, tex
     assert made.features["categorical"] == ["x"]
 
 
+MIXED = [
+    ("{:.2f} USD", "{:.0f} JPY", 1, 1, "JPY"), ("${:.0f}", "{:.0f} ¥", 1, 1, "¥"),
+    ("{:.0f}%", "{:.2f}", 1, 1, "no unit"),
+    ("{:.1f}k USD", "{:.3f}M USD", 1e3, 1e6, ""), ("{:.1f}k USD", "{:.1f}k JPY", 1e3, 1e3, "JPY"),
+    ("USD {:.1f}k", "USD {:.0f}", 1e3, 1, ""), ("{:.1f} Mio. EUR", "{:.1f} Mrd. EUR", 1e6, 1e9, ""),
+    ("${:.1f}", "{:.1f} USD", 1, 1, ""), ("{:.0f} kr.", "{:.1f} kr", 1, 1, ""), ("{:.1f}k €", "{:.1f} $", 1e3, 1, "$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "rare", "scale", "of_rare", "unit"), MIXED)
+@pytest.mark.parametrize("role", ["feature", "target"])
+def test_another_unit_is_named_and_a_scale_before_a_unit_is_scaled(tmp_path, form, rare, scale, of_rare, unit, role):
+    rng = np.random.default_rng(11)
+    numbers = rng.uniform(1, 60, 300)
+    texts, expected = np.empty(300, dtype=object), np.empty(300)
+    for row, number in enumerate(numbers):
+        text, factor = (rare, of_rare) if row % 20 == 7 else (form, scale)
+        texts[row] = text.format(number)
+        digits = texts[row].removesuffix(".")
+        expected[row] = factor * float("".join(sign for sign in digits if sign.isdigit() or sign == ".").rstrip("."))
+    if role == "feature":
+        made, found = drafted(tmp_path, texts)
+        assert np.allclose(found["x"], expected, rtol=1e-5)
+    else:
+        table = pd.DataFrame({"x": texts, "z": rng.normal(size=300)})
+        path = tmp_path / "t.csv"
+        table.to_csv(path, index=False)
+        made = draft_config(str(path), "x", None, 10_000)
+        splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+        found = pd.concat(splits.values()).sort_values("row_number")
+        assert np.allclose(found["x"], expected, rtol=1e-5)
+    told = [remark for remark in made.remarks if "another unit" in remark]
+    assert told == ([remark for remark in told if f"of x have another unit ({unit})" in remark] if unit else [])
+    assert bool(told) == bool(unit)
+
+
 @pytest.mark.parametrize("labels", [[1.0, 2, 3, None], [0, 1, None], [1, 2.5, 3, None], [*map(float, range(12)), None]])
 def test_the_task_is_the_same_of_a_file_and_of_a_frame(tmp_path, labels):
     table = pd.DataFrame({"x": np.arange(600.0) % 7, "y": pd.Series(labels * 200)[:600]})
