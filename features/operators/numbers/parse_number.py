@@ -200,8 +200,10 @@ class _Word:
         """Texts without the word at their front, behind a sign of plus or minus, and at their end."""
         if not _any_holds(number, self.text):
             return number
-        rows = _known(number.str.match(self.end))
-        number = number.where(~rows, number.str.slice(0, -len(self.text)).str.strip())
+        if bool((rows := _known(number.str.match(self.end))).any()):
+            number = number.where(~rows, number.str.slice(0, -len(self.text)).str.strip())
+            if not _any_holds(number, self.text):
+                return number
         rows = _known(number.str.match(self.front))
         if self.point:
             rows = rows & ~_known(number.str.match(self.point))
