@@ -131,6 +131,11 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
+        if not given and len(labels) < len(counts) and _are_few_and_whole(labels):
+            advice = (
+                f"{name} holds one number in several ways, such as 1 and 1.0, so its few values are taken for a "
+                "regression. For classes write each number in one way."
+            )
         if (strip or steps) and (others := other_units(raw, scales)):
             advice = f"{units_told(name, others)}{' ' * bool(advice)}{advice}"
     elif task == "binary":
@@ -257,8 +262,11 @@ def _task(labels: set[Any], num_written: int, numeric: bool) -> str:
         return "binary"
     if not numeric:
         return "multiclass"
-    whole = all(number == np.floor(number) for number in labels) and len(labels) == num_written
-    return "multiclass" if whole and len(labels) <= MOST_INTEGER_CLASSES else "regression"
+    return "multiclass" if len(labels) == num_written and _are_few_and_whole(labels) else "regression"
+
+
+def _are_few_and_whole(labels: set[Any]) -> bool:
+    return len(labels) <= MOST_INTEGER_CLASSES and all(number == np.floor(number) for number in labels)
 
 
 def _positive(counts: pd.Series) -> str:

@@ -377,6 +377,15 @@ def test_the_task_is_the_same_of_a_file_and_of_a_frame(tmp_path, labels):
     assert draft_frame(arrow_table(table, "fit"), labels={"y": None}).features["targets"]["y"]["task"] == of_file
 
 
+@pytest.mark.parametrize("labels", [["1", "2", "2.0"], ["1", "2", "3", "3.0"]])
+def test_few_labels_of_which_one_is_written_in_two_ways_are_a_regression_and_told(tmp_path, labels):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"x": np.arange(600.0) % 7, "y": (labels * 200)[:600]}).to_csv(path, index=False)
+    made = draft_config(str(path), "y", None, 10_000)
+    assert made.features["targets"] == {"y": {"task": "regression"}}
+    assert any("y holds one number in several ways" in remark for remark in made.remarks)
+
+
 def test_a_comma_behind_0_is_the_decimal_sign(tmp_path):
     numbers = np.random.default_rng(9).uniform(0, 3, 300)
     texts = [f"{number:.3f}".replace(".", ",") for number in numbers]
