@@ -120,6 +120,11 @@ class Configured:
             open_inputs.update(self.inputs)
         return self.outputs if open_inputs.intersection(names) else ()
 
+    def dates(self, names: Collection[str], times: Collection[str]) -> tuple[str, ...]:
+        """What `tells` gives of times, less differences of two of the columns `times`, which say nothing of when a row
+        was. Override where the step makes some."""
+        return self.tells(names)
+
     def typed(self, dtypes: Mapping[str, str]) -> Self:
         """The step for columns of these types, as far as they are known. Override where a type says what the arguments
         leave open."""

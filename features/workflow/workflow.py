@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,15 +173,17 @@ class Workflow:
         """Whether a step adds or replaces the column, or may, where that follows from its fit."""
         return any(step.may_make(name) for step in self.steps)
 
-    def told_by(self, name: str) -> set[str]:
+    def told_by(self, name: str, times: Collection[str] = ()) -> set[str]:
         """The raw column and every column that its value in a row enters, in the end: no history, no part that comes
-        round."""
-        told = {name}
+        round, no difference of two of the raw columns `times`."""
+        told, times = {name}, set(times)
         for position, step in enumerate(self.steps):
             if step.group_keys is not None:
                 continue
             made = self.made(position)
-            tells = {output for item in step.tells(told) for output in (made if item.endswith("*") else (item,))}
+            items = step.dates(told, times) if times else step.tells(told)
+            tells = {output for item in items for output in (made if item.endswith("*") else (item,))}
+            times.difference_update(made)
             gone = set(told).difference(step.columns_after(tuple(told)))
             told = told.difference(made, gone).union(tells.difference(step.recurring))
         return told

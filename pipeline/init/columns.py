@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +29,20 @@ WEAK_NULL_WORDS = (
 )  # fmt: skip
 PLAIN_NUMBER = FLOAT_TEXT.replace("|[iI][nN][fF]([iI][nN][iI][tT][yY])?|[nN][aA][nN]", "")
 # What may stand before a number or behind it, several of them in one column.
-UNITS = ("USD", "EUR", "GBP", "CHF", "JPY", "SEK", "NOK", "DKK", "PLN", "CNY", "INR", "Rs.", "Rs", "kr", "km", "kg",
-         "¤", "₹", "₽")  # fmt: skip
+UNITS = ("USD", "EUR", "GBP", "CHF", "JPY", "SEK", "NOK", "DKK", "PLN", "CNY", "INR", "Rs.", "Rs", "kr.", "kr", "km",
+         "kg", "¤", "₹", "₽")  # fmt: skip
+UNIT_SIGNS = "$€£¥%¤₹₽"
+ONE_UNIT = {"$": "usd", "us": "usd", "€": "eur", "£": "gbp", "¥": "jpy", "₹": "inr", "rs": "inr", "₽": "rub"}
+NO_UNIT = "no unit"
+IN_FIELD = re.compile(r"[.,]?[0-9](?:[0-9.,'\s]*[0-9])?[.,]?(?:[eE][+-]?[0-9]+)?")
+FRONT_UNIT = re.compile(rf"^\s*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
 # Any other word behind a number is its unit where nearly all fields of the column have it.
 WITH_UNIT = re.compile(
     r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}]*?\s*(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
 )
 UNIT_SHARE = 0.9
+SCALED_UNIT = re.compile(r"^([^\W\d_]+\.?) +(.+)$")  # k USD
+UNCLEAR_SCALES = ("m", "b", "t")  # metres, bits, tons
 NO_UNITS = ("am", "pm", "a.m.", "p.m.", "ad", "bc", "n", "s", "e", "w", "e2", "e3")  # their opposites are no other unit
 SCALES = (
     {"k": 10**3, "tsd": 10**3, "m": 10**6, "mn": 10**6, "mio": 10**6, "million": 10**6, "b": 10**9, "bn": 10**9,
@@ -88,7 +96,7 @@ class Seen:
     zone
         Of timestamps the time zone of their column; `?` where times were written with offsets.
     other_units
-        Units of a few of the numbers, which are taken off unconverted.
+        Units of some of the numbers, which are taken off unconverted; `NO_UNIT` where a few have none.
     """
 
     name: str
@@ -311,13 +319,13 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
     if bool(distinct.str.match(r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
     units = _known_units(distinct)
-    others: dict[str, float] = {}
     scales: dict[str, int] = {}
     if units is None:
         found = None if CODE_NAME.search(name) else _own_unit(distinct, counts.to_numpy())
         if found is None:
             return None
-        units, others, scales = found
+        units, scales = found
+    others = other_units(known, scales)
     for decimal, thousands in WAYS:
         options: dict[str, Any] = {}
         remove = [sign for sign in SIGNS if sign != thousands]
@@ -338,8 +346,8 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
         example = next((text for text in known.head(1000) if text.strip().endswith(tuple(scales))), known.iloc[0])
         note = f"{example!r} is {by_text[example]:.12g}"
         if others:
-            note += "; " + ", ".join(f"{unit!r} in {share:.1%} of the rows, not converted"
-                                     for unit, share in others.items())  # fmt: skip
+            note += "; " + ", ".join(f"{unit if unit == NO_UNIT else repr(unit)} in {share:.1%} of the rows, "
+                                     "not converted" for unit, share in others.items())  # fmt: skip
         numbers = known.map(by_text).to_numpy(dtype="float64")
         return Seen(
             name, "number", numbers, "string", [{"parse_number": {"column": name, **options}}], note=note,
@@ -358,25 +366,99 @@ def _known_units(distinct: pd.Series) -> list[str] | None:
     return units if bool(distinct.str.match(r"^[^0-9]*([0-9]|[.,][0-9])").all()) else None
 
 
-def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[str, float], dict[str, int]] | None:
-    """The word behind the numbers of nearly all fields, as it is written; shares of other words in the other fields;
-    and factors by word where the words are thousands and millions. None where there is no such word."""
-    bare = distinct.str.replace("[$€£¥%]", "", regex=True)
+def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:
+    """Signs and words beside numbers other than those of most fields, and their shares of the fields; a number without
+    any has `NO_UNIT`, but 0 is 0 in every unit. scales: words that are no unit.
+
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.columns import other_units
+    >>> other_units(pd.Series(["$2k", "3 USD", "€4", "$5", "6"]), ["k"])
+    {'no unit': 0.2, '€': 0.2}
+    """
+    text = known.astype("str")
+    text = text[~text.str.match(r"^[\s+-]*0+([.,]0*)?\s*$")]
+    counts = text.str.replace(IN_FIELD, "0", n=1, regex=True).value_counts()  # few different ones
+    found: dict[frozenset[str], int] = {}
+    written: dict[frozenset[str], str] = {}
+    for field_, count in counts.items():
+        unit, shown = _unit_of(str(field_), scales)
+        found[unit] = found.get(unit, 0) + int(count)
+        written.setdefault(unit, shown)
+    ordered = sorted(found, key=lambda unit: (-found[unit], written[unit]))
+    return {written[unit]: found[unit] / len(known) for unit in ordered[1:]}
+
+
+def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
+    """Signs and words beside a number, such that those that mean the same are equal; and as they are written."""
+    number = IN_FIELD.search(text)
+    if number is None:
+        return frozenset(), NO_UNIT
+    units: set[str] = set()
+    shown = ""
+    for part in (text[: number.start()], text[number.end() :]):
+        signs = [letter for letter in part if letter in UNIT_SIGNS]
+        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}()+-'")
+        first, _, rest = word.partition(" ")
+        word = (rest if first in scales else word).strip()
+        units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, word.lower().rstrip(".")) if unit)
+        shown += "".join(signs) + word
+    return frozenset(units), shown or NO_UNIT
+
+
+def units_told(name: str, units: Collection[str]) -> str:
+    """The remark that some numbers have another unit."""
+    return (
+        f"Some numbers of {name} have another unit ({', '.join(units)}), and none is converted. Convert them in the "
+        "file where they are not the same quantity."
+    )
+
+
+def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[str, int]] | None:
+    """Words beside the numbers that are units, as they are written, one of them in nearly all fields or all of them
+    known; and factors by word where words are thousands and millions. None where there is no such word."""
+    front = distinct.str.extract(FRONT_UNIT)[0]
+    fronts = sorted(set(front.dropna()), key=lambda word: (-len(word), word))
+    bare = distinct.str.replace(FRONT_UNIT, "", regex=True).str.replace(f"[{UNIT_SIGNS}]", "", regex=True)
     found = bare.str.extract(WITH_UNIT)[0]
     if bool(found.isna().any()) or bool(found.str.lower().isin(NO_UNITS).any()):
         return None
     written = pd.Series(counts).groupby(found.to_numpy()).sum()
     words = [str(word) for word in sorted(set(written.index) - {""}, key=lambda word: (-len(word), word))]
     for factors in SCALES:
-        of_word = {word: factors.get(word.lower().rstrip(".")) for word in words}
-        if words and None not in of_word.values() and (len(written) > 1 or not set(words) <= {"m", "b", "B", "t", "T"}):
-            later = {"M": 10**6} if {"k", "K"} & set(words) and not {"m", "M"} & set(words) else {}
-            return [], {}, {word: factors[word.lower().rstrip(".")] for word in words} | later
-    shares = written.groupby(written.index.str.lower()).sum() / written.sum()
-    shares = shares.drop("", errors="ignore").sort_values(ascending=False)
-    if not len(shares) or shares.iloc[0] < UNIT_SHARE:
+        parts = {word: _scale_and_unit(word, factors) for word in words}
+        scales = {scale: factors[scale.lower().rstrip(".")] for scale, _ in parts.values() if scale}
+        units = {unit for _, unit in parts.values() if unit}
+        alone = bool(words) and not units and (len(written) > 1 or not set(words) <= {"m", "b", "B", "t", "T"})
+        before_units = any(scale and unit for scale, unit in parts.values())
+        known = all(_is_known(unit) for unit in units)
+        if alone or (before_units and (known or _is_common(written, {word: parts[word][1] for word in words}))):
+            later = {"M": 10**6} if {"k", "K"} & set(scales) and not {"m", "M"} & set(scales) else {}
+            return [*sorted(units, key=lambda word: (-len(word), word)), *fronts], scales | later
+    if not words or not _is_common(written, {}):
         return None
-    return words, {str(word): float(share) for word, share in shares.iloc[1:].items()}, {}
+    return [*words, *fronts], {}
+
+
+def _scale_and_unit(word: str, factors: Mapping[str, int]) -> tuple[str, str]:
+    """A word behind a number as the scale and the unit that it is made of, either of which may be empty."""
+    if word.lower().rstrip(".") in factors:
+        return word, ""
+    found = SCALED_UNIT.match(word)
+    scale = found[1].lower().rstrip(".") if found else ""
+    if found is None or scale not in factors or (scale in UNCLEAR_SCALES and not _is_known(found[2])):
+        return "", word
+    return found[1], found[2]
+
+
+def _is_known(unit: str) -> bool:
+    return unit.lower() in {known.lower() for known in UNITS}
+
+
+def _is_common(written: pd.Series, unit_of: Mapping[str, str]) -> bool:
+    """Whether nearly all fields have one unit, in upper or lower case; a word that `unit_of` has not is one itself."""
+    shares = written.groupby([unit_of.get(word, word).lower() for word in written.index]).sum() / written.sum()
+    shares = shares.drop("", errors="ignore")
+    return bool(len(shares)) and float(shares.max()) >= UNIT_SHARE
 
 
 def is_short_text(seen: Seen) -> bool:

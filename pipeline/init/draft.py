@@ -18,7 +18,15 @@ from gigabatch.features.operators.categories.text_hash import TextHash
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
-from gigabatch.pipeline.init.columns import CODE_NAME, WEAK_NULL_WORDS, Seen, column_seen, is_short_text, spaced_lower
+from gigabatch.pipeline.init.columns import (
+    CODE_NAME,
+    WEAK_NULL_WORDS,
+    Seen,
+    column_seen,
+    is_short_text,
+    spaced_lower,
+    units_told,
+)
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
@@ -400,10 +408,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         else:
             continuous.append(name)
         if seen.other_units:
-            made.remarks.append(
-                f"Some numbers of {_shown(name)} have another unit ({', '.join(seen.other_units)}), and none is "
-                "converted. Convert them in the file where they are not the same quantity."
-            )
+            made.remarks.append(units_told(_shown(name), seen.other_units))
         if seen.dtype:
             inputs[name] = seen.dtype
         steps += seen.steps

@@ -12,7 +12,16 @@ import pyarrow as pa
 
 from gigabatch.features.engines.arrow_tables import is_text
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.init.columns import NULL_WORDS, PLAIN_NUMBER, WEAK_NULL_WORDS, Seen, odd_words, values_seen
+from gigabatch.pipeline.init.columns import (
+    NULL_WORDS,
+    PLAIN_NUMBER,
+    WEAK_NULL_WORDS,
+    Seen,
+    odd_words,
+    other_units,
+    units_told,
+    values_seen,
+)
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
@@ -84,6 +93,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     if not len(known):
         raise DataError(f"target {name!r}: it holds no label in {len(texts):,} rows. Name another column.")
     strip, steps = _strip(known), []
+    raw, scales = known, ()
     known = known.str.strip(strip) if strip else known
     if _in_several_cases(known):
         known, steps = known.str.strip().str.lower(), [{"clean_text": {"case": "lower"}}]
@@ -100,9 +110,10 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             ((operator, options),) = written.steps[0].items()
             steps.append({operator: {key: value for key, value in options.items() if key != "column"}})
             null[~null] = ~is_number
-            known = known[is_number]
+            known, raw, scales = known[is_number], raw[is_number], tuple(options.get("scales", ()))
             numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
-    given, task = task is not None, task or _task(known, counts, numeric)
+    labels = set(numbers.drop_duplicates().astype("float64")) if numeric else set(counts.index)
+    given, task = task is not None, task or _task(labels, len(counts), numeric)
     settings: dict[str, Any] = {"task": task}
     values, advice = np.full(len(texts), np.nan), ""
     if task == "regression":
@@ -120,16 +131,24 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
+        if not given and len(labels) < len(counts) and _are_few_and_whole(labels):
+            advice = (
+                f"{name} holds one number in several ways, such as 1 and 1.0, so its few values are taken for a "
+                "regression. For classes write each number in one way."
+            )
+        if (strip or steps) and (others := other_units(raw, scales)):
+            advice = f"{units_told(name, others)}{' ' * bool(advice)}{advice}"
     elif task == "binary":
-        if len(counts) > 2:
+        plain = not strip and not steps and (set(counts.index) == {"0", "1"} or (len(counts) > 2 and labels == {0, 1}))
+        if len(counts) > 2 and not plain:
             shown = ", ".join(map(repr, counts.index[:5]))
             raise DataError(f"target {name!r}: a binary target has two labels, found {len(counts)}: {shown}.")
-        plain = set(counts.index) == {"0", "1"} and not strip and not steps
         positive = "1" if plain else _positive(counts)
         if not plain:
             settings["positive"] = positive
-        values[~null] = known == positive
-        note = f"{float((known == positive).mean()):.1%} of the labels are {positive!r}"
+        is_positive = known.astype("float64") == 1 if plain else known == positive
+        values[~null] = is_positive
+        note = f"{float(is_positive.mean()):.1%} of the labels are {positive!r}"
     else:
         values[~null] = pd.factorize(known, sort=True)[0]
         note = f"{len(counts)} classes; the rarest, {counts.index[-1]!r}, has {counts.iloc[-1]:,} rows"
@@ -236,13 +255,18 @@ def _written_numbers(name: str, known: pd.Series, task: str | None) -> tuple[See
     return found, is_number.to_numpy()
 
 
-def _task(known: pd.Series, counts: pd.Series, numeric: bool) -> str:
-    if len(counts) == 2:
+def _task(labels: set[Any], num_written: int, numeric: bool) -> str:
+    """By the labels, numbers where they are some: whole ones are classes, however they are written, unless one of them
+    is written in several ways. num_written: number of different texts."""
+    if num_written == 2 or (numeric and labels == {0, 1}):
         return "binary"
     if not numeric:
         return "multiclass"
-    whole = bool(known.str.match(r"^[+-]?[0-9]+$").all())
-    return "multiclass" if whole and len(counts) <= MOST_INTEGER_CLASSES else "regression"
+    return "multiclass" if len(labels) == num_written and _are_few_and_whole(labels) else "regression"
+
+
+def _are_few_and_whole(labels: set[Any]) -> bool:
+    return len(labels) <= MOST_INTEGER_CLASSES and all(number == np.floor(number) for number in labels)
 
 
 def _positive(counts: pd.Series) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
@@ -43,6 +45,9 @@ class Difference(ColumnOperator):
 
     def __init__(self, left: str, right: str, output: str) -> None:
         self.left, self.right, self.output = left, right, output
+
+    def dates(self, names: Collection[str], times: Collection[str]) -> tuple[str, ...]:
+        return () if {self.left, self.right} <= set(times) else self.tells(names)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         left, right = (float_values(frame[name], "Difference") for name in (self.left, self.right))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import numpy as np
@@ -108,6 +108,10 @@ class Expression(ColumnOperator):
     @property
     def _where(self) -> str:
         return f"Expression {self.output!r}"
+
+    def dates(self, names: Collection[str], times: Collection[str]) -> tuple[str, ...]:
+        told, tree = set(self.tells(names)), ast.parse(self.expression, mode="eval").body
+        return tuple(told) if _dates(tree, set(names), set(times)) else ()
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
@@ -251,6 +255,46 @@ class _Formula:
         for other in values[1:]:
             null = null | self.xp.isnan(other)
         return self.xp.where(null, math.nan, getattr(self.xp, function)(*values).astype("float64"))
+
+
+def _dates(node: ast.expr, names: set[str], times: set[str]) -> bool:
+    """Whether a formula changes where all `times` are later by the same, or reads another of the columns `names`."""
+    weights = _linear(node)
+    if weights is None:
+        parts = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+        return any(_dates(part, names, times) for part in parts if isinstance(part, ast.expr))
+    if not names & weights.keys():
+        return False
+    of_times = [weight for name, weight in weights.items() if name in times]
+    return bool(names & weights.keys() - times) or abs(sum(of_times)) > 1e-9 * sum(map(abs, of_times))
+
+
+def _linear(node: ast.expr) -> dict[str, float] | None:
+    """Factors of the columns in a sum of multiples of them; None where a formula is none."""
+    if isinstance(node, ast.Name):
+        return {node.id: 1.0}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "col":
+        return {str(node.args[0].value): 1.0} if isinstance(node.args[0], ast.Constant) else None
+    if isinstance(node, ast.Constant):
+        return {}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _times(_linear(node.operand), -1.0)
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _linear(node.left), _linear(node.right)
+    if isinstance(node.op, ast.Add | ast.Sub) and left is not None and right is not None:
+        sign = 1.0 if isinstance(node.op, ast.Add) else -1.0
+        return {name: left.get(name, 0.0) + sign * right.get(name, 0.0) for name in left | right}
+    if isinstance(node.op, ast.Mult | ast.Div) and isinstance(node.right, ast.Constant) and node.right.value:
+        factor = float(node.right.value)  # type: ignore[arg-type]
+        return _times(left, factor if isinstance(node.op, ast.Mult) else 1 / factor)
+    if isinstance(node.op, ast.Mult) and isinstance(node.left, ast.Constant):
+        return _times(right, float(node.left.value))  # type: ignore[arg-type]
+    return None
+
+
+def _times(weights: dict[str, float] | None, factor: float) -> dict[str, float] | None:
+    return None if weights is None else {name: weight * factor for name, weight in weights.items()}
 
 
 def _common(this: str, that: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gigabatch.features.columns.times import is_text
 from gigabatch.features.engines.frame import engine_of
@@ -19,10 +20,11 @@ SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}")
 class ParseNumber(ColumnOperator):
     """Read numbers that are written as text, such as "$1,234.50", "1.234,50 €", "12 %" or "(3)".
 
-    What `remove` names is taken away wherever it stands, a number in parentheses is negative, what `scales` names is
-    taken off the end, separators of thousands are taken away where they stand before groups of three digits, and the
-    decimal sign becomes a point. Nothing is scaled but by `scales`: "12 %" is 12. Numbers are taken as they are. Null
-    stays null, and empty text becomes null. Row-wise.
+    Of what `remove` names, words are taken away as whole words at an end of the number, signs wherever they stand, and
+    blanks, but between two digits only before groups of three. A number in parentheses is negative, what `scales` names
+    is taken off the end, separators of thousands are taken away where they stand before groups of three digits, the
+    first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled but by `scales`: "12 %" is
+    12. Numbers are taken as they are. Null stays null, and empty text becomes null. Row-wise.
 
     Parameters
     ----------
@@ -31,7 +33,7 @@ class ParseNumber(ColumnOperator):
     output
         Name of the new float64 column; `column` itself by default.
     remove
-        Texts that are no part of the number: signs of currencies, units.
+        Texts that are no part of the number: signs of currencies, units. What holds a letter is a word.
     decimal
         The decimal sign, one character.
     thousands
@@ -93,10 +95,14 @@ class ParseNumber(ColumnOperator):
         self.column, self.output = column, column if output is None else output
         self.remove, self.decimal, self.thousands = tuple(remove), decimal, thousands
         self.null_values = tuple(null_values)
+        words = [text for text in self.remove if any(letter.isalpha() for letter in text)]
+        self._words = [_Word.of(text, decimal, thousands) for text in sorted(words, key=len, reverse=True)]
         # Patterns that are taken away one after the other: signs of one character may go in one pass.
-        single = "".join(re.escape(sign) for sign in self.remove if len(sign) == 1)
-        alone = all(len(sign) == 1 for sign in self.remove)
-        self._signs = ([f"[{single}]"] if single else []) if alone else [re.escape(sign) for sign in self.remove]
+        signs = [text for text in self.remove if text not in words and not text.isspace()]
+        single = "".join(re.escape(sign) for sign in signs if len(sign) == 1)
+        alone = all(len(sign) == 1 for sign in signs)
+        self._signs = ([f"[{single}]"] if single else []) if alone else [re.escape(sign) for sign in signs]
+        self._blanks = "".join({letter for text in self.remove if text.isspace() for letter in text})
         self.scales = None if scales is None else dict(scales)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
@@ -116,12 +122,19 @@ class ParseNumber(ColumnOperator):
         them are to be multiplied by what."""
         # A row that is served pays for every call, so what no text holds is looked for once.
         number = text.where(~text.isin(list(self.null_values))) if self.null_values else text
+        number = number.str.strip()
+        for word in self._words:
+            number = word.taken_off(number)
         for sign in self._signs:
             number = number.str.replace(sign, "", regex=True)
         number = number.str.strip()
         if _any_holds(number, "("):
             negative = _known(number.str.startswith("(")) & _known(number.str.endswith(")"))
-            number = number.where(~negative, "-" + number.str.strip("()"))
+            number = number.where(~negative, "-" + number.str.strip("()").str.strip())
+        for word in self._words:  # that stood beside signs, parentheses or other words
+            number = word.taken_off(number)
+        if self._blanks:
+            number = self._without_blanks(number, text)
         scaled, bare = [], number
         for ending in sorted(self.scales or {}, key=len, reverse=True):
             rows = _known(bare.str.match(rf"^.*[0-9{re.escape(self.decimal)}]{re.escape(ending)}$"))
@@ -130,7 +143,7 @@ class ParseNumber(ColumnOperator):
             scaled.append((rows, float((self.scales or {})[ending])))
         if self.thousands is not None and _any_holds(number, self.thousands):
             thousands, decimal = re.escape(self.thousands), re.escape(self.decimal)
-            grouped = rf"^[+-]?[0-9]{{1,3}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
+            grouped = rf"^[+-]?[1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
             wrong = _known(number.str.contains(self.thousands, regex=False)) & ~_known(number.str.match(grouped))
             self._require_none(wrong, text, f"where {self.thousands!r} stands before no group of three digits")
             number = number.str.replace(self.thousands, "", regex=False)
@@ -140,6 +153,19 @@ class ParseNumber(ColumnOperator):
             number = number.str.replace(self.decimal, ".", regex=False)
         return number.where(~number.isin([""])), scaled
 
+    def _without_blanks(self, number: Column, text: Column) -> Column:
+        """The texts without the blanks of `remove`; those between digits separate thousands."""
+        blank, decimal = f"[{re.escape(self._blanks)}]", re.escape(self.decimal)
+        other = "" if self.thousands is None else re.escape(self.thousands)
+        if not bool(_known(number.str.contains(blank, regex=True)).any()):
+            return number
+        separated = rf"[0-9{decimal}{other}]{blank}+[{decimal}{other}]?[0-9]"
+        between = _known(number.str.contains(separated, regex=True))
+        grouped = rf"^[^0-9]*[1-9][0-9]{{0,2}}({blank}[0-9]{{3}})+({decimal}[0-9]*)?[^0-9]*$"
+        wrong = between & ~_known(number.str.match(grouped))
+        self._require_none(wrong, text, "where a blank stands before no group of three digits")
+        return number.str.replace(blank, "", regex=True)
+
     def _require_none(self, wrong: Column, text: Column, why: str) -> None:
         if bool(wrong.any()):
             example = engine_of(text).to_pandas(text[wrong].head(1).to_frame("text"))["text"].tolist()[0]
@@ -147,6 +173,46 @@ class ParseNumber(ColumnOperator):
                 f"ParseNumber: column {self.column!r} holds {example!r}, {why}. Set decimal and thousands to what the "
                 "column means by them."
             )
+
+
+@dataclass(frozen=True)
+class _Word:
+    """Hold a text that is taken off as a whole word, and patterns of texts that begin or end in it. They look neither
+    ahead nor behind, which cuDF's patterns cannot."""
+
+    text: str
+    front: str
+    point: str
+    end: str
+
+    @classmethod
+    def of(cls, text: str, decimal: str, thousands: str | None) -> _Word:
+        # "Rs" is not the word of "Rs.500", of which ".500" would be left.
+        separators = re.escape(decimal + (thousands or "")) if text[-1].isalpha() else ""
+        return cls(
+            text,
+            rf"^[+-]?\s*{re.escape(text)}({_border(text[-1])}|$)",
+            rf"^[+-]?\s*{re.escape(text)}[{separators}]" if separators else "",
+            rf"^(.*{_border(text[0])})?{re.escape(text)}$",
+        )
+
+    def taken_off(self, number: Column) -> Column:
+        """Texts without the word at their front, behind a sign of plus or minus, and at their end."""
+        if not _any_holds(number, self.text):
+            return number
+        if bool((rows := _known(number.str.match(self.end))).any()):
+            number = number.where(~rows, number.str.slice(0, -len(self.text)).str.strip())
+            if not _any_holds(number, self.text):
+                return number
+        rows = _known(number.str.match(self.front))
+        if self.point:
+            rows = rows & ~_known(number.str.match(self.point))
+        return number.where(~rows, number.str.replace(self.text, "", n=1, regex=False).str.strip())
+
+
+def _border(letter: str) -> str:
+    """A pattern of what may stand beside a letter where a word begins or ends."""
+    return r"(\W|[0-9_])" if letter.isalpha() else "[^0-9]" if letter.isdigit() else "."
 
 
 def _any_holds(text: Column, part: str) -> bool:

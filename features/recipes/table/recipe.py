@@ -447,7 +447,10 @@ class TableRecipe(Recipe):
         """What is said of features that steps make of the group or of the time."""
         chosen, reasons = self.settings, {"group": GROUP_FEATURE, "time": TIME_FEATURE}
         names = {role: getattr(chosen, role) for role in reasons}
-        found = {role: workflow.told_by(name) if name else set() for role, name in names.items()}
+        # Times of one unit, microseconds; those of day have no date.
+        how = {name: time_type(dtype) for name, dtype in chosen.inputs.items() if is_time_type(dtype)}
+        times = {"time": {chosen.time or ""} | {name for name, form in how.items() if form is None or not form.of_day}}
+        found = {role: workflow.told_by(name, times.get(role, ())) if name else set() for role, name in names.items()}
         features = (*chosen.categories, *chosen.continuous)
         return tuple(
             f"Feature(s) {', '.join(map(repr, told))} come from the {role} column {names[role]!r}: {reason}"

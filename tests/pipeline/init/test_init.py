@@ -208,6 +208,10 @@ def test_files_that_are_splits_by_their_names(tmp_path):
         (["no", "yes", "no ", ""], {"task": "binary", "positive": "yes", "label_strip": " "}),
         (["a", "b", "None"], {"task": "multiclass"}),
         (["1", "2", "3"], {"task": "multiclass"}),
+        (["1.0", "2.0", "3.0", ""], {"task": "multiclass"}),  # as pandas writes whole numbers beside a null
+        (["0", "1", "1.0"], {"task": "binary"}),
+        (["0.0", "1.0", "0", ""], {"task": "binary"}),
+        (["1.0", "2.0", "3.5", ""], {"task": "regression"}),
         (["$0.5", "$1.5", "$2.5"], {"task": "regression", "label_strip": "$"}),
         ([str(k / 8) for k in range(40)], {"task": "regression"}),
         ([str(k) for k in range(40)], {"task": "regression"}),

@@ -261,7 +261,7 @@ def test_checks_of_files_take_numbers_in_text_as_the_text_that_it_is(tmp_path, m
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(6)
     table = pd.DataFrame({
-        "price": [f"{k}.{k % 900 + 100},50 €" for k in range(300)], "day": DAYS[:300].strftime("%d.%m.%Y"),
+        "price": [f"{k}.{k % 900 + 100},50 €" for k in range(1, 301)], "day": DAYS[:300].strftime("%d.%m.%Y"),
         "y": rng.integers(0, 2, 300),
     })  # fmt: skip
     table.to_csv("t.csv", index=False, sep=";")
@@ -330,6 +330,73 @@ def test_another_unit_in_few_rows_is_named_and_null_words_stay_null(tmp_path):
 def test_words_behind_numbers_that_are_no_one_unit_stay_categories(tmp_path, texts):
     made, _ = drafted(tmp_path, texts)
     assert made.features["categorical"] == ["x"]
+
+
+MIXED = [
+    ("{:.2f} USD", "{:.0f} JPY", 1, 1, "JPY"), ("${:.0f}", "{:.0f} ¥", 1, 1, "¥"),
+    ("{:.0f}%", "{:.2f}", 1, 1, "no unit"),
+    ("{:.1f}k USD", "{:.3f}M USD", 1e3, 1e6, ""), ("{:.1f}k USD", "{:.1f}k JPY", 1e3, 1e3, "JPY"),
+    ("USD {:.1f}k", "USD {:.0f}", 1e3, 1, ""), ("{:.1f} Mio. EUR", "{:.1f} Mrd. EUR", 1e6, 1e9, ""),
+    ("${:.1f}", "{:.1f} USD", 1, 1, ""), ("{:.0f} kr.", "{:.1f} kr", 1, 1, ""), ("{:.1f}k €", "{:.1f} $", 1e3, 1, "$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "rare", "scale", "of_rare", "unit"), MIXED)
+@pytest.mark.parametrize("role", ["feature", "target"])
+def test_another_unit_is_named_and_a_scale_before_a_unit_is_scaled(tmp_path, form, rare, scale, of_rare, unit, role):
+    rng = np.random.default_rng(11)
+    numbers = rng.uniform(1, 60, 300)
+    texts, expected = np.empty(300, dtype=object), np.empty(300)
+    for row, number in enumerate(numbers):
+        text, factor = (rare, of_rare) if row % 20 == 7 else (form, scale)
+        texts[row] = text.format(number)
+        digits = texts[row].removesuffix(".")
+        expected[row] = factor * float("".join(sign for sign in digits if sign.isdigit() or sign == ".").rstrip("."))
+    if role == "feature":
+        made, found = drafted(tmp_path, texts)
+        assert np.allclose(found["x"], expected, rtol=1e-5)
+    else:
+        table = pd.DataFrame({"x": texts, "z": rng.normal(size=300)})
+        path = tmp_path / "t.csv"
+        table.to_csv(path, index=False)
+        made = draft_config(str(path), "x", None, 10_000)
+        splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+        found = pd.concat(splits.values()).sort_values("row_number")
+        assert np.allclose(found["x"], expected, rtol=1e-5)
+    told = [remark for remark in made.remarks if "another unit" in remark]
+    assert told == ([remark for remark in told if f"of x have another unit ({unit})" in remark] if unit else [])
+    assert bool(told) == bool(unit)
+
+
+@pytest.mark.parametrize("labels", [[1.0, 2, 3, None], [0, 1, None], [1, 2.5, 3, None], [*map(float, range(12)), None]])
+def test_the_task_is_the_same_of_a_file_and_of_a_frame(tmp_path, labels):
+    table = pd.DataFrame({"x": np.arange(600.0) % 7, "y": pd.Series(labels * 200)[:600]})
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    of_file = draft_config(str(path), "y", None, 10_000).features["targets"]["y"]["task"]
+    assert draft_frame(arrow_table(table, "fit"), labels={"y": None}).features["targets"]["y"]["task"] == of_file
+
+
+@pytest.mark.parametrize("labels", [["1", "2", "2.0"], ["1", "2", "3", "3.0"]])
+def test_few_labels_of_which_one_is_written_in_two_ways_are_a_regression_and_told(tmp_path, labels):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"x": np.arange(600.0) % 7, "y": (labels * 200)[:600]}).to_csv(path, index=False)
+    made = draft_config(str(path), "y", None, 10_000)
+    assert made.features["targets"] == {"y": {"task": "regression"}}
+    assert any("y holds one number in several ways" in remark for remark in made.remarks)
+
+
+def test_a_comma_behind_0_is_the_decimal_sign(tmp_path):
+    numbers = np.random.default_rng(9).uniform(0, 3, 300)
+    texts = [f"{number:.3f}".replace(".", ",") for number in numbers]
+    made, found = drafted(tmp_path, texts)
+    assert made.features["steps"] == [{"parse_number": {"column": "x", "decimal": ",", "thousands": "."}}]
+    assert np.allclose(found["x"], np.round(numbers, 3), rtol=1e-6)
+    target = pd.DataFrame({"x": numbers, "y": texts})
+    ((step, options),) = (
+        draft_frame(arrow_table(target, "fit"), labels={"y": None}).features["targets"]["y"]["label_steps"][0].items()
+    )
+    assert (step, options) == ("parse_number", {"decimal": ",", "thousands": "."})
 
 
 def test_codes_with_a_letter_behind_stay_names(tmp_path):

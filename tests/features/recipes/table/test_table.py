@@ -678,6 +678,31 @@ def test_features_made_of_the_group_or_the_time_are_noted(table, tmp_path):
     assert build(path=settings["path"], time="at", group="visit", categorical=("shop",)).notes == ()
 
 
+def test_differences_of_two_times_are_not_told_to_go_on_growing(table, tmp_path):
+    stamps = pd.Timestamp("2013-12-31") + pd.to_timedelta(table["at"], unit="min")
+    rows = table.assign(iso=stamps.astype("str"), dmy=(stamps - pd.Timedelta("2D")).dt.strftime("%d.%m.%Y"))
+    day = 86_400_000_000
+    formulas = {
+        "apart": f'col("iso") / {day} - dmy / {day}', "hours": f"maximum((iso - dmy) / {day} * 24, 0)",
+        "days": f"iso / {day}", "wrong": f"iso / {day} - dmy", "sum": "iso + dmy", "half": "iso - x",
+        "neg": "-(dmy - iso)", "hour_on": "iso - clock", "late_since": "iso - moved", "last": "where(x > 0, iso, 0)",
+    }  # fmt: skip
+    settings = {
+        "path": write(tmp_path, rows.assign(clock="14:05")), "time": "iso", "categorical": ("shop",),
+        "continuous": ("x", *formulas, "less", "more"),
+        "inputs": {"dmy": "datetime[%d.%m.%Y]", "clock": "datetime[%H:%M]"},
+        "steps": (
+            {"expression": {"output": "moved", "expression": "dmy / 2"}},
+            *({"expression": {"output": name, "expression": formula}} for name, formula in formulas.items()),
+            {"difference": {"left": "iso", "right": "dmy", "output": "less"}},
+            {"difference": {"left": "iso", "right": "x", "output": "more"}},
+        ),
+    }  # fmt: skip
+    (note,) = build(**settings).notes
+    told = ("days", "wrong", "sum", "half", "hour_on", "late_since", "last", "more")
+    assert note.startswith(f"Feature(s) {', '.join(map(repr, told))} come from the time column 'iso'")
+
+
 @pytest.mark.parametrize(
     "role",
     [
