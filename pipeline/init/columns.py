@@ -428,7 +428,8 @@ def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[
         parts = {word: _scale_and_unit(word, factors) for word in words}
         scales = {scale: factors[scale.lower().rstrip(".")] for scale, _ in parts.values() if scale}
         units = {unit for _, unit in parts.values() if unit}
-        alone = bool(words) and not units and (len(written) > 1 or not set(words) <= {"m", "b", "B", "t", "T"})
+        # "3 m" beside "12" is metres: one such letter is a factor beside another word alone.
+        alone = bool(words) and not units and (len(words) > 1 or not set(words) <= {"m", "b", "B", "t", "T"})
         before_units = any(scale and unit for scale, unit in parts.values())
         known = all(_is_known(unit) for unit in units)
         if alone or (before_units and (known or _is_common(written, {word: parts[word][1] for word in words}))):

@@ -513,3 +513,11 @@ def test_fit_cleans_the_labels_of_a_frame(tmp_path):
     found = run.predict(pd.DataFrame({"size": ["50 m2", "150 m2"]}))["price"].tolist()
     assert 30_000 < found[0] < 70_000
     assert 130_000 < found[1] < 170_000
+
+
+@pytest.mark.parametrize("letter", ["m", "b", "t"])
+def test_one_letter_that_is_a_unit_is_no_factor_beside_bare_numbers(tmp_path, letter):
+    made, found = drafted(tmp_path, [*(f"{k} {letter}" for k in range(10, 300)), *map(str, range(10))])
+    (step,) = made.features["steps"]
+    assert "scales" not in step["parse_number"]
+    assert found["x"].tolist() == [*range(10, 300), *range(10)]
