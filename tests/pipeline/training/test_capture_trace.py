@@ -135,7 +135,7 @@ def negatives_of(case, table):
         sampler = PopularityNegatives(items, 3, torch.ones(items.stop), 0.75, known, version="reference")
     from gigabatch.loaders.negatives import draws_cuda
 
-    for name in ("known", "_table", "_start"):
+    for name in ("known", "_table", "_start", "log_shares"):
         setattr(sampler, name, on_meta(getattr(sampler, name)))
     sampler.device, sampler._kernels = META, draws_cuda
     return ImplicitBatches(sampler, None, on_meta(EntityRows.of(table, 1, (1, 2))), items)
