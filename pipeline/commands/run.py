@@ -35,7 +35,14 @@ def features(config: Config, overrides: Overrides) -> int:
     return 0
 
 
-def train(config: Config, overrides: Overrides) -> int:
+def train(
+    config: Config,
+    overrides: Overrides,
+    final: Annotated[
+        bool,
+        typer.Option("--final", help="Then train on nearly all rows too, as long as was best: the model to serve."),
+    ] = False,
+) -> int:
     """Run every stage up to the evaluated model and its report; on several ranks under torchrun (docs/parallel.md)."""
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.joining import joined
@@ -43,7 +50,8 @@ def train(config: Config, overrides: Overrides) -> int:
 
     checked = load_config(config, overrides)
     with joined(checked.device, checked.num_threads) as ranks:
-        run = Pipeline(checked, ranks=ranks).train()
+        pipeline = Pipeline(checked, ranks=ranks)
+        run = pipeline.train_final() if final else pipeline.train()
         if ranks.is_first:
             run.show()
     return 0

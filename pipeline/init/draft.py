@@ -15,6 +15,7 @@ import pyarrow as pa
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators.categories.text_hash import TextHash
+from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
@@ -31,7 +32,7 @@ from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.target import Labels, labels_of
-from gigabatch.pipeline.init.training import training_for
+from gigabatch.pipeline.init.training import MOST_HELD, held_out_rows, training_for
 
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
@@ -68,7 +69,7 @@ class Draft:
     notes
         By a column's name: the comment beside it.
     role_notes
-        By a setting's name, `time` or `seed`: the comment beside it.
+        By a setting's name, such as `time` or `split`: the comment beside it.
     left_out
         Why, by column.
     leaks
@@ -225,7 +226,20 @@ def draft_columns(
         made.training = training_for(
             rows, bool(made.features.get("categorical")), len(made.features.get("continuous", ()))
         )
+        _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     return made
+
+
+def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool) -> None:
+    """Numbers of valid and test rows, where they are fewer than the tenth that the recipe takes and lie anywhere: the
+    newest tenths stay, from which `--final` learns in the end. of_one: no file is a split by itself."""
+    binary = [found.values for found in labels.values() if found.settings["task"] == "binary"]
+    ones = [float(np.nanmean(values)) for values in binary]
+    classes = [len(np.unique(found.values[~np.isnan(found.values)])) for found in labels.values()
+               if found.settings["task"] == "multiclass"]  # fmt: skip
+    held = held_out_rows(rows, min((min(share, 1 - share) for share in ones), default=0.5), max(classes, default=2))
+    if of_one and labels and held < int(rows * MOST_HELD) and "time" not in made.features:
+        made.features["split"] = {"valid_rows": held, "test_rows": held}
 
 
 def _is_number(seen: Seen) -> bool:
@@ -426,7 +440,9 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(time.values.min())} to {_day(time.values.max())}"
-        made.role_notes["time"] = f"{span}: the last tenth of the rows is test, the tenth before it valid"
+        made.role_notes["time"] = (
+            f"{span}: the last tenth of the rows is test, the tenth before it valid; train --final learns from them too"
+        )
     else:
         made.features["seed"] = 0
         made.role_notes["seed"] = RANDOM
@@ -612,7 +628,8 @@ def try_splits(made: Draft) -> None:
 def _split_error(made: Draft) -> str:
     """What is wrong with the splits of the configuration; empty if nothing is."""
     try:
-        splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+        fractions = SplitFractions(**made.features.get("split", {}))
+        splits = TableRecipe(TableSettings(**made.features | {"split": fractions})).build("pandas").splits
     except DataError as error:
         if not any(words in str(error) for words in CHECKED):
             raise

@@ -1,4 +1,4 @@
-"""Which model, scale and epochs a table gets of which nothing is known but its rows and columns."""
+"""Which split, model, scale and epochs a table gets of which nothing is known but its rows and columns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from gigabatch.pipeline.config.config import ConfigError
 LEAST_ROWS, MOST_ROWS = 1_000, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 MOST_ROWS_OF_EPOCHS, EPOCHS = 20_000, 15
 ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
+# Rows of valid and of test, each: the rest is worth more where it is trained on, most of all the newest rows.
+MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
 
 
 def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
@@ -52,6 +54,37 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     if has_ids and rows <= MOST_ROWS_OF_EPOCHS:
         found["train"] = {"epochs": EPOCHS}
     return found
+
+
+def held_out_rows(rows: int, rarer: float = 0.5, classes: int = 2) -> int:
+    """How many rows valid and test get, each: a tenth of few, and of many as many as tell what is measured.
+
+    A tenth of 12,000 is 1,200; what 200 of them more tell of a model is less than what it learns from them. Of a label
+    that few rows have more are held out, so that about 100 of them are; of classes 30 a class.
+
+    Parameters
+    ----------
+    rows
+        Of the whole table.
+    rarer
+        Share of the rarer label of a binary target.
+    classes
+        Of a multiclass target.
+
+    Returns
+    -------
+    int
+        At most a tenth of the rows, at least a fortieth.
+
+    Examples
+    --------
+    >>> [held_out_rows(rows) for rows in (500, 10_000, 20_000, 1_000_000)]
+    [50, 1000, 1000, 25000]
+    >>> held_out_rows(1_000_000, rarer=0.001), held_out_rows(60_000, classes=100)
+    (100000, 3000)
+    """
+    wanted = max(ENOUGH_HELD, rows * LEAST_HELD, ROWS_OF_THE_RARER / max(rarer, 1e-9), ROWS_A_CLASS * classes)
+    return int(min(wanted, rows * MOST_HELD))
 
 
 def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
 from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.training import left_to_rows
+from gigabatch.pipeline.stages.final import can_be_final
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
@@ -42,6 +43,7 @@ def fit(
     continuous: Sequence[str] = (),
     drop: Sequence[str] = (),
     name: str = "frame",
+    final: bool | None = None,
     callbacks: Sequence[Callback] = (),
     **features: Any,
 ) -> Run:
@@ -56,7 +58,8 @@ def fit(
         Of pandas, Polars or cuDF, or an Arrow table.
     overrides
         Of the configuration: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2, "artifacts": "/tmp/a"}`.
-        Model, scale and epochs follow from the rows (`training_for`), each unless it is set here; scale and epochs not
+        Split, model, scale and epochs follow from the rows (`held_out_rows`, `training_for`), each unless it is set
+        here; scale and epochs not
         where another model is named.
     target
         Name of the label, whose task follows from its values (`labels_of`); or targets with their settings, such as
@@ -67,6 +70,9 @@ def fit(
         Columns to leave out.
     name
         Of the run: `runs/<name>/`.
+    final
+        Whether a second training follows on nearly all rows (`Pipeline.train_final`), whose run is returned; None:
+        where the rows are split by a time that was found, so that the model has learnt from the newest ones too.
     callbacks
         As of `Pipeline`.
     features
@@ -131,6 +137,8 @@ def fit(
     found = made.features
     if (time_type := _time_type(table, said)) is not None:
         found["inputs"] = {said["time"]: time_type} | found.get("inputs", {})
+    if "split" in said:
+        found.pop("split", None)
     inferred = found.pop("targets")
     found |= {
         "path": ROWS, "steps": [*found.get("steps", []), *features.pop("steps", [])],
@@ -155,9 +163,10 @@ def fit(
             ", ".join(f"{column} ({made.left_out[column]})" for column in made.leaks),
             ", ".join(_role(column, table.schema.field(column).type) for column in made.leaks),
         )
-    return Pipeline.from_config(
-        config, *overrides, {"features.path": str(rows.path / ROWS)}, callbacks=callbacks
-    ).train()
+    pipeline = Pipeline.from_config(config, *overrides, {"features.path": str(rows.path / ROWS)}, callbacks=callbacks)
+    if final is None:
+        final = timed and "time" in found and can_be_final(pipeline.config, len(table))
+    return pipeline.train_final() if final else pipeline.train()
 
 
 def _task(settings: Mapping[str, Any] | None) -> str | None:

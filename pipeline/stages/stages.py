@@ -53,7 +53,7 @@ from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
-from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.display import note, progress
 from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
@@ -76,6 +76,7 @@ from gigabatch.pipeline.stages.encode import (
     read_together,
     write_churn,
 )
+from gigabatch.pipeline.stages.final import best_epochs, final_configs, final_note, measured_text, require_final
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, evaluate_beside, write_run
@@ -209,6 +210,7 @@ class Pipeline:
         self.lease = Lease(config.runs)
         require_tracking(config)
         self.starts: list[FoundRun] = []
+        self.notes: tuple[str, ...] = ()  # of the report, before the others
         tell_of_compilation()
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -325,8 +327,8 @@ class Pipeline:
                     rows, notes = write_features(tables, folder, part_rows), tables.notes
                 bar.advance(sum(rows.values()))
             require_same_inputs(inputs, checksums, cache.parsed, self.store.root)
-            for note in notes:
-                log.info("features: %s", note)
+            for text in notes:
+                log.info("features: %s", text)
             seconds = time.perf_counter() - started
             if history.told is not None and history.told["note"]:
                 log.info("features: %s", history.told["note"])
@@ -362,6 +364,45 @@ class Pipeline:
     def train(self) -> Run:
         """Run every stage, up to the evaluated model in `runs/<name>/<id>/`; a first one becomes `current`."""
         return self.features().train()
+
+    def train_final(self) -> Run:
+        """Train and measure as `train` does, then train again with nearly all rows: the model to serve.
+
+        The second run takes the best number of epochs, the batch size and the rate of the first, and holds out a
+        hundredth of the rows for valid and for test each, at least 50. Where rows are split by time, it has learnt from
+        the newest ones too. Its report names the first run, whose metrics are the measurement. It becomes `current`
+        where there is none.
+
+        Returns
+        -------
+        Run
+            The second run.
+
+        Raises
+        ------
+        ConfigError
+            Where splits are files of their own, the model has no epochs, or `train` has `calibration`, `codistill` or
+            `start_from`.
+        DataError
+            Where there are too few rows, or no such split can be measured.
+        """
+        require_final(self.config)
+        encoded = self.encode()
+        trained = encoded.fit_model()
+        measured, settings = encoded.publish(trained, promote=False), encoded.train_settings
+        epochs = best_epochs(trained.manifest, settings)
+        configs = final_configs(self.config, settings, epochs, encoded.features.rows)
+        for number, config in enumerate(configs, 1):
+            final = self.with_config(config)
+            final.notes = (final_note(measured.path.name, epochs, config.features.split.valid_rows),)
+            note(f"{measured_text(measured.summary)} {final.notes[0]}")
+            try:
+                return final.train()
+            except DataError as error:  # such as a split of one label alone
+                if number == len(configs):
+                    raise
+                log.info("final: %s; more rows are held out", error)
+        raise AssertionError("there is a configuration")
 
     def __repr__(self) -> str:
         name, recipe = self.config.name, self.config.recipe
@@ -1201,7 +1242,7 @@ class Encoded:
                 config=config,
                 engine=pipeline.engine,
                 rows=features.rows,
-                notes=[*features.notes, *self.ruled, *trained.manifest.get("notes", ())],
+                notes=[*pipeline.notes, *features.notes, *self.ruled, *trained.manifest.get("notes", ())],
                 stages=artifacts,
                 evaluated=evaluated(),
             )

@@ -7,7 +7,7 @@ import yaml
 
 from gigabatch import GigabatchClassifier, fit
 from gigabatch.pipeline.config.config import ConfigError
-from gigabatch.pipeline.init.training import left_to_rows, training_for
+from gigabatch.pipeline.init.training import held_out_rows, left_to_rows, training_for
 from gigabatch.pipeline.init.write import init
 
 
@@ -94,3 +94,36 @@ def test_a_setting_of_another_model_is_refused_with_the_one_that_has_it():
     with pytest.raises(ConfigError, match=r"model.batch_norm: tabm has no such setting.* 1,200 rows .*tabular"):
         left_to_rows({"model": {"batch_norm": False}}, 1_200, True)
     assert left_to_rows({"model": {"batch_norm": False}}, 200, True) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "split"),
+    [(9_000, 0.5, None), (12_000, 0.5, 1_000), (60_000, 0.5, 1_500), (12_000, 0.02, None), (30_000, 0.04, 2_500)],
+)
+def test_valid_and_test_of_a_random_split_have_enough_rows_and_no_more(tmp_path, rows, share, split):
+    random = np.random.default_rng(1)
+    labels = np.where(random.permutation(rows) < rows * share, "yes", "no")
+    frame = pd.DataFrame({"price": random.normal(size=rows).round(3), "sold": labels})
+    frame.to_parquet(tmp_path / "shop.parquet")
+    init(str(tmp_path / "shop.parquet"), "sold", out=tmp_path / "shop.yaml")
+    found = yaml.safe_load((tmp_path / "shop.yaml").read_text())["features"].get("split")
+    assert found == (None if split is None else {"valid_rows": split, "test_rows": split})
+    assert split in (None, held_out_rows(rows, share))
+
+
+def test_classes_have_thirty_rows_each_and_no_part_more_than_a_tenth():
+    assert [held_out_rows(rows, 0.5, classes) for rows, classes in ((20_000, 60), (20_000, 90))] == [1_800, 2_000]
+
+
+def test_a_split_that_is_given_takes_the_place_of_the_chosen_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(1)
+    price = random.normal(size=11_000)
+    frame = pd.DataFrame({"price": price, "sold": price + random.normal(size=11_000) > 0})
+    settings = {"train.epochs": 1, "device": "cpu", "evaluate.importance": False, "evaluate.baselines": []}
+    rows = fit(frame, settings, target="sold").summary["rows_by_split"]
+    assert abs(rows["test"] - 1_000) < 120  # places of rows are hashes of them
+    rows = fit(frame, settings, {"features.split.valid": 0.2, "features.split.train": 0.7}, target="sold").summary[
+        "rows_by_split"
+    ]
+    assert abs(rows["valid"] - 2_200) < 200

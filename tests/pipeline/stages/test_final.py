@@ -1,0 +1,120 @@
+"""The final training: longer by the rows that were held out, as long as was best, and what refuses one."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.stages.stages import Pipeline
+
+ROWS = 2_000
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    """Rows by time; the last sixth, which a split by time holds out of train, has a shop of its own and other sales."""
+    random = np.random.default_rng(3)
+    price = random.normal(size=ROWS)
+    turned = np.where(np.arange(ROWS) < ROWS * 5 // 6, 1, -1)
+    shop = np.where(turned > 0, random.choice(["old", "both"], ROWS), random.choice(["new", "both"], ROWS))
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(ROWS) // 4, unit="D")
+    sold = (price * turned + random.normal(size=ROWS) * 0.3 > 0).astype(int)
+    return pd.DataFrame({"day": days, "price": price, "shop": shop, "sold": sold})
+
+
+@pytest.fixture
+def config(frame, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame.to_parquet("rows.parquet")
+    features = {
+        "path": "rows.parquet", "time": "day", "inputs": {"day": "datetime"}, "categorical": ["shop"],
+        "continuous": ["price"], "targets": {"sold": {"task": "binary"}},
+    }  # fmt: skip
+    return {
+        "name": "shop", "recipe": "table", "device": "cpu", "engine": "pandas", "features": features,
+        "evaluate": {"importance": False, "baselines": []}, "train": {"epochs": 4, "batch_size": 64, "lr_max": 0.02},
+    }  # fmt: skip
+
+
+def test_a_final_run_learns_from_the_newest_rows_as_long_as_was_best(config, frame):
+    final = Pipeline.from_config(config).train_final()
+    measured = Pipeline.from_config(config).train()
+    assert measured.skipped == ("features", "encode", "train", "evaluate")  # it was trained on the way
+    assert measured.summary["rows_by_split"] == {"train": 1600, "valid": 200, "test": 200}
+    assert final.summary["rows_by_split"] == {
+        "train": 1900,
+        "valid": 52,
+        "test": 48,
+    }  # four rows of a day stay together
+    losses = [point["valid_loss"] for point in measured.curve if "valid_loss" in point]
+    train = final.summary["config"]["train"]
+    assert (train["epochs"], train["select"]) == (int(np.argmin(losses)) + 1, "last")
+    assert (train["batch_size"], train["lr_max"]) == (64, 0.02)
+    assert f"the best of run {measured.path.name}" in final.summary["notes"][0]
+    # A value of the held out rows alone is known to the final run, and to it alone.
+    rows = frame[["day", "price", "shop"]].tail(4).assign(shop="new")
+    other = rows.assign(shop="never seen")
+    assert not final.predict(rows).equals(final.predict(other))
+    assert measured.predict(rows).equals(measured.predict(other))
+    assert Pipeline.from_config(config).train_final().skipped == ("features", "encode", "train", "evaluate")
+
+
+def test_more_rows_are_held_out_where_the_last_moment_has_as_many_as_the_fewest(config, frame):
+    last = frame["day"].where(np.arange(ROWS) < ROWS - 60, frame["day"].iloc[-1])  # the end of 50 rows lies in it
+    frame.assign(day=last).to_parquet("rows.parquet")
+    final = Pipeline.from_config(config, {"train.epochs": 1}).train_final()
+    assert final.summary["rows_by_split"]["test"] == 100
+
+
+def test_the_batch_and_rate_of_the_measured_training_stay_where_a_rule_chose_them(config):
+    config["train"] = {"epochs": 6}
+    final = Pipeline.from_config(config).train_final()
+    measured = Pipeline.from_config(config).encode().train_settings
+    train = final.summary["config"]["train"]
+    assert (train["batch_size"], train["lr_max"]) == (measured.batch_size, measured.lr_max)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"train.calibration": "temperature"}, "train.calibration=temperature: it is fitted on the valid rows"),
+        ({"train.start_from": "current"}, "train.start_from=current: a final training begins with new weights"),
+        ({"features.path": None, "features.time": None, "features.inputs": {},
+          "features.train_path": "rows.parquet", "features.valid_path": "rows.parquet",
+          "features.test_path": "rows.parquet"}, "features.valid_path: its splits are not cut by shares"),
+    ],
+)  # fmt: skip
+def test_what_no_final_run_can_follow_is_refused_before_any_work(config, tmp_path, change, said):
+    with pytest.raises(ConfigError, match=said):
+        Pipeline.from_config(config, change).train_final()
+    assert not (tmp_path / "artifacts").exists()
+
+
+def test_a_final_run_of_too_few_rows_is_refused(config, frame):
+    frame.head(400).to_parquet("rows.parquet")
+    with pytest.raises(DataError, match="of 400 rows valid holds 40, and a final run at least 50"):
+        Pipeline.from_config(config, {"train.epochs": 1}).train_final()
+
+
+def test_fit_ends_with_a_final_run_where_it_splits_by_a_time_that_it_found(config, frame):
+    places = {key: config[key] for key in ("device", "engine", "evaluate")} | {"train.epochs": 1}
+    assert fit(frame, places, target="sold").summary["rows_by_split"]["train"] == 1900
+    assert fit(frame, places, target="sold", final=False).summary["rows_by_split"]["train"] == 1600
+    by_chance = fit(frame.drop(columns="day"), places, target="sold")
+    assert 1500 < by_chance.summary["rows_by_split"]["train"] < 1700
+    assert fit(frame.drop(columns="day"), places, target="sold", final=True).summary["rows_by_split"]["train"] > 1850
+
+
+def test_the_command_trains_a_final_run(config, tmp_path, capsys):
+    (tmp_path / "shop.yaml").write_text(json.dumps(config))
+    assert main(["train", "--config", "shop.yaml", "--final", "train.epochs=1"]) == 0
+    said = capsys.readouterr()
+    measured, final = re.search(r"Run (\w+) on its 200 test rows: auc .*", said.err)[1], said.out.split()[2]
+    assert measured != final
+    assert (tmp_path / "runs" / "shop" / "current").resolve().name == final
