@@ -98,8 +98,8 @@ def final_configs(
     held = [number for number in held if number < rows["valid"]]
     if not held:
         raise DataError(
-            f"final: of {num_rows:,} rows valid holds {rows['valid']:,}, and a final run at least {FEWEST_HELD:,}, so it "
-            "would not train on more. Train without `final`."
+            f"final: of {num_rows:,} rows valid holds {rows['valid']:,}, and a final run at least {FEWEST_HELD:,}, so "
+            "it would not train on more. Train without `final`."
         )
     taught = {
         "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "select": "last",
