@@ -61,6 +61,7 @@ MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.
 
 MARGIN = 1440  # minutes before the last flight from which flights stay open: an early one departs before it is due
 NEW = "new__"
+PIECE_FLIGHTS = 250_000  # at most of which all columns are in memory, but for those of the margin
 
 CATEGORICAL = (
     "carrier", "flight_number", "tailnum", "origin", "dest", "route", "manufacturer", "model", "engine", "type",
@@ -139,9 +140,14 @@ class FlightsRecipe(Recipe):
                     return self._follow(engine, *found)
                 except NotLater as error:
                     self.history.refuse(str(error))
-        return self._follow(engine, None, paths)
+        try:
+            return self._follow(engine, None, paths)
+        except NotLater:  # a flight left long before it was due, across the end of a piece
+            return self._follow(engine, None, paths, in_pieces=False)
 
-    def _follow(self, engine: str, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, Schema, dict[str, int]]:
+    def _follow(
+        self, engine: str, before: RowsSoFar | None, paths: list[str], in_pieces: bool = True
+    ) -> tuple[Any, Schema, dict[str, int]]:
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
         raw = self.read(engine, paths)
         self.report("read")
@@ -152,16 +158,9 @@ class FlightsRecipe(Recipe):
         new, finished = (engine_of(frame).array(mask) for mask in (frame[NEW], frame["at"] < front))
         if self.history is None:
             finished = ~new
-        frame = frame.drop(columns=[NEW])
-        frame, pasts = self._features(frame, raw, new, finished, before)
-        columns = self.schema(frame)
-        done = engine_of(frame).series(finished, frame)
-        known = frame["late"].notna()
-        typed = frame
-        if self.history is not None:  # as they will be written, which is half as much to keep
-            typed = cast(
-                frame[columns.names()], columns.dtypes(), "flights", nullable=set(columns.names("categorical"))
-            )
+        num_pieces = -(-len(frame) // PIECE_FLIGHTS) if in_pieces else 1
+        typed, columns, pasts = self._in_pieces(frame.drop(columns=[NEW]), raw, new, finished, before, num_pieces)
+        done, known = engine_of(frame).series(finished, frame), frame["arr_delay"].notna()
         labelled = typed[known].reset_index(drop=True)
         whole = labelled if before is None else gathered(before, labelled)
         if self.history is not None:
@@ -176,6 +175,39 @@ class FlightsRecipe(Recipe):
             made = labelled.iloc[: int((done & known).sum())]  # rows are in order, those that are finished first
             self.history.keep(clocked[~done], pasts, front, facts, made, len(labelled))
         return whole, columns, _added_counts(counts, frame)
+
+    def _in_pieces(
+        self, frame: Any, raw: dict[str, Any], new: Any, finished: Any, before: RowsSoFar | None, num_pieces: int
+    ) -> tuple[Any, Schema, dict[int, Past]]:
+        """Flights in order with the columns that are written, their schema, and what the finished ones leave behind.
+
+        A piece of time after the other: each leaves behind what the next one needs, as a night does, so that of all
+        flights there are no more columns in memory than are written. Other arguments as of `follow`.
+        """
+        made: list[Any] = []
+        pasts: dict[int, Past] = {} if before is None else dict(before.pasts)
+        start, seen, columns = 0, 0, None
+        for number in range(1, num_pieces + 1):
+            end = len(frame) * number // num_pieces
+            rows, fresh = frame.iloc[start:end].reset_index(drop=True), new[start:end].copy()
+            fresh[: seen - start] = False
+            done, stop = finished[start:end], end
+            if number < num_pieces:
+                done = engine_of(rows).array(rows["at"] < front_of(rows["at"], MARGIN))
+                stop = start + int(done.sum())
+            made_now, left = self._features(rows, raw, fresh, done, before)
+            told = self.schema(made_now)
+            if columns not in (None, told):
+                raise NotLater("columns of one piece are of other types")
+            columns, pasts = told, left or pasts
+            nullable = set(told.names("categorical"))
+            made.append(cast(made_now[told.names()].iloc[: stop - start], told.dtypes(), "flights", nullable=nullable))
+            if stop > start and number < num_pieces:
+                before = RowsSoFar(lambda: None, None, pasts, 0, stop)
+            start, seen = stop, end
+        assert columns is not None, "there is a piece"
+        whole = made[0] if len(made) == 1 else engine_of(frame).frames.concat(made, ignore_index=True)
+        return whole, columns, pasts
 
     def _behind(self, before: RowsSoFar, fresh: Any, weather: Any) -> Any:
         """The open flights and the new ones, which `NEW` tells apart; fresh: None for no new file.
