@@ -61,7 +61,7 @@ MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.
 
 MARGIN = 1440  # minutes before the last flight from which flights stay open: an early one departs before it is due
 NEW = "new__"
-PIECE_FLIGHTS = 250_000  # at most of which all columns are in memory, but for those of the margin
+PIECE_FLIGHTS = 500_000  # at most of which all columns are in memory, but for those of the margin
 
 CATEGORICAL = (
     "carrier", "flight_number", "tailnum", "origin", "dest", "route", "manufacturer", "model", "engine", "type",
