@@ -140,28 +140,29 @@ class FlightsRecipe(Recipe):
                     return self._follow(engine, *found)
                 except NotLater as error:
                     self.history.refuse(str(error))
-        try:
-            return self._follow(engine, None, paths)
-        except NotLater:  # a flight left long before it was due, across the end of a piece
-            return self._follow(engine, None, paths, in_pieces=False)
+        return self._follow(engine, None, paths)
 
-    def _follow(
-        self, engine: str, before: RowsSoFar | None, paths: list[str], in_pieces: bool = True
-    ) -> tuple[Any, Schema, dict[str, int]]:
+    def _follow(self, engine: str, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, Schema, dict[str, int]]:
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
         raw = self.read(engine, paths)
         self.report("read")
-        frame = clock(raw["flights"]).assign(**{NEW: True}) if paths else None
+        frame = clock(raw.pop("flights")).assign(**{NEW: True}) if paths else None
         counts = {"flights": 0, "cancelled": 0, "left_out": 0} if before is None else before.facts["counts"]
         frame = numbered(frame if before is None else self._behind(before, frame, raw["weather"]), counts["flights"])
-        clocked, front = frame.drop(columns=["flight_row", NEW]), front_of(frame["at"], MARGIN)
+        front = front_of(frame["at"], MARGIN)
         new, finished = (engine_of(frame).array(mask) for mask in (frame[NEW], frame["at"] < front))
         if self.history is None:
             finished = ~new
-        num_pieces = -(-len(frame) // PIECE_FLIGHTS) if in_pieces else 1
-        typed, columns, pasts = self._in_pieces(frame.drop(columns=[NEW]), raw, new, finished, before, num_pieces)
         done, known = engine_of(frame).series(finished, frame), frame["arr_delay"].notna()
-        labelled = typed[known].reset_index(drop=True)
+        frame = frame.drop(columns=[NEW])
+        num_pieces = -(-len(frame) // PIECE_FLIGHTS)
+        try:
+            labelled, columns, pasts = self._in_pieces(frame, raw, new, finished, before, num_pieces)
+        except NotLater:
+            if num_pieces == 1:
+                raise
+            # A flight left long before it was due, across the end of a piece.
+            labelled, columns, pasts = self._in_pieces(frame, raw, new, finished, before, 1)
         whole = labelled if before is None else gathered(before, labelled)
         if self.history is not None:
             until = int(frame["weather_hour"][done].max()) if bool(finished.any()) else None
@@ -173,13 +174,14 @@ class FlightsRecipe(Recipe):
                 "weather": None if until is None else weather_hash(raw["weather"], until),
             }
             made = labelled.iloc[: int((done & known).sum())]  # rows are in order, those that are finished first
-            self.history.keep(clocked[~done], pasts, front, facts, made, len(labelled))
+            open_flights = frame[~done].drop(columns=["flight_row"])
+            self.history.keep(open_flights, pasts, front, facts, made, len(labelled))
         return whole, columns, _added_counts(counts, frame)
 
     def _in_pieces(
         self, frame: Any, raw: dict[str, Any], new: Any, finished: Any, before: RowsSoFar | None, num_pieces: int
     ) -> tuple[Any, Schema, dict[int, Past]]:
-        """Flights in order with the columns that are written, their schema, and what the finished ones leave behind.
+        """Flights with an outcome, in order, with the columns that are written; their schema; what finished ones leave.
 
         A piece of time after the other: each leaves behind what the next one needs, as a night does, so that of all
         flights there are no more columns in memory than are written. Other arguments as of `follow`.
@@ -200,14 +202,17 @@ class FlightsRecipe(Recipe):
             if columns not in (None, told):
                 raise NotLater("columns of one piece are of other types")
             columns, pasts = told, left or pasts
-            nullable = set(told.names("categorical"))
-            made.append(cast(made_now[told.names()].iloc[: stop - start], told.dtypes(), "flights", nullable=nullable))
+            known = made_now["late"].notna()
+            known[made_now.index >= stop - start] = False
+            kept = made_now[told.names()][known]
+            if self.history is not None or num_pieces > 1:  # as they will be written, which is half as much to keep
+                kept = cast(kept, told.dtypes(), "flights", nullable=set(told.names("categorical")))
+            made.append(kept)
             if stop > start and number < num_pieces:
                 before = RowsSoFar(lambda: None, None, pasts, 0, stop)
             start, seen = stop, end
         assert columns is not None, "there is a piece"
-        whole = made[0] if len(made) == 1 else engine_of(frame).frames.concat(made, ignore_index=True)
-        return whole, columns, pasts
+        return engine_of(frame).frames.concat(made, ignore_index=True), columns, pasts
 
     def _behind(self, before: RowsSoFar, fresh: Any, weather: Any) -> Any:
         """The open flights and the new ones, which `NEW` tells apart; fresh: None for no new file.

@@ -398,6 +398,21 @@ def test_flights_in_pieces_of_time_are_those_of_one_piece(size, folder, raw, tmp
     assert asked[1::2] == [1, 1]
 
 
+def test_a_flight_that_left_days_before_it_was_due_is_in_one_piece_with_all(folder, raw, tmp_path, monkeypatch):
+    flights, nights = raw["flights"], Nights(folder, tmp_path)
+    days = flights["time_hour"].str.slice(0, 10)
+    some = flights[(days >= "2013-03-07") & (days < "2013-03-11")].reset_index(drop=True)
+    some.loc[len(some) - 1000, "dep_delay"] = -3000
+    some.to_csv(nights.raw / "flights.csv", index=False)
+    asked, real = [], FlightsRecipe._in_pieces
+    monkeypatch.setattr(
+        FlightsRecipe, "_in_pieces", lambda self, *given: (asked.append(given[-1]), real(self, *given))[1]
+    )
+    monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 1200)
+    nights.night(compare=lambda: monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 10**9))
+    assert asked == [4, 1, 1]
+
+
 def test_quarantined_files_of_flights_and_weather_stop_no_carrying(folder, raw, tmp_path):
     flights, nights = raw["flights"].iloc[::4], Nights(folder, tmp_path)
     day = flights["time_hour"].str.slice(0, 10)
