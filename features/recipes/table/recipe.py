@@ -410,7 +410,7 @@ class TableRecipe(Recipe):
                 remove(folder)
                 if self.cache is not None:
                     self.cache.start_again()
-        log.info("table: about %s rows are held in memory at once: %s.", f"{rows:,.0f}", reason)
+        log.info("table: about %s rows are held in memory at once: %s.", f"{float(f'{rows:.2g}'):,.0f}", reason)
         return None
 
     def _why_whole(self, engine: str) -> str | None:
