@@ -9,8 +9,8 @@ import re
 import reprlib
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,12 @@ class FileCache(Protocol):
 
     def read(self, path: str, how: Mapping[str, Any], parse: Callable[[str], Any]) -> Any:
         """The rows of the file: kept ones, or what `parse` makes of it. how: every setting that they depend on."""
+
+    def read_directly(self, path: str) -> None:
+        """The file is read by the recipe itself, block by block, and its rows are not kept."""
+
+    def start_again(self) -> None:
+        """Files that were read so far are read again."""
 
 
 def expand(pattern: str) -> list[str]:
@@ -354,46 +360,65 @@ def _read_one(
 ) -> Any:
     def parse(text: Collection[str]) -> Any:
         """The CSV file; text: columns that are left as they are written."""
-        return module.read_csv(
-            path if content is None else io.BytesIO(content),
-            **csv_fields(separator),
-            header="infer" if names is None else None,
-            names=names,
-            na_values=null_values,
-            keep_default_na=False,
-            dtype=dict.fromkeys(text, "str"),
-        )
+        given = path if content is None else io.BytesIO(content)
+        return module.read_csv(given, **csv_options(separator, names, null_values, text))
 
-    try:
+    with naming(path):
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
-            frame = _with_float_decimals(frame, path, dtypes)
+            frame = with_float_decimals(frame, path, dtypes)
             frame = without_null_words(frame, null_values, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
-            text = [name for name, dtype in dtypes.items() if _is_read_as_text(dtype)]
+            text = text_columns(dtypes)
             frame = parse(text)
-            if rounded := _rounded(frame, dtypes):
+            if rounded := rounded_columns(frame, dtypes):
                 frame = parse([*text, *rounded])
         else:
             raise DataError(
                 f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
             )
+    require_columns(frame, dtypes, f"input {path}")
+    refuse_guesses(module, frame, path, dtypes, names, separator, content)
+    if len(frame) == 0:
+        raise DataError(f"input {path}: it has a header but no rows.")
+    return frame[list(dtypes)]
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Within the block, whatever a reader raises of a file that it cannot read is a `DataError` that names the file."""
+    try:
+        yield
     except DataError:
         raise
     except UnicodeDecodeError as error:
         raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
-    require_columns(frame, dtypes, f"input {path}")
-    _refuse_guesses(module, frame, path, dtypes, names, separator, content)
-    if len(frame) == 0:
-        raise DataError(f"input {path}: it has a header but no rows.")
-    return frame[list(dtypes)]
 
 
-def _is_read_as_text(dtype: str) -> bool:
+def csv_options(
+    separator: str, names: Sequence[str] | None, null_values: Sequence[str], text: Collection[str]
+) -> dict[str, Any]:
+    """How a CSV file is read; text: columns that are left as they are written."""
+    return {
+        **csv_fields(separator),
+        "header": "infer" if names is None else None,
+        "names": names,
+        "na_values": null_values,
+        "keep_default_na": False,
+        "dtype": dict.fromkeys(text, "str"),
+    }
+
+
+def text_columns(dtypes: Mapping[str, str]) -> list[str]:
+    """Columns of CSV files that are read as they are written."""
+    return [name for name, dtype in dtypes.items() if is_read_as_text(dtype)]
+
+
+def is_read_as_text(dtype: str) -> bool:
     return dtype in AS_TEXT or is_list_type(dtype) or time_type(dtype) is not None
 
 
@@ -450,7 +475,7 @@ def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str
     return out
 
 
-def _with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
+def with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
     """The frame of a Parquet file, whose decimals are float64 where floats are declared: the nearest ones."""
     names = [name for name in frame.columns if dtypes.get(name) in ("float32", "float64")]
     if not any(str(frame[name].dtype).startswith(("object", "decimal")) for name in names):
@@ -469,13 +494,13 @@ def csv_fields(separator: str) -> dict[str, Any]:
     return {"sep": separator[:-1] if blanks else separator, "skipinitialspace": blanks}
 
 
-def _rounded(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
+def rounded_columns(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
     """Columns of integers that the reader made floats of, because of a null, though floats skip some of their size."""
     floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
     return [name for name in floats if bool((frame[name].abs() >= exact_below(frame[name].dtype)).any())]
 
 
-def _refuse_guesses(
+def refuse_guesses(
     module: Engine,
     frame: Frame,
     path: str,
@@ -492,7 +517,7 @@ def _refuse_guesses(
             except (ValueError, TypeError) as error:
                 raise DataError(f"input {path}: column {name!r} is not valid UTF-8 ({error}).") from error
         return
-    _refuse_nul(path, content)
+    refuse_nul(path, content)
     if type(frame.index).__name__ != "RangeIndex":  # readers take a first field too many for it
         raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
     if names is None and any(f"{name}.1" in frame.columns for name in dtypes):  # how readers rename a second one
@@ -504,7 +529,7 @@ def _refuse_guesses(
             raise DataError(f"input {path}: column(s) {', '.join(map(repr, twice))} are there more than once.")
 
 
-def _refuse_nul(path: str, content: bytes | None) -> None:
+def refuse_nul(path: str, content: bytes | None) -> None:
     """pandas would end a field at a NUL byte, so that the text `x NUL y` became another category, `x`."""
     with fsspec.open(path, compression="infer") if content is None else io.BytesIO(content) as file:
         while chunk := file.read(1 << 22):

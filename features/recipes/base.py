@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gigabatch.features.columns.lists import is_list_type, list_types
+from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.row_bytes import RowBytes
-from gigabatch.features.reading.sources import FileCache, kept_files, read_files
+from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files
 from gigabatch.features.recipes.carrying import History
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
+
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
@@ -58,21 +62,67 @@ class FeatureParts:
     ----------
     rows
         Number of rows by split, checked as in `FeatureTables`.
-    schema, notes
+    schema, notes, workflow
         As of `FeatureTables`.
     """
 
     rows: dict[str, int]
     schema: Schema
     notes: tuple[str, ...] = ()
+    workflow: Workflow | None = None
 
     def __post_init__(self) -> None:
         require_splits(self.rows)
 
 
+class TargetChecks:
+    """Check the targets of the rows that are written, part by part: no null but in splits beyond the three, and labels
+    of a regression whose differences float32 keeps.
+
+    Parameters
+    ----------
+    schema
+        Of the splits.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._nulls: Counter[tuple[str, str]] = Counter()
+        self._spreads: dict[str, LabelSpread] = {}
+
+    def look(self, split: str, frame: Any) -> None:
+        """Tell of a part of a split, before its columns are cast to the schema's types."""
+        for target in self.schema.targets if split in SPLITS else ():
+            self._nulls[target.name, split] += int(frame[target.name].isna().sum())
+            if target.task == "regression" and split == "train":  # before the cast rounds what they differ by
+                spread = LabelSpread.of(frame[target.name], target.name)
+                earlier = self._spreads.get(target.name)
+                self._spreads[target.name] = spread if earlier is None else earlier.merge(spread)
+
+    def require(self) -> None:
+        """Raise `DataError` for what was found in all parts."""
+        for (name, split), nulls in self._nulls.items():
+            if nulls:
+                raise DataError(f"target {name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label.")
+        for name, spread in self._spreads.items():
+            spread.require(name)
+
+
+def typed_rows(schema: Schema, split: str, frame: Any) -> Any:
+    """Rows of a split in the schema's order and types, as they are written."""
+    dates = [name for name in schema.names("key") if schema.dtypes()[name] == "datetime"]
+    nullable = {*schema.names("categorical"), *dates}
+    return cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
+
+
+def part_path(folder: Path, split: str, number: int) -> Path:
+    """Where part `number` of a split lies."""
+    return folder / split / f"part-{number:05d}.parquet"
+
+
 def require_splits(rows: Mapping[str, int]) -> None:
     """Refuse splits that are missing or empty."""
-    for name in ("train", "valid", "test"):
+    for name in SPLITS:
         if name not in rows:
             raise DataError(f"recipe: split {name!r} is missing.")
         if rows[name] == 0:

@@ -27,16 +27,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.sources import operator_code
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
-from gigabatch.features.reading.sources import cast
 from gigabatch.features.recipes import OWN as OWN_RECIPES
 from gigabatch.features.recipes import recipe_class
-from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.recipes.base import FeatureTables, TargetChecks, part_path, typed_rows
 from gigabatch.features.refit.churn import Churn
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
@@ -320,6 +318,8 @@ class Pipeline:
                     parts = recipe.write_parts(self.engine, folder, part_rows, cluster.map)
                 if parts is not None:
                     parts.schema.save(folder / "schema.json")
+                    if parts.workflow is not None:
+                        parts.workflow.save(folder / "workflow")
                     rows, notes = parts.rows, parts.notes
                 else:
                     tables = recipe.build(self.engine)
@@ -1391,23 +1391,15 @@ def evaluation_table_of(bundle: Bundle, features: Features, frame: Any) -> Packe
 
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
     """`<split>/part-*.parquet` in the schema's order and types, schema.json and workflow/; returns rows by split."""
-    schema = tables.schema
-    dates = [name for name in schema.names("key") if schema.dtypes()[name] == "datetime"]
-    nullable = {*schema.names("categorical"), *dates}
+    schema, checks = tables.schema, TargetChecks(tables.schema)
     parts: list[tuple[Any, Path]] = []
     for split, frame in tables.splits.items():
-        for target in schema.targets if split in SPLITS else ():
-            nulls = int(frame[target.name].isna().sum())
-            if nulls:
-                raise DataError(
-                    f"target {target.name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label."
-                )
-            if target.task == "regression" and split == "train":  # before the cast below rounds what they differ by
-                LabelSpread.of(frame[target.name], target.name).require(target.name)
-        typed = cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
+        checks.look(split, frame)
+        checks.require()
+        typed = typed_rows(schema, split, frame)
         (folder / split).mkdir()
         for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
-            parts.append((typed.iloc[start : start + rows_per_part], folder / split / f"part-{number:05d}.parquet"))
+            parts.append((typed.iloc[start : start + rows_per_part], part_path(folder, split, number)))
     engine = engine_of(tables.splits["train"])
     engine.map_columns(lambda part: engine.write_parquet(*part), parts)
     schema.save(folder / "schema.json")

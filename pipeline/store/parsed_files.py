@@ -83,9 +83,14 @@ class ParsedFiles:
         self._carried.add(path)
 
     def read_directly(self, path: str) -> None:
-        """The file was read by the recipe itself, which keeps nothing of it here, unless it was carried."""
+        """The file is read by the recipe itself, which keeps nothing of it here, unless it was carried."""
         if path not in self.parsed:
             self._note(path, "read", None)
+
+    def start_again(self) -> None:
+        """Files that were read so far are read again."""
+        self.files.clear()
+        self.parsed.clear()
 
     def read_all_again(self) -> None:
         """Files that `carry` was told of are read nevertheless."""

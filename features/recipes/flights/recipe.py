@@ -61,6 +61,7 @@ MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.
 
 MARGIN = 1440  # minutes before the last flight from which flights stay open: an early one departs before it is due
 NEW = "new__"
+PIECE_FLIGHTS = 500_000  # at most of which all columns are in memory, but for those of the margin
 
 CATEGORICAL = (
     "carrier", "flight_number", "tailnum", "origin", "dest", "route", "manufacturer", "model", "engine", "type",
@@ -145,24 +146,23 @@ class FlightsRecipe(Recipe):
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
         raw = self.read(engine, paths)
         self.report("read")
-        frame = clock(raw["flights"]).assign(**{NEW: True}) if paths else None
+        frame = clock(raw.pop("flights")).assign(**{NEW: True}) if paths else None
         counts = {"flights": 0, "cancelled": 0, "left_out": 0} if before is None else before.facts["counts"]
         frame = numbered(frame if before is None else self._behind(before, frame, raw["weather"]), counts["flights"])
-        clocked, front = frame.drop(columns=["flight_row", NEW]), front_of(frame["at"], MARGIN)
+        front = front_of(frame["at"], MARGIN)
         new, finished = (engine_of(frame).array(mask) for mask in (frame[NEW], frame["at"] < front))
         if self.history is None:
             finished = ~new
+        done, known = engine_of(frame).series(finished, frame), frame["arr_delay"].notna()
         frame = frame.drop(columns=[NEW])
-        frame, pasts = self._features(frame, raw, new, finished, before)
-        columns = self.schema(frame)
-        done = engine_of(frame).series(finished, frame)
-        known = frame["late"].notna()
-        typed = frame
-        if self.history is not None:  # as they will be written, which is half as much to keep
-            typed = cast(
-                frame[columns.names()], columns.dtypes(), "flights", nullable=set(columns.names("categorical"))
-            )
-        labelled = typed[known].reset_index(drop=True)
+        num_pieces = -(-len(frame) // PIECE_FLIGHTS)
+        try:
+            labelled, columns, pasts = self._in_pieces(frame, raw, new, finished, before, num_pieces)
+        except NotLater:
+            if num_pieces == 1:
+                raise
+            # A flight left long before it was due, across the end of a piece.
+            labelled, columns, pasts = self._in_pieces(frame, raw, new, finished, before, 1)
         whole = labelled if before is None else gathered(before, labelled)
         if self.history is not None:
             until = int(frame["weather_hour"][done].max()) if bool(finished.any()) else None
@@ -174,8 +174,45 @@ class FlightsRecipe(Recipe):
                 "weather": None if until is None else weather_hash(raw["weather"], until),
             }
             made = labelled.iloc[: int((done & known).sum())]  # rows are in order, those that are finished first
-            self.history.keep(clocked[~done], pasts, front, facts, made, len(labelled))
+            open_flights = frame[~done].drop(columns=["flight_row"])
+            self.history.keep(open_flights, pasts, front, facts, made, len(labelled))
         return whole, columns, _added_counts(counts, frame)
+
+    def _in_pieces(
+        self, frame: Any, raw: dict[str, Any], new: Any, finished: Any, before: RowsSoFar | None, num_pieces: int
+    ) -> tuple[Any, Schema, dict[int, Past]]:
+        """Flights with an outcome, in order, with the columns that are written; their schema; what finished ones leave.
+
+        A piece of time after the other: each leaves behind what the next one needs, as a night does, so that of all
+        flights there are no more columns in memory than are written. Other arguments as of `follow`.
+        """
+        made: list[Any] = []
+        pasts: dict[int, Past] = {} if before is None else dict(before.pasts)
+        start, seen, columns = 0, 0, None
+        for number in range(1, num_pieces + 1):
+            end = len(frame) * number // num_pieces
+            rows, fresh = frame.iloc[start:end].reset_index(drop=True), new[start:end].copy()
+            fresh[: seen - start] = False
+            done, stop = finished[start:end], end
+            if number < num_pieces:
+                done = engine_of(rows).array(rows["at"] < front_of(rows["at"], MARGIN))
+                stop = start + int(done.sum())
+            made_now, left = self._features(rows, raw, fresh, done, before)
+            told = self.schema(made_now)
+            if columns not in (None, told):
+                raise NotLater("columns of one piece are of other types")
+            columns, pasts = told, left or pasts
+            known = made_now["late"].notna()
+            known[made_now.index >= stop - start] = False
+            kept = made_now[told.names()][known]
+            if self.history is not None or num_pieces > 1:  # as they will be written, which is half as much to keep
+                kept = cast(kept, told.dtypes(), "flights", nullable=set(told.names("categorical")))
+            made.append(kept)
+            if stop > start and number < num_pieces:
+                before = RowsSoFar(lambda: None, None, pasts, 0, stop)
+            start, seen = stop, end
+        assert columns is not None, "there is a piece"
+        return engine_of(frame).frames.concat(made, ignore_index=True), columns, pasts
 
     def _behind(self, before: RowsSoFar, fresh: Any, weather: Any) -> Any:
         """The open flights and the new ones, which `NEW` tells apart; fresh: None for no new file.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from gigabatch.features.columns.numbers import require_digits
@@ -180,38 +182,108 @@ def require_filled(column: Any, where: str) -> None:
         )
 
 
-def encode_targets(
-    splits: dict[str, Any], targets: Mapping[str, TargetSettings]
-) -> tuple[dict[str, Any], tuple[Target, ...]]:
-    """The splits with every label column, clean already (`clean_labels`), as numbers, and what the schema says of each.
+class SplitLabels:
+    """The labels of a table's splits as numbers, part by part: first `look` at every part, then `encode` each.
 
     Binary and regression become float32; multiclass becomes the int32 number of the class among the sorted classes of
     the train split.
+
+    Parameters
+    ----------
+    targets
+        By name. Their columns are clean already (`clean_labels`).
     """
-    splits = {name: frame.copy(deep=False) for name, frame in splits.items()}
-    described = []
-    for name, target in targets.items():
-        labels = {split: frame[name] for split, frame in splits.items()}
-        if target.task == "multiclass":
-            encoded, classes = _class_numbers(name, labels)
-            described.append(Target(name, "multiclass", len(classes), classes))
-        else:
-            encode = _positive if target.positive is not None else _numbers
-            encoded = {split: encode(name, column, target) for split, column in labels.items()}
-            if target.task == "regression":
-                LabelSpread.of(labels["train"].astype("float64"), name).require(name)
-            described.append(
-                Target(
-                    name, target.task, len(target.quantiles) or 1, quantiles=target.quantiles, label_of=target.label_of
-                )
-            )
-        for split, column in encoded.items():
-            splits[split][name] = column
-    return splits, tuple(described)
+
+    def __init__(self, targets: Mapping[str, TargetSettings]) -> None:
+        self.targets = targets
+        self._counts: dict[tuple[str, str], Counter[str]] = {}
+        self._spreads: dict[str, LabelSpread] = {}
+
+    @property
+    def needs_a_look(self) -> bool:
+        """Whether a part cannot be encoded before all parts were looked at."""
+        return any(target.task == "multiclass" for target in self.targets.values())
+
+    def look(self, split: str, frame: Any) -> None:
+        """Count the classes of a part of a split."""
+        for name, target in self.targets.items():
+            if target.task == "multiclass":
+                self._count(name, split, frame[name])
+
+    def encode(self, split: str, frame: Any) -> Any:
+        """A part of a split with every label column as numbers.
+
+        Raises
+        ------
+        DataError
+            If a label is none of its target's.
+        """
+        found = {}
+        for name, target in self.targets.items():
+            column = frame[name]
+            if target.task == "multiclass":
+                engine = engine_of(frame)
+                known = engine.frames.Series(self.classes[name])
+                found[name] = engine.series(engine.positions_in(column, known).astype("int32"), column.to_frame())
+                continue
+            if target.positive is not None:
+                _require_two(name, self._count(name, split, column), target)
+            found[name] = row_labels(name, column, target)
+            if target.task == "regression" and split == "train":
+                spread = LabelSpread.of(column.astype("float64"), name)
+                earlier = self._spreads.get(name)
+                self._spreads[name] = spread if earlier is None else earlier.merge(spread)
+        return frame.assign(**found)
+
+    def require(self) -> None:
+        """Raise `DataError` for what only all parts together tell: labels whose differences float32 loses."""
+        for name, spread in self._spreads.items():
+            spread.require(name)
+
+    def described(self) -> tuple[Target, ...]:
+        """What the schema says of each target."""
+        found = []
+        for name, target in self.targets.items():
+            if target.task == "multiclass":
+                found.append(Target(name, "multiclass", len(self.classes[name]), self.classes[name]))
+                continue
+            values = len(target.quantiles) or 1
+            found.append(Target(name, target.task, values, quantiles=target.quantiles, label_of=target.label_of))
+        return tuple(found)
+
+    @cached_property
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """The classes of each multiclass target, from all that was looked at."""
+        found = {}
+        for name, target in self.targets.items():
+            if target.task == "multiclass":
+                counts = {split: counts for (of, split), counts in self._counts.items() if of == name}
+                found[name] = _classes(name, counts)
+        return found
+
+    def _count(self, name: str, split: str, column: Any) -> list[str]:
+        """The values of the split so far, this part's among them, most frequent first."""
+        counts = self._counts.setdefault((name, split), Counter())
+        engine = engine_of(column)
+        counted = engine.to_pandas(engine.value_counts(column))
+        counts.update(dict(zip(counted["value"].tolist(), counted["count"].tolist(), strict=True)))
+        return _by_count(counts)
+
+
+def encode_targets(
+    splits: dict[str, Any], targets: Mapping[str, TargetSettings]
+) -> tuple[dict[str, Any], tuple[Target, ...]]:
+    """The splits with every label column as numbers (`SplitLabels`), and what the schema says of each."""
+    labels = SplitLabels(targets)
+    for name, frame in splits.items():
+        labels.look(name, frame)
+    encoded = {name: labels.encode(name, frame) for name, frame in splits.items()}
+    labels.require()
+    return encoded, labels.described()
 
 
 def row_labels(name: str, column: Any, target: TargetSettings) -> Any:
-    """The column of a binary or regression target as `encode_targets` makes it, without its checks of whole splits."""
+    """The column of a binary or regression target as `SplitLabels` makes it, without its checks of whole splits."""
     if target.positive is not None:
         return (column == target.positive).astype("float32")
     return _numbers(name, column, target)
@@ -223,18 +295,17 @@ def _values(column: Any) -> list[Any]:
     return engine.to_pandas(engine.value_counts(column))["value"].tolist()
 
 
-def _shown(values: list[Any]) -> str:
+def _shown(values: Sequence[Any]) -> str:
     return ", ".join(map(repr, values[:MOST_SHOWN])) + (", ..." if len(values) > MOST_SHOWN else "")
 
 
-def _positive(name: str, column: Any, target: TargetSettings) -> Any:
-    values = _values(column)
+def _require_two(name: str, values: Sequence[Any], target: TargetSettings) -> None:
+    """Raise `DataError` unless a binary target has two values at most, one of them the positive one."""
     if len(values) > 2 or (len(values) == 2 and target.positive not in values):
         raise DataError(
             f"target {name!r}: a binary label has two values of which one is positive ({target.positive!r}), found "
             f"{_shown(values)}. Correct positive, use label_strip or label_steps, or set task to multiclass."
         )
-    return (column == target.positive).astype("float32")
 
 
 def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
@@ -256,9 +327,14 @@ def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     return numbers.astype("float32")
 
 
-def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    engine = engine_of(labels["train"])
-    classes = _sorted_classes(_values(labels["train"]))
+def _by_count(counts: Mapping[str, int]) -> list[str]:
+    """The values, most frequent first, ties in their own order."""
+    return sorted(counts, key=lambda value: (-counts[value], value))
+
+
+def _classes(name: str, counts: Mapping[str, Counter[str]]) -> tuple[str, ...]:
+    """The sorted classes of the train split; `DataError` where they are no labels of all splits."""
+    classes = _sorted_classes(_by_count(counts.get("train", Counter())))
     if len(classes) < 2:
         raise DataError(f"target {name!r}: the train split holds only {_shown(classes)}; multiclass needs two classes.")
     plain: dict[str, str] = {}
@@ -268,18 +344,15 @@ def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], t
                 f"target {name!r}: classes {other!r} and {value!r} differ by blanks alone. Set label_strip: ' ', or "
                 "separator: ', ' where a blank stands after each comma of the file."
             )
-    known = engine.frames.Series(classes)
-    numbers = {}
-    for split, column in labels.items():
-        unseen = [value for value in _values(column) if value not in set(classes)]
+    known = set(classes)
+    for split, found in counts.items():
+        unseen = [value for value in _by_count(found) if value not in known]
         if unseen:
             raise DataError(
                 f"target {name!r}: class(es) {_shown(unseen)} of the {split} split are not in the train split, which "
                 f"holds {_shown(classes)}. Give more data, another split or seed, or remove those rows."
             )
-        positions = engine.positions_in(column, known).astype("int32")
-        numbers[split] = engine.series(positions, column.to_frame())
-    return numbers, tuple(classes)
+    return tuple(classes)
 
 
 def _sorted_classes(values: list[str]) -> list[str]:

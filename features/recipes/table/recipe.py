@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
@@ -16,11 +19,22 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
-from gigabatch.features.reading.sources import read_files
+from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
+from gigabatch.features.reading.sources import read_files, same_file
 from gigabatch.features.reading.tables import Reading
-from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.base import (
+    SPLITS,
+    FeatureParts,
+    FeatureTables,
+    RawFiles,
+    Recipe,
+    SplitFractions,
+    cut_by_place,
+    split_by_time,
+)
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
 from gigabatch.features.recipes.table.labels import (
+    SplitLabels,
     TargetSettings,
     clean_labels,
     encode_targets,
@@ -29,13 +43,16 @@ from gigabatch.features.recipes.table.labels import (
     target_settings,
     with_labels,
 )
+from gigabatch.features.recipes.table.staging import FlagTexts, SplitWriter, StagedRows, StagedSplits, remove
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
+from gigabatch.features.workflow.fit import threads
+from gigabatch.features.workflow.flow import first_group_wise, place
 from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
+log = logging.getLogger(__name__)
+
 ROW = "row_number"
-SPLITS = ("train", "valid", "test")
-FLAGS = ["true", "false"]
 NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
 GROUP_FEATURE = (
@@ -301,10 +318,12 @@ class TableSettings:
         )
 
 
-def _is_flag(column: Any) -> bool:
-    """Whether all values of a column of text are true and false in one case or another, and some are there."""
-    looks = bool((column.head(1000).isna() | column.head(1000).str.lower().isin(FLAGS)).all())
-    return looks and bool(column.notna().any()) and bool(column.dropna().str.lower().isin(FLAGS).all())
+def _flag_note(name: str) -> str:
+    """What is said of a column of flags that is read as text."""
+    return (
+        f"Column {name!r} holds True and False and is read as text, so 1, or true in another case, is a value that the "
+        f"model has not seen. Declare categorical: {{{name}: bool}}, by which all of these are flags."
+    )
 
 
 class TableRecipe(Recipe):
@@ -345,25 +364,150 @@ class TableRecipe(Recipe):
         else:
             files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
             times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
-        self._notes = [
+        splits, targets = encode_targets(self._split(files), self.targets)
+        workflow = self._typed_workflow(engine, times)
+        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
+        schema = self._schema(splits["train"], times, targets)
+        for frame in splits.values():
+            require_columns(frame, schema.table_columns, "table, after the steps")
+        flags = FlagTexts(self._flag_columns())
+        flags.look(splits["train"])
+        notes = self._all_notes(workflow, flags)
+        return FeatureTables(
+            {name: frame[schema.table_columns] for name, frame in splits.items()}, schema, notes, workflow
+        )
+
+    def _schema(self, frame: Any, times: Mapping[str, str], targets: tuple[Target, ...]) -> Schema:
+        """Of the splits, from train rows after the steps."""
+        chosen = self.settings
+        columns = tuple(self._columns(frame, times))
+        return Schema(columns, targets, entity_settings(chosen.entities), chosen.list_columns)
+
+    def _all_notes(self, workflow: Workflow, flags: FlagTexts) -> tuple[str, ...]:
+        """What the report is told; flags: of the train rows after the steps."""
+        left_out = [
             f"{pattern}: {nulls:,} of {rows:,} rows left out, because their target {name!r} is null."
             for (pattern, name), (nulls, rows) in self._nulls.items()
             if nulls
         ]
-        splits, targets = encode_targets(self._split(files), self.targets)
+        return (*left_out, *self._told_notes(workflow), *map(_flag_note, flags.found()))
+
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
+    ) -> FeatureParts | None:
+        """The splits in memory that does not grow with the table, where it has more than `rows_per_part` rows and no
+        step looks at other rows; else None, which has `build` hold all rows."""
+        paths = [path for pattern in self._patterns().values() for path in self.files(pattern)]
+        rows = sum(map(about_rows, paths))
+        if rows <= rows_per_part:
+            return None
+        reason = self._why_whole(engine)
+        if reason is None:
+            try:
+                return self._write_parts(engine, folder, rows_per_part)
+            except NotInParts as error:
+                reason = str(error)
+                remove(folder)
+                if self.cache is not None:
+                    self.cache.start_again()
+        log.info("table: about %s rows are held in memory at once: %s.", f"{float(f'{rows:.2g}'):,.0f}", reason)
+        return None
+
+    def _why_whole(self, engine: str) -> str | None:
+        """Why the settings let no part of the table be computed by itself; None where they do."""
+        if engine != "pandas":
+            return f"parts are for pandas, and the frames are of {engine}"
+        if self.settings.lists:
+            return "columns of lists are not read in parts"
+        steps = self._workflow.steps
+        position = first_group_wise(steps)
+        return None if position is None else f"{place(steps, position)} looks at other rows"
+
+    def _write_parts(self, engine: str, folder: Path, rows_per_part: int) -> FeatureParts:
+        """`write_parts`: rows are read and checked into files, split, and taken through the steps part by part."""
+        raw, chosen = folder / "raw", self.settings
+        self._require_raw()
+        self._nulls = {}
+        staged: dict[str, StagedRows] = {}
+        time_type: str | None = None
+        for name, pattern in self._patterns().items():
+            staged[name] = StagedRows(engine, raw / name, rows_per_part, chosen.time, ROW)
+            for frame in self._blocks(engine, pattern, rows_per_part):
+                if chosen.time and len(frame):
+                    own = self._number_times(frame)
+                    if time_type not in (None, own):
+                        raise NotInParts(f"the times are {own} and {time_type}")
+                    time_type = own
+                staged[name].add(frame)
+            staged[name].settle()
+            self.report(f"read {pattern}")
+        labels = SplitLabels(self.targets)
+        for split, frame in self._cut(staged) if labels.needs_a_look else ():
+            labels.look(split, frame)
+        times = {chosen.time: str(time_type)} if chosen.time else {}
         workflow = self._typed_workflow(engine, times)
-        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
-        schema = Schema(
-            tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities),
-            self.settings.list_columns,
-        )  # fmt: skip
-        for frame in splits.values():
-            require_columns(frame, schema.table_columns, "table, after the steps")
-        self._notes += self._told_notes(workflow)
-        self._notes += self._flag_notes(splits["train"])
-        return FeatureTables(
-            {name: frame[schema.table_columns] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
-        )
+        parts: Iterator[tuple[str, Any]] = ((split, labels.encode(split, frame)) for split, frame in self._cut(staged))
+        if not workflow.fitted:
+            waiting = StagedSplits(engine, raw / "splits")
+            for split, frame in parts:
+                waiting.add(split, frame)
+            workflow.fit(waiting.parts("train"), threads(1))
+            self.report("fit")
+            parts = waiting.frames()
+        writer = SplitWriter(engine, folder, lambda made: self._schema(made, times, labels.described()))
+        flags = FlagTexts(self._flag_columns())
+        for split, frame in parts:
+            made = (workflow.transform_train if split == "train" else workflow.transform)(frame).reset_index(drop=True)
+            writer.write(split, made)
+            if split == "train":
+                flags.look(made)
+        labels.require()
+        rows, schema = writer.finish(SPLITS)
+        shutil.rmtree(raw)
+        return FeatureParts(rows, schema, self._all_notes(workflow, flags), workflow)
+
+    def _blocks(self, engine: str, pattern: str, rows: int) -> Iterator[Any]:
+        """The rows of a pattern as `_read` gives them, block by block: a file of few rows is one, as it was kept."""
+        first_row = 0
+        for path in self.files(pattern):
+            dtypes = self._dtypes()
+            if about_rows(path) <= rows:
+                blocks: Iterable[Any] = (self._read_files(engine, [path], dtypes),)
+            else:
+                if self.cache is not None:
+                    self.cache.read_directly(path)
+                blocks = read_blocks(
+                    path, dtypes, rows, null_values=self.settings.null_values, separator=self.settings.separator,
+                    names=self.settings.column_names, nullable=self._nullable,
+                    without=self.without.get(same_file(path), ()),
+                )  # fmt: skip
+            for frame in blocks:
+                stop = first_row + len(frame)
+                yield self._prepared(frame, pattern, first_row, f"{pattern}, rows {first_row:,} to {stop:,}")
+                first_row = stop
+
+    def _cut(self, staged: Mapping[str, StagedRows]) -> Iterator[tuple[str, Any]]:
+        """Parts of the splits, as `_split` cuts whole tables."""
+        shares, time = self.settings.split, self.settings.time
+        for name, rows in staged.items():
+            ends: list[Any] = []
+            if time and rows.num_rows:
+                ends = [rows.time_at(max(end - 1, 0)) for end in shares.ends(rows.num_rows)]
+            for frame in rows.frames():
+                parts = {name: frame}
+                if time:
+                    at = frame[time]
+                    first, second = ends
+                    masks = {"train": at <= first, "valid": (at > first) & (at <= second), "test": at > second}
+                    parts = {split: frame[mask] for split, mask in masks.items()}
+                elif name == "all":
+                    parts = cut_by_place(frame, self._place(frame), shares.cuts(rows.num_rows))
+                elif name == "train" and "valid" not in staged:
+                    share = shares.train_of_two(rows.num_rows)
+                    parts = cut_by_place(frame, self._place(frame), {"train": (0.0, share), "valid": (share, 1.0)})
+                for split, part in parts.items():
+                    if len(part):
+                        yield split, part.reset_index(drop=True)
 
     def _typed_workflow(self, engine: str, times: Mapping[str, str]) -> Workflow:
         """The steps, told what the columns are; times: what the files' time is."""
@@ -458,19 +602,13 @@ class TableRecipe(Recipe):
             if (told := [name for name in features if name in found[role]])
         )
 
-    def _flag_notes(self, train: Any) -> list[str]:
-        """What is said of flags that are read as text, by which 1 and true are other values than True."""
+    def _flag_columns(self) -> list[str]:
+        """Columns that are read as text, where 1 and true are other values than True."""
         read = self._dtypes()
-        texts = [
+        return [
             name for name, dtype in self.settings.categories.items()
             if dtype == read.get(name) == "string" and not self._workflow.makes(name)
         ]  # fmt: skip
-        return [
-            f"Column {name!r} holds True and False and is read as text, so 1, or true in another case, is a value that "
-            f"the model has not seen. Declare categorical: {{{name}: bool}}, by which all of these are flags."
-            for name in texts
-            if _is_flag(train[name])
-        ]
 
     def _as_checked(self, frame: Any) -> Any:
         """Rows of a file as they are checked: with clean labels, and beside each list column the lengths of its lists,
@@ -507,45 +645,53 @@ class TableRecipe(Recipe):
 
     def _read(self, engine: str, pattern: str, paths: Sequence[str] | None = None, first_row: int = 0) -> Any:
         """The rows of a pattern, or of some of its files, whose rows are numbered from `first_row` on."""
-        chosen = self.settings
-        dtypes = self._dtypes()
+        self._require_raw()
+        frame = self._read_files(engine, pattern if paths is None else paths, self._dtypes())
+        self._num_read = first_row + len(frame)
+        return self._prepared(frame, pattern, first_row, pattern)
+
+    def _require_raw(self) -> None:
+        """Raise `DataError` where a step makes what is read before the steps."""
+        chosen, dtypes = self.settings, self._dtypes()
         for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name and name not in dtypes and name != ROW:
                 raise DataError(
                     f"table: {name!r} is made by a step, but targets, weight, group, time and split_key are read from "
                     "the files, before the steps. Name a column of the files."
                 )
-        frame = self._read_files(engine, pattern if paths is None else paths, dtypes)
-        self._num_read = first_row + len(frame)
+
+    def _prepared(self, frame: Any, pattern: str, first_row: int, where: str) -> Any:
+        """Rows of files, numbered, checked, with clean labels, those without one left out; where: for messages."""
+        chosen = self.settings
         # Of the file, whatever rows are left out.
         frame = _numbered(frame, first_row)
         try:
             frame = clean_labels(frame, self.targets)
         except DataError as error:
-            raise DataError(f"input {pattern}: {error}") from error
-        frame = self._labelled(frame, pattern)
+            raise DataError(f"input {where}: {error}") from error
+        frame = self._labelled(frame, pattern, where)
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
-                require_filled(frame[name], pattern)
+                require_filled(frame[name], where)
         for column in chosen.list_columns:
             if column.weights is not None:
                 rows = engine_of(frame).to_pandas(frame[[ROW]])[ROW].to_numpy()
-                require_list_weights(frame, column, f"input {pattern}", rows)  # later, rows are counted within a split
+                require_list_weights(frame, column, f"input {where}", rows)  # later, rows are counted within a split
         weight = frame[chosen.weight] if chosen.weight else None
         if weight is not None and not bool(((weight >= 0) & (weight <= LARGEST_WEIGHT)).all()):
             raise DataError(
-                f"input {pattern}: weight {chosen.weight!r} holds negative values, or some beyond 2^64. Only the "
+                f"input {where}: weight {chosen.weight!r} holds negative values, or some beyond 2^64. Only the "
                 "ratios of weights count: divide them by their largest."
             )
         return frame
 
-    def _labelled(self, frame: Any, pattern: str) -> Any:
+    def _labelled(self, frame: Any, pattern: str, where: str) -> Any:
         """The rows whose targets are known; without `drop_null_targets` a null is an error."""
         for name in self.targets:
             nulls = int(frame[name].isna().sum())
             if nulls and not self.settings.drop_null_targets:
                 raise DataError(
-                    f"input {pattern}: target {name!r} is null in {nulls} of {len(frame)} rows. Set "
+                    f"input {where}: target {name!r} is null in {nulls} of {len(frame)} rows. Set "
                     "features.drop_null_targets=true to leave such rows out. Remove those rows or give them a label "
                     "otherwise."
                 )
@@ -564,11 +710,16 @@ class TableRecipe(Recipe):
             null_values=chosen.null_values,
             separator=chosen.separator,
             names=chosen.column_names,
-            nullable={*chosen.categories, *chosen.inputs},
+            nullable=self._nullable,
             cache=self.cache,
             leave_out=self.leave_out,
             without=self.without,
         )
+
+    @property
+    def _nullable(self) -> frozenset[str]:
+        """Columns that may hold nulls, whatever their type."""
+        return frozenset((*self.settings.categories, *self.settings.inputs))
 
     def raw_files(self) -> tuple[RawFiles, ...]:
         chosen = self.settings
@@ -588,7 +739,7 @@ class TableRecipe(Recipe):
                 {column: target.task for column, target in self.targets.items()},
                 tuple(chosen.null_values), chosen.separator,
                 None if chosen.column_names is None else tuple(chosen.column_names),
-                frozenset((*chosen.categories, *chosen.inputs)),
+                self._nullable,
                 filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
             )
             for name, pattern in self._patterns().items()

@@ -10,6 +10,7 @@ import pytest
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, expand, read_files
 from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.flights import recipe as flights_recipe
 from gigabatch.features.recipes.flights.recipe import FLIGHTS, OUTCOMES, FlightsRecipe, FlightsSettings
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -322,7 +323,7 @@ class Nights:
         for name in ("weather", "planes", "airports"):
             (self.raw / f"{name}.csv").write_bytes((folder / f"{name}.csv").read_bytes())
 
-    def night(self, leave_out=(), without=None):
+    def night(self, leave_out=(), without=None, compare=lambda: None):
         """What is told, once the splits were found equal to those of a run without a history over a folder that holds
         nothing else than what counts."""
         recipe = FlightsRecipe(FlightsSettings(path=str(self.raw)))
@@ -331,6 +332,7 @@ class Nights:
         recipe.cache = files = ParsedFiles(self.store, "pandas")
         recipe.history = history = RowHistory(self.store, files, {"recipe": "flights"}, recipe.without)
         tables = recipe.build("pandas")
+        compare()
         copy = self.raw.with_name("counts")
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
@@ -371,6 +373,44 @@ def test_nights_that_compute_new_flights_alone_give_what_a_full_run_gives(folder
     assert "the weather of hours that finished flights have seen is another" in nights.night()["note"]
     flights[day == "2013-03-08"].head(1).assign(flight=9998).to_csv(nights.raw / "flights-9.csv", index=False)
     assert "a flight is due at minute" in nights.night()["note"]
+
+
+@pytest.mark.parametrize("size", [400, 1500, 4999])
+def test_flights_in_pieces_of_time_are_those_of_one_piece(size, folder, raw, tmp_path, monkeypatch):
+    flights, nights = raw["flights"], Nights(folder, tmp_path)
+    days = flights["time_hour"].str.slice(0, 10)
+    cuts = ["2013-03-07", "2013-03-10", "2013-03-12"]
+    real = FlightsRecipe._in_pieces
+    asked = []
+
+    def watched(self, *given):
+        asked.append(given[-1])
+        return real(self, *given)
+
+    monkeypatch.setattr(FlightsRecipe, "_in_pieces", watched)
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        flights[(days >= start) & (days < stop)].to_csv(nights.raw / f"flights-{number}.csv", index=False)
+        monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", size)
+        told = nights.night(compare=lambda: monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 10**9))
+        assert told["note"] is None
+    assert len(asked) == 4
+    assert (asked[0] > 1) == (size < 2000)
+    assert asked[1::2] == [1, 1]
+
+
+def test_a_flight_that_left_days_before_it_was_due_is_in_one_piece_with_all(folder, raw, tmp_path, monkeypatch):
+    flights, nights = raw["flights"], Nights(folder, tmp_path)
+    days = flights["time_hour"].str.slice(0, 10)
+    some = flights[(days >= "2013-03-07") & (days < "2013-03-11")].reset_index(drop=True)
+    some.loc[len(some) - 1000, "dep_delay"] = -3000
+    some.to_csv(nights.raw / "flights.csv", index=False)
+    asked, real = [], FlightsRecipe._in_pieces
+    monkeypatch.setattr(
+        FlightsRecipe, "_in_pieces", lambda self, *given: (asked.append(given[-1]), real(self, *given))[1]
+    )
+    monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 1200)
+    nights.night(compare=lambda: monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 10**9))
+    assert asked == [4, 1, 1]
 
 
 def test_quarantined_files_of_flights_and_weather_stop_no_carrying(folder, raw, tmp_path):

@@ -1,0 +1,187 @@
+"""Files in blocks of rows, for pandas: the rows, types and bits that the whole file gives, a block in memory at once.
+
+What a reader makes of a column of numbers may follow from rows of another block: beside a 0.5 whole numbers are floats.
+Where that could change a value, the file is not read in blocks (`NotInParts`) and whoever asked reads it whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.reading.row_bytes import line_bytes
+from gigabatch.features.reading.sources import (
+    PARQUET_ENDINGS,
+    cast,
+    csv_options,
+    drop_rows,
+    is_read_as_text,
+    naming,
+    refuse_guesses,
+    rounded_columns,
+    text_columns,
+    with_float_decimals,
+    without_null_words,
+)
+
+SKIPPED_FROM = 2**53  # from here on float64 skips whole numbers
+PACKED = (".gz", ".zip")
+UNPACKED_BYTES = 4  # of text in a byte of a compressed file, about
+
+
+class NotInParts(DataError):
+    """Rows cannot be had block by block without another result; the message says why. All are read at once."""
+
+
+class Kinds:
+    """What kinds of numbers each column comes as, block by block.
+
+    Parameters
+    ----------
+    where
+        Whose columns, for messages.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._kinds: dict[str, set[str]] = {}
+        self._wide: set[str] = set()
+
+    def look(self, frame: Any, names: Iterable[str]) -> None:
+        """Tell of a block.
+
+        Raises
+        ------
+        NotInParts
+            Where the whole column would be of another kind than this or an earlier block, so that a value might differ:
+            only whole numbers below 2^53 are the same among floats.
+        """
+        for name in names:
+            column = frame[name]
+            kinds = self._kinds.setdefault(name, set())
+            kinds.add(column.dtype.kind)
+            if column.dtype.kind == "i" and bool(((column >= SKIPPED_FROM) | (column <= -SKIPPED_FROM)).any()):
+                self._wide.add(name)
+            if len(kinds) > 1 and (kinds != {"i", "f"} or name in self._wide):
+                raise NotInParts(f"{self.where}: column {name!r} holds values of several kinds")
+
+
+def read_blocks(
+    path: str,
+    dtypes: Mapping[str, str],
+    rows: int,
+    *,
+    null_values: Sequence[str] = ("", "NA"),
+    separator: str = ",",
+    names: Sequence[str] | None = None,
+    nullable: Collection[str] = (),
+    without: Sequence[int] = (),
+) -> Iterator[Any]:
+    """Read one file as `read_files` does, a block of rows at a time, with pandas.
+
+    Parameters
+    ----------
+    path
+        A CSV file, compressed or not, or a Parquet file; a path or URL.
+    dtypes
+        As of `read_files`, no lists among them.
+    rows
+        How many a block holds at most.
+    null_values, separator, names, nullable
+        As of `read_files`.
+    without
+        Places of rows that are left out.
+
+    Yields
+    ------
+    data frame
+        Rows of the file, in order, each frame on an index of its own.
+
+    Raises
+    ------
+    DataError
+        As `read_files`; counts of nulls are those of a block, and the message says which.
+    NotInParts
+        Where blocks cannot be told apart from the whole.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.features.reading.blocks import read_blocks
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "n.csv").write_text("n\\n1\\n2\\n3\\n")
+    ...     [block["n"].tolist() for block in read_blocks(f"{folder}/n.csv", {"n": "int64"}, rows=2)]
+    [[1, 2], [3]]
+    """
+    kinds, start, gone = Kinds(f"input {path}"), 0, sorted(without)
+    # Flags are the same whatever stands beside them; text is read as text.
+    numbers = [name for name, dtype in dtypes.items() if dtype != "bool" and not is_read_as_text(dtype)]
+    for frame in _raw_blocks(path, dtypes, rows, list(null_values), separator, names):
+        if rounded := rounded_columns(frame, dtypes):
+            raise NotInParts(f"input {path}: column {rounded[0]!r} holds whole numbers beyond 2^53 beside nulls")
+        stop = start + len(frame)
+        where = f"input {path}, rows {start:,} to {stop:,}"
+        typed = cast(frame[list(dtypes)].reset_index(drop=True), dtypes, where, nullable)
+        kinds.look(frame, numbers)
+        places = gone[bisect_left(gone, start) : bisect_left(gone, stop)]
+        yield drop_rows(typed, path, [place - start for place in places])
+        start = stop
+    if start == 0:
+        raise DataError(f"input {path}: it has a header but no rows.")
+    if gone and gone[-1] >= start:
+        raise DataError(f"input {path}: row {gone[-1]} is to be left out, but it has {start} rows.")
+
+
+def _raw_blocks(
+    path: str, dtypes: Mapping[str, str], rows: int, null_values: list[str], separator: str, names: Sequence[str] | None
+) -> Iterator[Any]:
+    """The blocks as the reader makes them, checked as whole files are."""
+    module, header = load_engine("pandas"), None if names is None else list(names)
+    with naming(path):
+        if path.endswith(PARQUET_ENDINGS):
+            with (
+                fsspec.open(path, "rb") if "://" in path else nullcontext(path) as source,
+                pq.ParquetFile(source) as file,
+            ):
+                if missing := [name for name in dtypes if name not in file.schema_arrow.names]:
+                    raise NotInParts(f"input {path}: column {missing[0]!r} is none of its own")
+                for batch in file.iter_batches(rows, columns=list(dtypes)):
+                    frame = exact_frame_of(pa.Table.from_batches([batch]))
+                    require_columns(frame, dtypes, f"input {path}")
+                    frame = without_null_words(with_float_decimals(frame, path, dtypes), null_values, dtypes)
+                    refuse_guesses(module, frame, path, dtypes, header, separator, None)
+                    yield frame
+            return
+        options = csv_options(separator, header, null_values, text_columns(dtypes))
+        with pd.read_csv(path, chunksize=rows, **options) as reader:
+            for number, frame in enumerate(reader):
+                require_columns(frame, dtypes, f"input {path}")
+                if number == 0 or type(frame.index).__name__ != "RangeIndex":
+                    refuse_guesses(module, frame, path, dtypes, header, separator, None)
+                yield frame
+
+
+def about_rows(path: str) -> float:
+    """How many rows a file has, about: of a Parquet file its footer says it, of a CSV file its length and the length of
+    its first lines. Of a URL, and of what cannot be read, 0: whoever reads it says so."""
+    if "://" in path:
+        return 0
+    try:
+        if path.endswith(PARQUET_ENDINGS):
+            return pq.read_metadata(path).num_rows
+        line, size = line_bytes(path), Path(path).stat().st_size
+    except (OSError, ValueError):
+        return 0
+    return size * (UNPACKED_BYTES if path.endswith(PACKED) else 1) / line if line else 0

@@ -1,0 +1,231 @@
+"""A table larger than memory on its way to its splits: rows that wait in files, and parts that are written."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import require_columns
+from gigabatch.features.reading.blocks import Kinds, NotInParts
+from gigabatch.features.recipes.base import TargetChecks, part_path, typed_rows
+from gigabatch.features.schema import Schema
+
+FLAGS = ["true", "false"]
+
+
+class StagedRows:
+    """Keep rows in files, in the order in which they come, and give them back in that of their time.
+
+    Of a row in memory there is nothing; on disk there are its time's 8 bytes beside it. Rows that come in order of time
+    stay in their files. Others are dealt out to files of neighbouring times, each of about `rows` rows, and sorted one
+    file after the other.
+
+    Parameters
+    ----------
+    engine
+        Of the frames.
+    folder
+        Where the files go; it is made here.
+    rows
+        About how many rows a frame that is given back holds.
+    time, row
+        Columns of a row's time, without nulls, and of its place among all, by which rows of one time are in order. No
+        time: rows come back as they came.
+    """
+
+    def __init__(self, engine: str, folder: Path, rows: int, time: str | None, row: str) -> None:
+        self.engine, self.folder, self.rows, self.time, self.row = load_engine(engine), folder, rows, time, row
+        self.num_rows = 0
+        self._groups: list[list[Path]] = []
+        self._times, self._last, self._in_order = folder / "times", -np.inf, True
+        self._type: Any = None
+        folder.mkdir(parents=True)
+
+    def add(self, frame: Any) -> None:
+        """Keep further rows."""
+        if not len(frame):
+            return
+        self._groups.append([self.folder / f"block-{len(self._groups):06d}.parquet"])
+        self.engine.write_parquet(frame, self._groups[-1][0])
+        self.num_rows += len(frame)
+        if self.time is not None:
+            times = self._host(frame, self.time)
+            self._type = times.dtype
+            with self._times.open("ab") as file:
+                times.tofile(file)
+            self._in_order &= bool(times[0] >= self._last) and bool((times[1:] >= times[:-1]).all())
+            self._last = times[-1]
+
+    def settle(self) -> None:
+        """All rows are there: put them in order."""
+        if self.time is None or not self.num_rows:
+            return
+        times = np.memmap(self._times, self._type, mode="r+")
+        if not self._in_order:
+            times.sort()
+            self._deal(times)
+        self._sorted = times
+
+    def time_at(self, place: int) -> Any:
+        """The time of the row at this place in order of time."""
+        return self._sorted[place]
+
+    def frames(self) -> Iterator[Any]:
+        """All rows, frame by frame."""
+        for paths in self._groups:
+            frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
+            yield frame if self._in_order else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+
+    def _deal(self, times: np.ndarray) -> None:
+        """Deal the rows out to files of neighbouring times; times: ascending."""
+        starts, counts = np.unique(times[self.rows :: self.rows], return_counts=True)
+        # A time of very many rows has files to itself, whose rows are in order as they come.
+        many = starts[counts > 1]
+        ends = np.searchsorted(times, many, side="right")
+        after = times[ends[ends < len(times)]]
+        starts = np.unique(np.concatenate([starts, after]))
+        dealt: dict[int, list[Path]] = {}
+        for number, (path,) in enumerate(self._groups):
+            frame = self.engine.read_parquet(path)
+            file_of = np.searchsorted(starts, self._host(frame, self.time), side="right")
+            order = np.argsort(file_of, kind="stable")
+            bounds = np.flatnonzero(np.diff(file_of[order], prepend=-1))
+            for start, stop in zip(bounds, [*bounds[1:], len(order)], strict=True):
+                place = int(file_of[order[start]])
+                folder = self.folder / f"times-{place:06d}"
+                folder.mkdir(exist_ok=True)
+                dealt.setdefault(place, []).append(folder / f"block-{number:06d}.parquet")
+                self.engine.write_parquet(frame.iloc[order[start:stop]].reset_index(drop=True), dealt[place][-1])
+            path.unlink()
+        self._groups = []
+        alone = set(np.searchsorted(starts, many, side="right").tolist())
+        for place in sorted(dealt):
+            self._groups += [[path] for path in dealt[place]] if place in alone else [dealt[place]]
+
+    def _host(self, frame: Any, name: str | None) -> np.ndarray:
+        return self.engine.to_host(self.engine.array(frame[name]))
+
+
+class StagedSplits:
+    """Keep parts of splits in files, until all of them are there.
+
+    Parameters
+    ----------
+    engine
+        Of the frames.
+    folder
+        Where.
+    """
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        self.name, self.engine, self.folder = engine, load_engine(engine), folder
+        self._paths: dict[str, list[Path]] = {}
+
+    def add(self, split: str, frame: Any) -> None:
+        """Keep a part of a split."""
+        paths = self._paths.setdefault(split, [])
+        paths.append(part_path(self.folder, split, len(paths)))
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        self.engine.write_parquet(frame, paths[-1])
+
+    def parts(self, split: str) -> list[tuple[str, str]]:
+        """The parts of a split as `Workflow.fit` takes them."""
+        return [(self.name, str(path)) for path in self._paths.get(split, [])]
+
+    def frames(self) -> Iterator[tuple[str, Any]]:
+        """Each part with the name of its split, splits in the order in which they came; read once."""
+        for split, paths in self._paths.items():
+            for path in paths:
+                yield split, self.engine.read_parquet(path)
+                path.unlink()
+
+
+class SplitWriter:
+    """Write the splits of a table part by part, checked as a whole table is.
+
+    Parameters
+    ----------
+    engine
+        Of the frames.
+    folder
+        Of the features stage.
+    schema_of
+        Gives the schema that train rows, after the steps, tell.
+    """
+
+    def __init__(self, engine: str, folder: Path, schema_of: Callable[[Any], Schema]) -> None:
+        self.engine, self.folder, self.schema_of = load_engine(engine), folder, schema_of
+        self.rows: Counter[str] = Counter()
+        self._parts: Counter[str] = Counter()
+        self._kinds = Kinds("the steps")
+        self._schema: Schema | None = None
+
+    def write(self, split: str, frame: Any) -> None:
+        """Write a part of a split.
+
+        Raises
+        ------
+        NotInParts
+            Where the parts differ in what the whole table has one of.
+        """
+        if self._schema is None:
+            self._schema = self.schema_of(frame)
+            self._checks = TargetChecks(self._schema)
+        elif split == "train" and self.schema_of(frame) != self._schema:
+            raise NotInParts("a step makes columns of other types of other rows")
+        require_columns(frame, self._schema.table_columns, "table, after the steps")
+        self._kinds.look(frame, self._schema.table_columns)
+        self._checks.look(split, frame)
+        if not len(frame):
+            return
+        path = part_path(self.folder, split, self._parts[split])
+        path.parent.mkdir(exist_ok=True)
+        self.engine.write_parquet(typed_rows(self._schema, split, frame), path)
+        self._parts[split] += 1
+        self.rows[split] += len(frame)
+
+    def finish(self, splits: Sequence[str]) -> tuple[dict[str, int], Schema]:
+        """Rows by split and the schema, once all parts were written; `DataError` for targets that cannot be used."""
+        if self._schema is None:
+            raise NotInParts("no row is left")
+        self._checks.require()
+        return {split: self.rows[split] for split in splits}, self._schema
+
+
+class FlagTexts:
+    """Find columns of text that hold nothing but true and false, in one case or another, part by part.
+
+    Parameters
+    ----------
+    names
+        Of the columns that are asked about.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._some = dict.fromkeys(names, False)
+
+    def look(self, frame: Any) -> None:
+        """Tell of a part."""
+        for name in list(self._some):
+            for column in (frame[name].head(1000), frame[name]):
+                if not bool((column.isna() | column.str.lower().isin(FLAGS)).all()):
+                    del self._some[name]
+                    break
+            else:
+                self._some[name] |= bool(frame[name].notna().any())
+
+    def found(self) -> list[str]:
+        """Those that hold flags alone, and at least one."""
+        return [name for name, some in self._some.items() if some]
+
+
+def remove(folder: Path) -> None:
+    """Take away what stands in a folder."""
+    for path in folder.iterdir():
+        shutil.rmtree(path)
