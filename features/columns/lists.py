@@ -188,6 +188,7 @@ def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
     import pandas as pd
 
     offsets, values = np.concatenate([[0], np.cumsum(lengths)]), pa.array(entries)
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values  # text of pandas may be
     exact = values.fill_null(0) if values.null_count and pa.types.is_integer(values.type) else values
     rows = pa.LargeListArray.from_arrays(offsets, exact).to_pandas().to_numpy(copy=True)
     if exact is not values:

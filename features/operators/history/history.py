@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
+from gigabatch.features.columns.categories import FLAG, FLOAT, WHOLE, canonicalize
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.columns.time_types import is_time_type
 from gigabatch.features.engines.frame import engine_of
@@ -107,23 +107,26 @@ class History(WithinGroups, ColumnOperator):
                 f"History: half_life is {self.half_life!r}, and column {self.time!r} holds numbers, whose unit is not "
                 f"known. Give half_life as a number in that unit, or declare {self.time!r} a datetime."
             )
-        found = canonicalize(frame[self.column], "History")
-        if found.kind not in (TEXT, WHOLE, None):
-            raise DataError(
-                f"History: column {self.column!r} is {frame[self.column].dtype}. Elements of lists are text or whole "
-                "numbers: cast it."
-            )
-        events = np.flatnonzero(self._counted(frame) & ~found.null)
+        values, elements = self._values(frame[self.column])
+        events = np.flatnonzero(self._counted(frame) & engine_of(frame).array(frame[self.column].notna()))
         told = frame[list(dict.fromkeys((*self.by, self.time, self.order)))]
         question = AsOfJoin(
             told, told.iloc[events], by=self.by, query_time=self.time, event_time=self.time, order=self.order
         )
-        elements = "int64" if found.kind == WHOLE else "string"
-        made = [last_values(question, self.length, found.values.iloc[events], elements, frame)]
+        made = [last_values(question, self.length, values.iloc[events], elements, frame)]
         if self.half_life is not None:
             times = whole_values(frame[self.time], "History")
             made.append(last_weights(question, self.length, times[events], times, self.half_life, frame))
         return dict(zip(self.outputs, made, strict=True))
+
+    def _values(self, column: Column) -> tuple[Any, str]:
+        """The values, something else for null, and the type of the elements that they are."""
+        found = canonicalize(column, "History")
+        if found.kind == FLAG:
+            raise DataError(f"History: column {self.column!r} holds flags. Elements are text or whole numbers: cast it.")
+        if found.kind == FLOAT or (found.kind is None and column.dtype.kind in "iuf"):
+            return engine_of(column).series(whole_values(column, "History"), column.to_frame()), "int64"
+        return found.values, "int64" if found.kind == WHOLE else "string"
 
     def _counted(self, frame: Frame) -> Any:
         """bool array: which rows lists may hold."""

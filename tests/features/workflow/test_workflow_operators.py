@@ -39,6 +39,7 @@ EXAMPLES = {
     "groupby_to_sequence": {"by": ["user"], "order": "row", "columns": ["at"], "max_length": 3},
     "hash_bucket": {"column": "city", "num_buckets": 10, "output": "h"},
     "hashed_cross": {"columns": ["city", "user"], "num_buckets": 10, "output": "h"},
+    "history": {"by": ["user"], "time": "at", "order": "row", "column": "clicks", "length": 3, "output": "seen"},
     "join_groupby": {"by": ["city", "user"], "values": ["price"], "statistics": ["std", "count", "min"]},
     "lambda_function": {"name": "test_twice"},
     "list_slice": {"column": "words", "start": -1, "output": "last_word"},
@@ -54,6 +55,7 @@ EXAMPLES = {
     "target_encoding": {"by": ["city"], "hits": "clicks", "output": "t", "at": "at"},
     "text_flags": {"column": "words", "prefix": "w_", "max_words": 2},
     "text_hash": {"column": "words", "prefix": "h", "num_buckets": 3, "letters": 2},
+    "text_tokens": {"column": "words", "output": "tokens", "letters": 2},
     "waiting": {"by": ["user"], "planned_at": "at", "happened_at": "done", "output": "w"},
 }  # fmt: skip
 KEPT = {"column": "at", "op": "<", "value": 190}

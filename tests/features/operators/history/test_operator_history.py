@@ -114,12 +114,13 @@ def test_the_unit_of_a_half_life_is_that_of_a_datetime():
         ({"length": 0}, "length must be at least 1"),
         ({"half_life": "soon"}, "half_life is 'soon'. Write a number and a unit"),
         ({"half_life": 0.0}, "half_life must be above 0"),
-        ({"column": "price"}, "column 'price' is float64. Elements of lists are text or whole numbers"),
+        ({"column": "price"}, "column 'price' is float64 and holds fractions"),
+        ({"column": "liked"}, "column 'liked' holds flags. Elements are text or whole numbers"),
         ({"where": "t"}, "column 't' holds 2. `where` is a column of 0 and 1"),
     ],
 )
 def test_what_makes_no_history_is_refused(options, message):
-    frame = pd.DataFrame({"k": ["a", "a"], "t": [1, 2], "n": [0, 1], "x": [1, 2], "price": [0.5, 1.5]})
+    frame = pd.DataFrame({"k": ["a", "a"], "t": [1, 2], "n": [0, 1], "x": [1, 2], "price": [0.5, 1.5], "liked": [True, False]})
     given = {"by": ["k"], "time": "t", "order": "n", "column": "x", "length": 3, "output": "seen"} | options
     with pytest.raises(DataError, match=message):
         History(**given)(frame)
