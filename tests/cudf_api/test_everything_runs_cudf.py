@@ -29,7 +29,6 @@ from tests.features.operators.hostile_columns import FORMS
 # Forms of a column that cuDF can hold too; the others are of Python's objects or of pandas alone.
 HELD = ("masked_with_null", "whole_as_float", "whole_as_int16", "whole_category_reversed", "text_category_reversed",
         "text_all_null", "all_nan", "infinity", "flags_with_null", "moments_ns", "numbers_for_text")  # fmt: skip
-PANDAS_ALONE = ("history", "text_tokens")  # they make lists
 KINDS = {"int64": "whole", "float64": "number", "str": "text"}
 
 
@@ -60,10 +59,6 @@ def run(case, frame):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_operator_uses_only_what_cudf_has(case):
-    if case.operator in PANDAS_ALONE:
-        with pytest.raises(DataError, match="lists are made by the pandas engine alone"):
-            run(case, CheckedFrame(TABLE))
-        return
     for found in run(case, CheckedFrame(TABLE)):
         assert isinstance(found, CheckedFrame)
     for column in case.roles:

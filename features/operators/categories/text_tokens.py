@@ -20,8 +20,8 @@ class TextTokens(ColumnOperator):
     """Make one list of the words of short text, such as the title of a product, without a fit.
 
     Words are those of `TextHash`: in lower case, cut at blanks and ASCII punctuation. A model learns a vector of each
-    and pools them, where `TextHash` gives it columns. Null and text without a word are empty lists. Numbers and booleans
-    are taken as their text. Row-wise. Lists are made by the pandas engine alone.
+    and pools them, where `TextHash` gives it columns. Null and text without a word are empty lists. Numbers and
+    booleans are taken as their text. Row-wise. Lists are made by the pandas engine alone.
 
     Parameters
     ----------
@@ -57,7 +57,9 @@ class TextTokens(ColumnOperator):
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise DataError(f"TextTokens of {column!r}: {name} is a whole number from 1 to {most}, found {value!r}.")
+                raise DataError(
+                    f"TextTokens of {column!r}: {name} is a whole number from 1 to {most}, found {value!r}."
+                )
         self.column, self.output, self.letters, self.num_buckets = column, output, letters, num_buckets
 
     def compute(self, frame: Frame) -> dict[str, Column]:

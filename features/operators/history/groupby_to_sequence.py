@@ -20,9 +20,9 @@ class GroupbyToSequence(WithinGroups, Operator):
     """Make one row of lists from the rows of each group.
 
     The result has one row a group, sorted by key on a new index: the keys, and per column the last values, the latest
-    at the end: as text like '12|7|31', or, with `separator=None`, as a column of lists (on cuDF of whole numbers without
-    nulls). A null becomes an empty entry, or a null in a list, so lists of one row stay equally long, as `ExplodeLists`
-    wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
+    at the end: as text like '12|7|31', or, with `separator=None`, as a column of lists (on cuDF of whole numbers
+    without nulls). A null becomes an empty entry, or a null in a list, so lists of one row stay equally long, as
+    `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
 
     Parameters
     ----------
@@ -101,8 +101,10 @@ class GroupbyToSequence(WithinGroups, Operator):
                 out[name] = out[name].astype(out[name].cat.categories.dtype)
         for name in self.columns:
             values = self._values(frame[name]).take(entries).reset_index(drop=True)
-            lists = self.separator is None
-            out[name] = list_column(values, counts, out) if lists else join_lists(values, counts, self.separator)
+            if self.separator is None:
+                out[name] = list_column(values, counts, out)
+            else:
+                out[name] = join_lists(values, counts, self.separator)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
     def _values(self, column: Column) -> Any:

@@ -23,8 +23,8 @@ class History(WithinGroups, ColumnOperator):
     """Give each row the list of a column's last values in its group, as known strictly before the row's time.
 
     The oldest value stands first. Rows of the row's own time are not in its list, so it does not see itself; rows
-    without a value are in none. A row with a null key has an empty list. Rows to be served bring their lists themselves,
-    as raw columns. Group-wise: needs every row of a group. Lists are made by the pandas engine alone.
+    without a value are in none. A row with a null key has an empty list. Rows to be served bring their lists, as raw
+    columns. Group-wise: needs every row of a group. Lists are made by the pandas engine alone.
 
     Parameters
     ----------
@@ -123,7 +123,9 @@ class History(WithinGroups, ColumnOperator):
         """The values, something else for null, and the type of the elements that they are."""
         found = canonicalize(column, "History")
         if found.kind == FLAG:
-            raise DataError(f"History: column {self.column!r} holds flags. Elements are text or whole numbers: cast it.")
+            raise DataError(
+                f"History: column {self.column!r} holds flags. Elements are text or whole numbers: cast it."
+            )
         if found.kind == FLOAT or (found.kind is None and column.dtype.kind in "iuf"):
             return engine_of(column).series(whole_values(column, "History"), column.to_frame()), "int64"
         return found.values, "int64" if found.kind == WHOLE else "string"

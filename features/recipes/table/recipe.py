@@ -234,18 +234,18 @@ class TableSettings:
                 f"table: time {self.time!r} is of type {self.inputs[str(self.time)]!r}, a time of day, which puts no "
                 "rows in order. Name a column of dates, or leave time out."
             )
+        try:
+            workflow = self.workflow()
+        except DataError as error:
+            raise DataError(f"table: {error}") from error
         listed = [("split_key", self.split_key)] if self.split_key else []
-        listed += [("inputs", name) for name in self.inputs]
+        listed += [("inputs", name) for name in self.inputs if not workflow.makes(name)]
         for setting, name in listed:
             if name in self.list_types:
                 raise DataError(
                     f"table: {setting} {name!r} is a column of lists, which is read as lists alone. Name another "
                     "column, or take it out of lists."
                 )
-        try:
-            workflow = self.workflow()
-        except DataError as error:
-            raise DataError(f"table: {error}") from error
         made = {name for step in workflow.steps for name in step.outputs}.difference(workflow.inputs, self.inputs)
         features = (*self.categories, *self.continuous, *self.list_types)
         made.intersection_update(features)  # features that steps make are no raw columns

@@ -57,13 +57,9 @@ def test_letters_in_a_row_are_those_of_scikit_learn(texts, letters):
         ({"letters": 11}, "letters is a whole number from 1 to 10, found 11"),
         ({"num_buckets": 0}, "num_buckets is a whole number from 1 to 2147483647, found 0"),
         ({"num_buckets": True}, "num_buckets is a whole number"),
+        ({}, "TextTokens: column 'x' holds dates or times, no text"),
     ],
 )
-def test_settings_that_are_refused(options, message):
+def test_what_is_refused(options, message):
     with pytest.raises(DataError, match=message):
-        TextTokens("x", "t", **options)
-
-
-def test_a_column_of_dates_is_refused():
-    with pytest.raises(DataError, match="TextTokens: column 'x' holds dates or times, no text"):
-        TextTokens("x", "t")(pd.DataFrame({"x": pd.to_datetime(["2024-01-01"])}))
+        TextTokens("x", "t", **options)(pd.DataFrame({"x": pd.to_datetime(["2024-01-01"])}))

@@ -120,7 +120,9 @@ def test_the_unit_of_a_half_life_is_that_of_a_datetime():
     ],
 )
 def test_what_makes_no_history_is_refused(options, message):
-    frame = pd.DataFrame({"k": ["a", "a"], "t": [1, 2], "n": [0, 1], "x": [1, 2], "price": [0.5, 1.5], "liked": [True, False]})
+    frame = pd.DataFrame(
+        {"k": ["a", "a"], "t": [1, 2], "n": [0, 1], "x": [1, 2], "price": [0.5, 1.5], "liked": [True, False]}
+    )
     given = {"by": ["k"], "time": "t", "order": "n", "column": "x", "length": 3, "output": "seen"} | options
     with pytest.raises(DataError, match=message):
         History(**given)(frame)

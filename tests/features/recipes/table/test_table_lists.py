@@ -219,5 +219,5 @@ def test_a_list_that_a_step_makes_must_be_one(tmp_path):
     chosen = TableSettings(
         path=str(tmp_path / "rows.parquet"), **COLUMNS, inputs={"place": "string"}, lists={"tags": {}}, steps=(step,)
     )
-    with pytest.raises(DataError, match="after the steps: column 'tags' is declared list.string. but holds"):
+    with pytest.raises(DataError, match=r"after the steps: column 'tags' is declared list\[string\] but holds"):
         TableRecipe(chosen).build("pandas")
