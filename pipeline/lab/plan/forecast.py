@@ -146,6 +146,7 @@ class Forecast:
 
     def table_bytes(self, splits: tuple[str, ...], sample: dict[str, Any] | None = None) -> int:
         """Bytes of packed tables, of a sample where one is given: exact, given their rows and the elements of lists."""
+        sample = self.found[-1] if sample is None and self.exact else sample
         rows = self.rows if sample is None else sample["rows"]
         total = self.word_bytes(splits, rows)
         for place, column in enumerate(self.spec.inputs.lists):
