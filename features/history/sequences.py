@@ -75,7 +75,7 @@ def last_weights(question: AsOfJoin, number: int, known: Any, now: Any, half_lif
     >>> frame = pd.DataFrame({"user": ["a", "a", "a"], "at": [10, 20, 30]})
     >>> question = AsOfJoin(frame, frame, by=["user"], query_time="at", event_time="at")
     >>> times = frame["at"].to_numpy()
-    >>> [row.tolist() for row in last_weights(question, 2, times, times, 10.0, frame)]
+    >>> [list(row) for row in last_weights(question, 2, times, times, 10.0, frame)]
     [[], [0.5], [0.25, 0.5]]
     """
     first, stop = question.last_places(number)
