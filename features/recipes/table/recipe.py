@@ -16,7 +16,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
-from gigabatch.features.reading.sources import cast, read_files
+from gigabatch.features.reading.sources import cast, file_columns, read_files
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, cut_by_place, split_by_time
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
@@ -501,13 +501,27 @@ class TableRecipe(Recipe):
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         dtypes = self._dtypes()
-        dtypes |= self.settings.brought_types(dtypes)
+        brought = self.settings.brought_types(dtypes)
+        self._require_brought(engine, pattern, [name for name in brought if name in columns])
+        dtypes |= brought
         dtypes = {name: dtype for name, dtype in dtypes.items() if name in (*columns, *self.settings.keys)}
         frame = self._read_files(engine, pattern, dtypes)
         for name, dtype in dtypes.items():
             if is_time_type(dtype):  # a timestamp says by itself what it is, to the workflow and to whoever writes it
                 frame[name] = timestamps(frame[name])
         return _numbered(frame, 0)
+
+    def _require_brought(self, engine: str, pattern: str, names: Sequence[str]) -> None:
+        """Raise `DataError` for a file to be scored without what a step makes of earlier rows."""
+        chosen = self.settings
+        for path in self.files(pattern) if names else ():
+            there = chosen.column_names or file_columns(engine, path, chosen.separator)
+            if missing := [name for name in names if name not in there]:
+                raise DataError(
+                    f"input {path}: it has no column {missing[0]!r}, which a step makes of earlier rows, so rows to be "
+                    "scored bring it. Add it (docs/lists.md: workflow.transform(rows, history=earlier) makes it), or "
+                    "score a split."
+                )
 
     @cached_property
     def _workflow(self) -> Workflow:

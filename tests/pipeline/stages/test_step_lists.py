@@ -130,6 +130,12 @@ def test_files_to_be_scored_bring_lists_as_text(trained, tmp_path):
     np.testing.assert_array_equal(found, load_bundle(run.path / "model").predict(stored)["clicked"].to_numpy())
 
 
+def test_files_without_the_lists_that_they_are_to_bring_are_refused(trained, tmp_path):
+    folder, path, _ = trained
+    with pytest.raises(DataError, match=r"log\.csv: it has no column 'history', which a step makes of earlier rows"):
+        score_run(path, (), None, None, tmp_path / "out.parquet", raw=str(folder / "log.csv"))
+
+
 def test_the_workflow_makes_lists_of_new_rows_from_earlier_ones(trained):
     folder, path, run = trained
     features = Pipeline.from_config(path).features()
