@@ -288,15 +288,6 @@ class TableSettings:
         found = {name: dtype for column in self.list_columns for name, dtype in column.dtypes().items()}
         return {name: f"{dtype}{self.list_separator}" for name, dtype in found.items()}
 
-    def brought_types(self, dtypes: Mapping[str, str]) -> dict[str, str]:
-        """Types of the columns that steps make and rows to be scored bring themselves (`Configured.brought`), from
-        those of the raw columns."""
-        found: dict[str, str] = {}
-        for step in self.workflow().steps:
-            found |= {name: f"{dtype}{self.list_separator}" for name, dtype in step.brought(dtypes).items()}
-            dtypes = step.types_after(dtypes)
-        return {name: self.list_types.get(name, dtype) for name, dtype in found.items()}
-
     @property
     def categories(self) -> dict[str, str]:
         """Type of each categorical column."""
@@ -376,7 +367,16 @@ class TableRecipe(Recipe):
     def _typed_workflow(self, engine: str, times: Mapping[str, str]) -> Workflow:
         """The steps, told what the columns are; times: what the files' time is."""
         raw = self._raw_types() | dict(times) | self._time_inputs()
-        return self.settings.workflow(engine, raw | self.settings.brought_types(raw))
+        return self.settings.workflow(engine, raw | self._brought_types(raw))
+
+    def _brought_types(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        """Types of the columns that steps make and rows to be scored bring themselves (`Configured.brought`), from
+        those of the raw columns."""
+        found: dict[str, str] = {}
+        for step in self._workflow.steps:
+            found |= {name: f"{dtype}{self.settings.list_separator}" for name, dtype in step.brought(dtypes).items()}
+            dtypes = step.types_after(dtypes)
+        return found | {name: dtype for name, dtype in self.settings.list_types.items() if name in found}
 
     @property
     def _made_lists(self) -> dict[str, str]:
@@ -501,7 +501,7 @@ class TableRecipe(Recipe):
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         dtypes = self._dtypes()
-        brought = self.settings.brought_types(dtypes)
+        brought = self._brought_types(dtypes)
         self._require_brought(engine, pattern, [name for name in brought if name in columns])
         dtypes |= brought
         dtypes = {name: dtype for name, dtype in dtypes.items() if name in (*columns, *self.settings.keys)}

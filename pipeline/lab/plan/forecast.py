@@ -169,12 +169,12 @@ class Forecast:
         a bound: the schema's, or the longest length, if more rows have it than the next below. Of histories that end
         nowhere, fewer rows have n + 1 elements than have n.
         """
-        found = [(sum(result["rows"].values()), result["lists"][place]) for result in self.found]
+        found = [(sum(result["rows"][split] for split in LABELLED), result["lists"][place]) for result in self.found]
         points = [(rows, sum(item["elements"].values()) / max(rows, 1)) for rows, item in found]
         mean = points[-1][1]
         if self.exact or not mean:
             return mean
-        growth = power_law(points, sum(self.rows.values())) / mean
+        growth = power_law(points, sum(self.rows[split] for split in LABELLED)) / mean
         lengths, counts = found[-1][1]["lengths"]
         is_cut = len(counts) > 1 and counts[-1] > counts[-2]
         most = found[-1][1]["most"] or (lengths[-1] if is_cut else math.inf)
@@ -185,9 +185,9 @@ class Forecast:
     def lists_grow(self) -> bool:
         """Whether rows of the whole have longer lists than those of the sample, by more than a tenth."""
         last = self.found[-1]
-        rows = sum(last["rows"].values())
-        lengths = [sum(item["elements"].values()) / max(rows, 1) for item in last["lists"]]
-        return any(self.list_length(place) > 1.1 * length for place, length in enumerate(lengths))
+        rows = sum(last["rows"][split] for split in LABELLED)
+        elements = [sum(item["elements"].values()) for item in last["lists"]]
+        return any(self.list_length(place) * rows > 1.1 * number for place, number in enumerate(elements))
 
     @property
     def parameter_bytes(self) -> int:

@@ -195,9 +195,9 @@ def of_vocabulary(statistics: Statistics, name: str) -> CategoryStatistics:
 def _lists_found(encoded: stages.Encoded) -> list[dict[str, Any]]:
     """Of each list column whose vocabulary it takes, its elements by split, how many rows have lists of which length,
     and the schema's bound of these."""
-    tables = {split: encoded.table(split) for split in encoded.features.rows}
-    found = []
-    for place, column in enumerate(encoded.features.schema.lists):
+    columns, found = encoded.features.schema.lists, []
+    tables = {split: encoded.table(split) for split in stages.SPLITS} if columns else {}
+    for place, column in enumerate(columns):
         held = {split: table.lists[place] for split, table in tables.items()}
         lengths, rows = torch.cat([item.offsets.diff() for item in held.values()]).unique(return_counts=True)
         elements = {split: len(item.ids) for split, item in held.items()}
