@@ -68,6 +68,8 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
         arrow = arrow.dictionary_decode()
     if arrow.type != wanted:
         arrow = _cast_lists(column.name, arrow, wanted, elements, separator, cast_entries)
+    elif str(arrow.type) != str(wanted):  # equal but for the name of its entries, which Parquet files give
+        arrow = arrow.view(wanted)
     return of_arrow(pa.chunked_array([arrow]), column.index, column.name)
 
 

@@ -13,13 +13,14 @@ from gigabatch.features.columns.time_types import is_time_type
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.history.asof import AsOfJoin, group_codes
 from gigabatch.features.history.sequences import last_values, last_weights, require_lists
-from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+from gigabatch.features.operators.base import WithinGroups
+from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.setting_checks import TIME_UNITS, require_counts, time_span
 
 
-class History(WithinGroups, ColumnOperator):
+class History(WithinGroups, LooksBack):
     """Give each row the list of a column's last values in its group, as known strictly before the row's time.
 
     The oldest value stands first. Rows of the row's own time are not in its list, so it does not see itself; rows
@@ -100,7 +101,36 @@ class History(WithinGroups, ColumnOperator):
             return type(self)(**(self.settings() | {"half_life": microseconds}))
         return self
 
-    def compute(self, frame: Frame) -> dict[str, Column]:
+    @property
+    def asks_at(self) -> str:
+        return self.time
+
+    def counted(self, rows: Frame) -> Any:
+        found = engine_of(rows).array(rows[self.column].notna())
+        if self.where is None:
+            return found
+        flags = float_values(rows[self.where], "History")
+        other = ~np.isnan(flags) & (flags != 0) & (flags != 1)
+        if other.any():
+            raise DataError(
+                f"History: column {self.where!r} holds {flags[other][0]:g}. `where` is a column of 0 and 1, 1 in rows "
+                "that lists may hold."
+            )
+        return found & (flags == 1)
+
+    def kept(self, rows: Frame, until: int) -> Any:
+        # Of what every later row has before it, the last of each group.
+        times, order = (whole_values(rows[name], "History") for name in (self.time, self.order))
+        groups = group_codes(rows, rows, self.by, "History")[0]
+        before = np.flatnonzero(self.counted(rows) & (times < until) & (groups >= 0))
+        placed = before[np.lexsort((order[before], times[before], groups[before]))]
+        groups = groups[placed]
+        from_end = np.searchsorted(groups, groups, side="right") - np.arange(len(groups))
+        stay = times >= until
+        stay[placed[from_end <= self.length]] = True
+        return stay
+
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         require_lists(engine_of(frame).NAME, "History")
         if isinstance(self.half_life, str):
             raise DataError(
@@ -108,7 +138,7 @@ class History(WithinGroups, ColumnOperator):
                 f"known. Give half_life as a number in that unit, or declare {self.time!r} a datetime."
             )
         values, elements = self._values(frame[self.column])
-        events = np.flatnonzero(self._counted(frame) & engine_of(frame).array(frame[self.column].notna()))
+        events = np.flatnonzero(self.counted(frame))
         told = frame[list(dict.fromkeys((*self.by, self.time, self.order)))]
         question = AsOfJoin(
             told, told.iloc[events], by=self.by, query_time=self.time, event_time=self.time, order=self.order
@@ -129,16 +159,3 @@ class History(WithinGroups, ColumnOperator):
         if found.kind == FLOAT or (found.kind is None and column.dtype.kind in "iuf"):
             return engine_of(column).series(whole_values(column, "History"), column.to_frame()), "int64"
         return found.values, "int64" if found.kind == WHOLE else "string"
-
-    def _counted(self, frame: Frame) -> Any:
-        """bool array: which rows lists may hold."""
-        if self.where is None:
-            return np.ones(len(frame), bool)
-        flags = float_values(frame[self.where], "History")
-        other = ~np.isnan(flags) & (flags != 0) & (flags != 1)
-        if other.any():
-            raise DataError(
-                f"History: column {self.where!r} holds {flags[other][0]:g}. `where` is a column of 0 and 1, 1 in rows "
-                "that lists may hold."
-            )
-        return flags == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -389,8 +389,7 @@ class TableRecipe(Recipe):
         """How many of the first steps new rows can be taken through without the rows so far; 0 without one that looks
         back, and where rows are not in order of time or a step reads the number of a class."""
         chosen = self.settings
-        lists = chosen.lists or any(map(is_list_type, chosen.inputs.values()))
-        if not (chosen.path and chosen.time) or lists:  # what is carried has no lists
+        if not (chosen.path and chosen.time):
             return 0
         number = leading_steps(
             self._workflow.steps, [*self.targets, ROW, *(name for name in (chosen.weight, chosen.time) if name)]
@@ -406,12 +405,23 @@ class TableRecipe(Recipe):
         paths = self.files(pattern)
         found = self.history.find(paths, True, table_files(self.settings.steps))
         if found is not None:
+            before, new = found
             try:
-                return self._follow(engine, done, *found)
+                return self._follow(engine, done, self._with_lists(before), new)
             except NotLater as error:
                 self.history.refuse(str(error))
         self._nulls = {}
         return self._follow(engine, done, None, paths)
+
+    def _with_lists(self, before: RowsSoFar) -> RowsSoFar:
+        """What an earlier run left, with lists of the types that those of new rows have; files keep none."""
+        raw = self._dtypes()
+        lists = {name: dtype for name, dtype in (raw | self._brought_types(raw)).items() if is_list_type(dtype)}
+
+        def typed(frame: Any) -> Any:
+            return cast(frame, {name: lists[name] for name in lists if name in frame}, "table, rows so far")
+
+        return replace(before, open=typed(before.open), finished=lambda: typed(before.finished()))
 
     def _follow(self, engine: str, num_steps: int, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, str]:
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
