@@ -3,6 +3,8 @@ nothing heavy is imported here."""
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 from gigabatch.features.errors import DataError
@@ -12,6 +14,7 @@ INDICATORS = ("auto", "all", "none")  # of FillMissing
 TIME_UNITS = {
     "d": 86_400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1
 }  # fmt: skip
+SPAN = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
 LONG_NAMES = {"days": "d", "hours": "h", "minutes": "min"}
 
 
@@ -21,6 +24,25 @@ def time_unit(name: Any, where: str) -> str:
     if found not in TIME_UNITS:
         raise DataError(f"{where}: unknown unit {name!r}. Known: {', '.join(TIME_UNITS)}.")
     return found
+
+
+def time_span(value: Any, where: str, name: str) -> tuple[float, str | None]:
+    """(number above 0, key of `TIME_UNITS`) of text such as 30d; a number, in the unit of the times that it is held
+    against, has no unit. `DataError` for anything else."""
+    number, unit = value, None
+    if isinstance(value, str):
+        found = SPAN.fullmatch(value.strip())
+        if found is None:
+            raise DataError(
+                f"{where}: {name} is {value!r}. Write a number and a unit, such as 30d or 12h (units "
+                f"{', '.join(TIME_UNITS)}), or, where times are plain numbers, a number in their unit."
+            )
+        number, unit = float(found[1]), time_unit(found[2], f"{where}: {name}")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{where}: {name} must be text such as 30d or a number, found {value!r}.")
+    if not (math.isfinite(number) and number > 0):
+        raise DataError(f"{where}: {name} must be above 0, found {value!r}.")
+    return float(number), unit
 
 
 def require_counts(where: str, **counts: Any) -> None:

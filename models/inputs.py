@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -155,6 +155,23 @@ class ModelInputs:
     def table_sizes(self) -> tuple[int, ...]:
         """Rows of the tables that the columns need: of each id column, then of each list that shares none."""
         return (*self.num_ids, *(item.num_ids for item in self.lists if item.shares is None))
+
+    def resized(self, sizes: Sequence[int]) -> ModelInputs:
+        """These inputs with tables of such sizes, as many as `table_sizes` has.
+
+        Examples
+        --------
+        >>> from gigabatch.models.inputs import ListInputs, ModelInputs
+        >>> inputs = ModelInputs((9,), 0, lists=(ListInputs(9, shares=0), ListInputs(5)))
+        >>> [column.num_ids for column in inputs.resized((90, 50)).lists]
+        [90, 50]
+        """
+        num_ids, own = tuple(sizes[: len(self.num_ids)]), iter(sizes[len(self.num_ids) :])
+        found = list(num_ids)
+        for column in self.lists:
+            found.append(next(own) if column.shares is None else found[column.shares])
+        lists = [replace(item, num_ids=size) for item, size in zip(self.lists, found[len(num_ids) :], strict=True)]
+        return replace(self, num_ids=num_ids, lists=tuple(lists))
 
     def shared_column(self, place: int) -> int | None:
         """The id column whose vocabulary the list at `place` has, be it through another list; None of its own one."""

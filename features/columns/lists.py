@@ -68,6 +68,8 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
         arrow = arrow.dictionary_decode()
     if arrow.type != wanted:
         arrow = _cast_lists(column.name, arrow, wanted, elements, separator, cast_entries)
+    elif str(arrow.type) != str(wanted):  # equal but for the name of its entries, which Parquet files give
+        arrow = arrow.view(wanted)
     return of_arrow(pa.chunked_array([arrow]), column.index, column.name)
 
 
@@ -188,6 +190,7 @@ def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
     import pandas as pd
 
     offsets, values = np.concatenate([[0], np.cumsum(lengths)]), pa.array(entries)
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values  # text of pandas may be
     exact = values.fill_null(0) if values.null_count and pa.types.is_integer(values.type) else values
     rows = pa.LargeListArray.from_arrays(offsets, exact).to_pandas().to_numpy(copy=True)
     if exact is not values:

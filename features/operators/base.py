@@ -134,6 +134,11 @@ class Configured:
         """The types that are known after the step, from those before. Override where it keeps or makes some."""
         return {name: dtype for name, dtype in dtypes.items() if not self.may_make(name)}
 
+    def brought(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        """Outputs that rows to be served bring themselves as raw columns, with their types, since they are made of rows
+        that serving does not have; dtypes: what is known of the inputs. Override where there are some."""
+        return {}
+
     @property
     def recurring(self) -> tuple[str, ...]:
         """Outputs whose values come round, however far those of the inputs go, such as the hour of a time."""

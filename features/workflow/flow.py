@@ -146,14 +146,21 @@ def needed_for(
 ) -> tuple[list[int], tuple[str, ...]]:
     """(positions of the steps that make the output columns row by row; raw columns that they and the outputs read).
 
-    made: the columns that each step makes. Steps that change the rows are left out. `DataError`, naming the step, if
-    an output needs one of them, other rows of its group, or a label.
+    made: the columns that each step makes. Steps that change the rows are left out; what steps make that rows to be
+    served bring (`Configured.brought`) is raw. `DataError`, naming the step, if an output needs one of those that are
+    left out, other rows of its group, or a label.
     """
+    given: dict[str, None] = {}
     reader: dict[str, int | None] = dict.fromkeys(outputs)  # a wanted column, and the step that wants it
     kept: list[int] = []
     for position in reversed(range(len(steps))):
         wanted = [name for name in made[position] if name in reader]
         if not wanted:
+            continue
+        if steps[position].brought({}):
+            given |= dict.fromkeys(wanted)
+            for name in wanted:
+                del reader[name]
             continue
         if steps[position].changes_rows:
             raise DataError(
@@ -179,4 +186,4 @@ def needed_for(
                 f"{where}: needs the label {name!r}, which rows to be served do not have. Name outputs "
                 "that do not need it, or use an operator that reads it only to fit."
             )
-    return kept, tuple(reader)
+    return kept, tuple(dict.fromkeys((*reader, *given)))

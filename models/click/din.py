@@ -205,8 +205,8 @@ class DIN(Model):
             return None
         return (
             "it attends to lists that share the vocabulary of an id column, such as a history of items, and the schema "
-            "has none. Set features.history (recipe interactions) or shares of a list (features.lists), or choose "
-            "another model, such as dcn."
+            "has none. Set features.history (recipe interactions) or shares of a list (features.lists), which the step "
+            "history makes, or choose another model, such as dcn."
         )
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:

@@ -217,7 +217,8 @@ class SASRec(ItemShares):
             return (
                 "it needs one list that shares the vocabulary of the item's key, the history of a row's user, and the "
                 f"schema has {len(found) or 'none'}. Set features.history (recipe interactions) or shares of one list "
-                "(features.lists) that is not among the item's own columns, or choose another model, such as two_tower."
+                "(features.lists, which the step history makes) that is not among the item's own columns, or choose "
+                "another model, such as two_tower."
             )
         if inputs.lists[found[0]].weighted:
             return (

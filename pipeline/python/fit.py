@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.engines.arrow_tables import arrow_table, is_text
 from gigabatch.features.errors import DataError
+from gigabatch.features.workflow.steps import parse_steps
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
 from gigabatch.pipeline.display import note
 from gigabatch.pipeline.init.columns import column_seen
@@ -197,10 +198,11 @@ def _named(features: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     named = [features.get(role) for role in ("weight", "group", "time")]
     named += [*features.get("keys", ()), *features.get("inputs", {}), *features.get("lists", {})]
     named += [item.get("weights") for item in features.get("lists", {}).values() if isinstance(item, Mapping)]
+    made = {name for step in parse_steps(features.get("steps", ())) for name in step.outputs}
     found = list(dict.fromkeys(item for item in named if item))
-    if missing := [item for item in found if item not in columns]:
+    if missing := [item for item in found if item not in columns and item not in made]:
         raise DataError.missing_columns(missing, columns, "fit")
-    return found
+    return [item for item in found if item in columns]
 
 
 def _stored(table: pa.Table, store: ArtifactStore) -> Artifact:

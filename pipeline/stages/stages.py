@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
@@ -282,7 +283,9 @@ class Pipeline:
         recipe = kind(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
-        if not settings["features"].get("lists"):  # keys are those of before there were lists
+        inputs = settings["features"].get("inputs") or {}
+        if not settings["features"].get("lists") and not any(map(is_list_type, inputs.values())):
+            # keys are those of before there were lists
             settings["features"] = {
                 k: v for k, v in settings["features"].items() if k not in ("lists", "list_separator")
             }

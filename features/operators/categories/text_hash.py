@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gigabatch.features.columns.hashing import buckets_of
@@ -76,16 +77,11 @@ class TextHash(ColumnOperator):
         return tuple(f"{self.prefix}_{bucket}" for bucket in range(self.num_buckets))
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        if is_dates(frame[self.column]):
-            raise DataError(f"TextHash: column {self.column!r} holds dates or times, no text. Leave it out.")
         engine = engine_of(frame)
         xp = engine.arrays
-        text = cast(frame[[self.column]], {self.column: "string"}, "TextHash")[self.column]
-        text = text.str.lower().str.replace(BETWEEN_WORDS, " ", regex=True).str.strip()
-        words, lengths = split_lists(text, "string", " ")
-        rows = row_of_entry(xp, lengths)
+        words, rows = words_of(frame, self.column, "TextHash")
         flat = xp.zeros(len(frame) * self.num_buckets)
-        for pieces, where in self._pieces(engine, words, rows):
+        for pieces, where in pieces_of(words, rows, self.letters):
             hashes = engine.hash64(pieces).view("uint64")
             signs = 1.0 - 2.0 * (hashes >> hashes.dtype.type(63)).astype("float64")
             places = where * self.num_buckets + buckets_of(hashes, self.num_buckets)
@@ -96,17 +92,34 @@ class TextHash(ColumnOperator):
         found = (found / length.reshape(len(frame), 1)).astype("float32")
         return {name: engine.series(found[:, bucket], frame) for bucket, name in enumerate(self.outputs)}
 
-    def _pieces(self, engine: Any, words: Column, rows: Any) -> Any:
-        """What is hashed, a column of text and the row of each, one or several times."""
-        known = words != ""
-        words, rows = words[known].reset_index(drop=True), rows[engine.array(known)]
-        if self.letters is None:
-            yield words, rows
-            return
-        words = " " + words.str.slice(0, MOST_LETTERS) + " "
-        start = 0
-        while len(words):
-            yield words.str.slice(start, start + self.letters), rows
-            start += 1
-            left = words.str.len() >= start + self.letters
-            words, rows = words[left].reset_index(drop=True), rows[engine.array(left)]
+
+def words_of(frame: Frame, column: str, who: str) -> tuple[Any, Any]:
+    """(a column of the words of all rows one after the other, int64 array of the row of each).
+
+    who: the operator, for the `DataError` about dates and what else is no text.
+    """
+    if is_dates(frame[column]):
+        raise DataError(f"{who}: column {column!r} holds dates or times, no text. Leave it out.")
+    engine = engine_of(frame)
+    text = cast(frame[[column]], {column: "string"}, who)[column]
+    text = text.str.lower().str.replace(BETWEEN_WORDS, " ", regex=True).str.strip()
+    words, lengths = split_lists(text, "string", " ")
+    rows = row_of_entry(engine.arrays, lengths)
+    known = words != ""
+    return words[known].reset_index(drop=True), rows[engine.array(known)]
+
+
+def pieces_of(words: Column, where: Any, letters: int | None) -> Iterator[tuple[Any, Any]]:
+    """What is taken of the words, a column of text and of each piece the entry of its word in `where`, one or several
+    times; the pieces of one word come in their order."""
+    engine = engine_of(words)
+    if letters is None:
+        yield words, where
+        return
+    words = " " + words.str.slice(0, MOST_LETTERS) + " "
+    start = 0
+    while len(words):
+        yield words.str.slice(start, start + letters), where
+        start += 1
+        left = words.str.len() >= start + letters
+        words, where = words[left].reset_index(drop=True), where[engine.array(left)]

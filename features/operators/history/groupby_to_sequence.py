@@ -1,4 +1,4 @@
-"""GroupbyToSequence: the rows of a group as one row of delimited lists."""
+"""GroupbyToSequence: the rows of a group as one row of lists."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
+from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -16,10 +17,11 @@ from gigabatch.features.operators.lists.list_slice import join_lists
 
 
 class GroupbyToSequence(WithinGroups, Operator):
-    """Make one row of delimited lists from the rows of each group.
+    """Make one row of lists from the rows of each group.
 
-    The result has one row a group, sorted by key on a new index: the keys, and per column the last values as text like
-    '12|7|31', the latest at the end. A null becomes an empty entry, so lists of one row stay equally long, as
+    The result has one row a group, sorted by key on a new index: the keys, and per column the last values, the latest
+    at the end: as text like '12|7|31', or, with `separator=None`, as a column of lists (on cuDF of whole numbers
+    without nulls). A null becomes an empty entry, or a null in a list, so lists of one row stay equally long, as
     `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
 
     Parameters
@@ -33,13 +35,14 @@ class GroupbyToSequence(WithinGroups, Operator):
     max_length
         How many values are kept at most.
     separator
-        What stands between two values.
+        What stands between two values; None for columns of lists.
 
     Raises
     ------
     DataError
         No key or no column, a column that is both, a `max_length` below 1, an empty separator or one that a text holds;
-        an order that holds nulls, is of another type than integers or repeats within a group; a column of fractions.
+        an order that holds nulls, is of another type than integers or repeats within a group; a column of fractions;
+        on cuDF lists that it cannot hold.
 
     Examples
     --------
@@ -57,9 +60,9 @@ class GroupbyToSequence(WithinGroups, Operator):
     changes_rows = True
 
     def __init__(
-        self, by: Sequence[str], order: str, columns: Sequence[str], max_length: int, separator: str = "|"
+        self, by: Sequence[str], order: str, columns: Sequence[str], max_length: int, separator: str | None = "|"
     ) -> None:
-        if max_length < 1 or not separator:
+        if max_length < 1 or separator == "":
             raise DataError(
                 f"GroupbyToSequence: max_length must be at least 1 and the separator not empty, found {max_length} "
                 f"and {separator!r}."
@@ -97,16 +100,23 @@ class GroupbyToSequence(WithinGroups, Operator):
             if str(out[name].dtype) == "category":  # sorted by value, not by the order of its categories
                 out[name] = out[name].astype(out[name].cat.categories.dtype)
         for name in self.columns:
-            text = self._text(frame[name]).take(entries).reset_index(drop=True)
-            out[name] = join_lists(text, counts, self.separator)
+            values = self._values(frame[name]).take(entries).reset_index(drop=True)
+            if self.separator is None:
+                out[name] = list_column(values, counts, out)
+            else:
+                out[name] = join_lists(values, counts, self.separator)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
-    def _text(self, column: Column) -> Any:
-        if canonicalize(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
+    def _values(self, column: Column) -> Any:
+        """What the lists are made of; without nulls where they are text."""
+        kind = canonicalize(column, "GroupbyToSequence").kind
+        if kind not in (TEXT, WHOLE, None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
                 "it to whole numbers or text."
             )
+        if self.separator is None:
+            return column if kind == WHOLE else column.astype("str")
         text = column.astype("str").fillna("")
         if bool(text.str.contains(self.separator, regex=False).any()):
             raise DataError(

@@ -8,27 +8,24 @@ elements.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gigabatch.features.columns.lists import arrow_values, window_lists
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.history.sequences import last_values, last_weights, require_lists
 from gigabatch.features.reading.sources import CSV_ENDINGS, file_columns
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ListColumn
-from gigabatch.features.setting_checks import TIME_UNITS, require_counts, time_unit
+from gigabatch.features.setting_checks import TIME_UNITS, require_counts, time_span
 
 HISTORY, WEIGHTS = "history", "history_weights"
 WHERE = "interactions: history"
 AT = "__at__"
-DURATION = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,7 @@ class HistorySettings:
         if not isinstance(self.separator, str) or not self.separator:
             raise DataError(f"{WHERE}: separator must be text that is not empty, found {self.separator!r}.")
         if self.half_life is not None:
-            number, _ = self._duration
-            if not (math.isfinite(number) and number > 0):
-                raise DataError(f"{WHERE}: half_life must be above 0, found {self.half_life!r}.")
+            time_span(self.half_life, WHERE, "half_life")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,28 +107,13 @@ class HistorySettings:
                 "holds and write the file with it, or write lists to a Parquet file."
             )
 
-    @property
-    def _duration(self) -> tuple[float, str | None]:
-        """(number, unit) of the half-life; no unit where it is a number."""
-        if isinstance(self.half_life, str):
-            found = DURATION.fullmatch(self.half_life.strip())
-            if found is None:
-                raise DataError(
-                    f"{WHERE}: half_life is {self.half_life!r}. Write a number and a unit, such as 30d or 12h (units "
-                    f"{', '.join(TIME_UNITS)}), or, where times are plain numbers, a number in their unit."
-                )
-            return float(found[1]), time_unit(found[2], f"{WHERE}: half_life")
-        if isinstance(self.half_life, bool) or not isinstance(self.half_life, int | float):
-            raise DataError(f"{WHERE}: half_life must be text such as 30d or a number, found {self.half_life!r}.")
-        return float(self.half_life), None
-
     def half_life_of(self, layout: Layout) -> float:
         """The half-life in the unit of the layout's times.
 
         Raises:
             DataError: where one of them has a unit and the other has none.
         """
-        number, unit = self._duration
+        number, unit = time_span(self.half_life, WHERE, "half_life")
         if unit is None:
             if layout.time_dtype == "datetime":
                 raise DataError(
@@ -149,13 +129,9 @@ class HistorySettings:
         return number * TIME_UNITS[unit] / TIME_UNITS[layout.time_unit]
 
 
-def require_lists(engine: str) -> None:
+def require_pandas(engine: str) -> None:
     """Raise `DataError` for an engine that makes no lists; its name, or auto."""
-    if (resolve_engine(engine) if engine == "auto" else engine) != "pandas":
-        raise DataError(
-            f"{WHERE}: lists are made by the pandas engine alone so far. Set engine: pandas; the rest of the run may "
-            "be on the GPU."
-        )
+    require_lists(resolve_engine(engine) if engine == "auto" else engine, WHERE)
 
 
 def require_times(time: str | None) -> None:
@@ -218,7 +194,7 @@ def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySetti
         A frame of cuDF, or a half-life that does not fit the times.
     """
     engine = engine_of(rows)
-    require_lists(engine.NAME)
+    require_lists(engine.NAME, WHERE)
     half_life = None if history.half_life is None else history.half_life_of(layout)
     known, xp = engine.array(events[layout.time]), engine.arrays
     asked = None if at is None else engine.array(at)
@@ -227,18 +203,11 @@ def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySetti
     question = AsOfJoin(
         rows[[layout.user]].assign(**{AT: own}), told, by=[layout.user], query_time=AT, event_time=AT, order=order
     )
-    first, stop = question.last_places(history.length)
-    items = arrow_values(told[layout.item], layout.categorical[layout.item]).take(question.sorted_rows)
     column = history.column(layout)
-    made = {HISTORY: window_lists(lambda row, place: items.take(place), first, stop, column.elements, rows)}
+    made = {HISTORY: last_values(question, history.length, told[layout.item], column.elements, rows)}
     if half_life is not None:
-        times = known[question.sorted_rows]
-        now = xp.full(len(rows), times.max() if len(times) else 0, dtype=known.dtype) if asked is None else asked
-
-        def weights(row: Any, place: Any) -> Any:
-            return xp.exp2((times[place] - now[row]) / half_life).astype("float32")
-
-        made[WEIGHTS] = window_lists(weights, first, stop, "float32", rows)
+        now = xp.full(len(rows), known.max() if len(known) else 0, dtype=known.dtype) if asked is None else asked
+        made[WEIGHTS] = last_weights(question, history.length, known, now, half_life, rows)
     return rows.assign(**made)
 
 
@@ -293,7 +262,7 @@ def scored_types(
     wanted = [name for name in types if name in columns]
     if not wanted:
         return ScoredTypes({})
-    require_lists(engine)
+    require_pandas(engine)
     time = str(layout.time)
     there = {path: file_columns(engine, path, separator) if names is None else names for path in paths}
     found = {name: [path for path in paths if name in there[path]] for name in (*wanted, time)}

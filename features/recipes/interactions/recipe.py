@@ -18,7 +18,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.histories import (
-    require_lists,
+    require_pandas,
     require_times,
     scored_histories,
     scored_types,
@@ -218,7 +218,7 @@ class InteractionsRecipe(Recipe):
 
     def build(self, engine: str) -> FeatureTables:
         if self.settings.history is not None:
-            require_lists(engine)
+            require_pandas(engine)
         frame, layout = self._timed(engine)
         self.report("read")
         return interaction_tables(frame, layout, self.settings, self._sides(engine))

@@ -16,7 +16,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
 from gigabatch.features.recipes.interactions.histories import (
     HistorySettings,
-    require_lists,
+    require_pandas,
     require_times,
     split_histories,
 )
@@ -127,7 +127,7 @@ def interaction_tables(
     notes: list[str] = []
     if rules.history is not None:
         require_times(layout.time)
-        require_lists(engine_of(frame).NAME)
+        require_pandas(engine_of(frame).NAME)
     frame = _in_order(frame, layout)
     frame = _without_repeats(frame, layout, rules.repeats, notes)
     frame = _labelled(frame, layout, rules, notes)

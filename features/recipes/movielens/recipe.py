@@ -15,7 +15,7 @@ from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import expand, kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
-from gigabatch.features.recipes.interactions.histories import require_lists, scored_histories, scored_types
+from gigabatch.features.recipes.interactions.histories import require_pandas, scored_histories, scored_types
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.recipes.interactions.splits import (
@@ -113,7 +113,7 @@ class MovieLensRecipe(Recipe):
 
     def build(self, engine: str) -> FeatureTables:
         if self.settings.history is not None:
-            require_lists(engine)
+            require_pandas(engine)
         frame = self._read(engine)
         self.report("read")
         return interaction_tables(frame, LAYOUT, self.settings, self._sides(engine))

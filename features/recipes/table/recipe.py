@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
-from gigabatch.features.columns.lists import list_entries
+from gigabatch.features.columns.lists import ARROW_TYPES, is_list_type, list_entries
 from gigabatch.features.columns.time_types import is_time_type, time_type
 from gigabatch.features.columns.times import is_calendar, moments, timestamps
 from gigabatch.features.encoding.lists import require_list_weights
@@ -20,7 +20,7 @@ from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
 from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
-from gigabatch.features.reading.sources import read_files, same_file
+from gigabatch.features.reading.sources import cast, file_columns, read_files, same_file
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import (
     SPLITS,
@@ -53,6 +53,7 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 log = logging.getLogger(__name__)
 
 ROW = "row_number"
+LIST_TYPES = tuple(f"list[{elements}]" for elements in ARROW_TYPES)
 NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
 GROUP_FEATURE = (
@@ -120,7 +121,8 @@ class TableSettings:
         `{name: type}` of columns that only steps read, or that steps read as another type than their role's: int32,
         int64, float32, float64, string, bool, or datetime: timestamps, dates or ISO 8601 text, for steps whole
         microseconds since 1970 in UTC. `datetime[%d.%m.%Y]` is text of this format,
-        `datetime[ms]` whole numbers of this unit; `datetime[ms]?` makes null of what is neither.
+        `datetime[ms]` whole numbers of this unit; `datetime[ms]?` makes null of what is neither. `list[string]`,
+        `list[int64]` and `list[float32]` are lists as of `lists`, that only steps read.
     entities
         What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is
         a categorical column; columns are features, by default the key alone. What belongs to neither is the row's
@@ -128,8 +130,8 @@ class TableSettings:
     lists
         Columns that give each row a list of categories: `{tags: {elements: string, weights: tag_weights, max_length:
         50}, history: {shares: item_id}}`, keys as of `gigabatch.features.schema.ListColumn`, all optional; with
-        `shares` the elements have the type of that column. Lists in Parquet files, delimited text in CSV files. They
-        are columns of the files, not of steps; pandas alone.
+        `shares` the elements have the type of that column. Lists in Parquet files, delimited text in CSV files, or
+        columns of lists that steps make, such as `history`; pandas alone.
     list_separator
         What stands between two elements of delimited text; an empty element is null, empty text an empty list.
 
@@ -208,7 +210,7 @@ class TableSettings:
 
     def _check_lengths(self) -> None:
         """Raise `DataError` where checks of files would take a list column's lengths for a column of the files."""
-        lengths = {length_name(column.name) for column in self.list_columns}
+        lengths = {length_name(name) for name in lists_of(self.list_types | self.inputs)}
         if taken := [name for name in self.declared if name in lengths]:
             raise DataError(
                 f"table: {taken[0]!r} is what checks of files call the lengths of a list column. Rename that column."
@@ -231,10 +233,10 @@ class TableSettings:
 
     def _check_steps(self) -> None:
         for name, dtype in self.inputs.items():
-            if dtype not in DTYPES and _time_type(name, dtype) is None:
+            if dtype not in (*DTYPES, *LIST_TYPES) and _time_type(name, dtype) is None:
                 raise DataError(
-                    f"table: input {name!r} has type {dtype!r}. Known: {', '.join(DTYPES)}, datetime[%d.%m.%Y] (a "
-                    "format), datetime[ms] (a unit)."
+                    f"table: input {name!r} has type {dtype!r}. Known: {', '.join((*DTYPES, *LIST_TYPES))}, "
+                    "datetime[%d.%m.%Y] (a format), datetime[ms] (a unit)."
                 )
         named = [
             name for name, dtype in self.inputs.items()
@@ -249,30 +251,25 @@ class TableSettings:
                 f"table: time {self.time!r} is of type {self.inputs[str(self.time)]!r}, a time of day, which puts no "
                 "rows in order. Name a column of dates, or leave time out."
             )
+        try:
+            workflow = self.workflow()
+        except DataError as error:
+            raise DataError(f"table: {error}") from error
         listed = [("split_key", self.split_key)] if self.split_key else []
-        listed += [("inputs", name) for name in self.inputs]
+        listed += [("inputs", name) for name in self.inputs if not workflow.makes(name)]
         for setting, name in listed:
             if name in self.list_types:
                 raise DataError(
                     f"table: {setting} {name!r} is a column of lists, which is read as lists alone. Name another "
                     "column, or take it out of lists."
                 )
-        try:
-            workflow = self.workflow()
-        except DataError as error:
-            raise DataError(f"table: {error}") from error
         made = {name for step in workflow.steps for name in step.outputs}.difference(workflow.inputs, self.inputs)
-        made.intersection_update((*self.categories, *self.continuous))  # features that steps make are no raw columns
+        features = (*self.categories, *self.continuous, *self.list_types)
+        made.intersection_update(features)  # features that steps make are no raw columns
         try:
             workflow.check([name for name in self.declared if name not in made])
         except DataError as error:
             raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
-        touched = [name for name in self.list_types if name in workflow.inputs or workflow.makes(name)]
-        if touched:
-            raise DataError(
-                f"table: a step reads or makes {touched[0]!r}, a column of lists. Lists are columns of the files so "
-                "far: take it out of the steps."
-            )
         there = workflow.columns_after(self.declared)
         gone = [name for name in self.declared if name not in (*there, *self.inputs, ROW)]
         if gone:
@@ -367,6 +364,8 @@ class TableRecipe(Recipe):
         splits, targets = encode_targets(self._split(files), self.targets)
         workflow = self._typed_workflow(engine, times)
         splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
+        made = {name: dtype for name, dtype in self._made_lists.items() if name in splits["train"]}
+        splits = {name: cast(frame, made, "table, after the steps") for name, frame in splits.items()}
         schema = self._schema(splits["train"], times, targets)
         for frame in splits.values():
             require_columns(frame, schema.table_columns, "table, after the steps")
@@ -417,7 +416,7 @@ class TableRecipe(Recipe):
         """Why the settings let no part of the table be computed by itself; None where they do."""
         if engine != "pandas":
             return f"parts are for pandas, and the frames are of {engine}"
-        if self.settings.lists:
+        if self.settings.lists or any(is_list_type(dtype) for dtype in self._dtypes().values()):
             return "columns of lists are not read in parts"
         steps = self._workflow.steps
         position = first_group_wise(steps)
@@ -511,14 +510,30 @@ class TableRecipe(Recipe):
 
     def _typed_workflow(self, engine: str, times: Mapping[str, str]) -> Workflow:
         """The steps, told what the columns are; times: what the files' time is."""
-        return self.settings.workflow(engine, self._raw_types() | dict(times) | self._time_inputs())
+        raw = self._raw_types() | dict(times) | self._time_inputs()
+        return self.settings.workflow(engine, raw | self._brought_types(raw))
+
+    def _brought_types(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        """Types of the columns that steps make and rows to be scored bring themselves (`Configured.brought`), from
+        those of the raw columns."""
+        found: dict[str, str] = {}
+        for step in self._workflow.steps:
+            found |= {name: f"{dtype}{self.settings.list_separator}" for name, dtype in step.brought(dtypes).items()}
+            dtypes = step.types_after(dtypes)
+        return found | {name: dtype for name, dtype in self.settings.list_types.items() if name in found}
+
+    @property
+    def _made_lists(self) -> dict[str, str]:
+        """Types of the columns of lists that steps make."""
+        lists = {name: dtype for column in self.settings.list_columns for name, dtype in column.dtypes().items()}
+        return {name: dtype for name, dtype in lists.items() if self._workflow.makes(name)}
 
     @cached_property
     def _num_carried(self) -> int:
         """How many of the first steps new rows can be taken through without the rows so far; 0 without one that looks
         back, and where rows are not in order of time or a step reads the number of a class."""
         chosen = self.settings
-        if not (chosen.path and chosen.time) or chosen.lists:  # what is carried has no lists
+        if not (chosen.path and chosen.time):
             return 0
         number = leading_steps(
             self._workflow.steps, [*self.targets, ROW, *(name for name in (chosen.weight, chosen.time) if name)]
@@ -534,12 +549,23 @@ class TableRecipe(Recipe):
         paths = self.files(pattern)
         found = self.history.find(paths, True, table_files(self.settings.steps))
         if found is not None:
+            before, new = found
             try:
-                return self._follow(engine, done, *found)
+                return self._follow(engine, done, self._with_lists(before), new)
             except NotLater as error:
                 self.history.refuse(str(error))
         self._nulls = {}
         return self._follow(engine, done, None, paths)
+
+    def _with_lists(self, before: RowsSoFar) -> RowsSoFar:
+        """What an earlier run left, with lists of the types that those of new rows have; files keep none."""
+        raw = self._dtypes()
+        lists = {name: dtype for name, dtype in (raw | self._brought_types(raw)).items() if is_list_type(dtype)}
+
+        def typed(frame: Any) -> Any:
+            return cast(frame, {name: lists[name] for name in lists if name in frame}, "table, rows so far")
+
+        return replace(before, open=typed(before.open), finished=lambda: typed(before.finished()))
 
     def _follow(self, engine: str, num_steps: int, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, str]:
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
@@ -614,20 +640,36 @@ class TableRecipe(Recipe):
         """Rows of a file as they are checked: with clean labels, and beside each list column the lengths of its lists,
         float32 and null where one is empty or null."""
         frame = clean_labels(frame, self.targets)
-        for column in self.settings.list_columns:
-            _, lengths = list_entries(frame[column.name], f"list column {column.name!r}")
+        for name in lists_of(self._dtypes()):
+            _, lengths = list_entries(frame[name], f"list column {name!r}")
             known = lengths.astype("float32")
             known[lengths == 0] = float("nan")
-            frame = frame.assign(**{length_name(column.name): known})
+            frame = frame.assign(**{length_name(name): known})
         return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
-        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *self.settings.keys)}
+        dtypes = self._dtypes()
+        brought = self._brought_types(dtypes)
+        self._require_brought(engine, pattern, [name for name in brought if name in columns])
+        dtypes |= brought
+        dtypes = {name: dtype for name, dtype in dtypes.items() if name in (*columns, *self.settings.keys)}
         frame = self._read_files(engine, pattern, dtypes)
         for name, dtype in dtypes.items():
             if is_time_type(dtype):  # a timestamp says by itself what it is, to the workflow and to whoever writes it
                 frame[name] = timestamps(frame[name])
         return _numbered(frame, 0)
+
+    def _require_brought(self, engine: str, pattern: str, names: Sequence[str]) -> None:
+        """Raise `DataError` for a file to be scored without what a step makes of earlier rows."""
+        chosen = self.settings
+        for path in self.files(pattern) if names else ():
+            there = chosen.column_names or file_columns(engine, path, chosen.separator)
+            if missing := [name for name in names if name not in there]:
+                raise DataError(
+                    f"input {path}: it has no column {missing[0]!r}, which a step makes of earlier rows, so rows to be "
+                    "scored bring it. Add it (docs/lists.md: workflow.transform(rows, history=earlier) makes it), or "
+                    "score a split."
+                )
 
     @cached_property
     def _workflow(self) -> Workflow:
@@ -674,7 +716,7 @@ class TableRecipe(Recipe):
             if name:
                 require_filled(frame[name], where)
         for column in chosen.list_columns:
-            if column.weights is not None:
+            if column.weights is not None and set(column.columns) <= set(frame.columns):
                 rows = engine_of(frame).to_pandas(frame[[ROW]])[ROW].to_numpy()
                 require_list_weights(frame, column, f"input {where}", rows)  # later, rows are counted within a split
         weight = frame[chosen.weight] if chosen.weight else None
@@ -727,7 +769,7 @@ class TableRecipe(Recipe):
         written = {name for name, dtype in dtypes.items() if dtype not in NUMBERS}  # steps make numbers of them
         numbers = [name for name in chosen.continuous if name not in written]
         roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(numbers, "number")
-        lengths = {length_name(column.name): "number" for column in chosen.list_columns}
+        lengths = {length_name(name): "number" for name in lists_of(dtypes)}
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
         roles |= {name: role for role, name in one.items() if name}
@@ -765,6 +807,7 @@ class TableRecipe(Recipe):
         needed = {
             name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in (*dtypes, *raw)
         }
+        needed |= {name: f"{dtype}{chosen.list_separator}" for name, dtype in needed.items() if is_list_type(dtype)}
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 
     def _raw_types(self) -> dict[str, str]:
@@ -830,6 +873,11 @@ def _time_type(name: str, dtype: Any) -> Any:
         return time_type(dtype) if isinstance(dtype, str) else None
     except DataError as error:
         raise DataError(f"table: input {name!r}: {error}") from error
+
+
+def lists_of(dtypes: Mapping[str, str]) -> list[str]:
+    """The columns of lists among these, but those of weights."""
+    return [name for name, dtype in dtypes.items() if is_list_type(dtype) and not dtype.startswith("list[float32]")]
 
 
 def length_name(name: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gigabatch.pipeline.stages.part_rows import rows_of_part
 from gigabatch.pipeline.stages.start import start_folder
 from gigabatch.pipeline.training.defaults import rows_seen, settle
 
-FLOAT_BYTES = 4
+FLOAT_BYTES, OFFSET_BYTES = 4, 8
 LABELLED = ("train", "valid", "test")
 MAPPED: dict[str, tuple[str, ...]] = {"train": ("train", "valid"), "evaluate": LABELLED}  # tables that a stage reads
 MEASURED_EPOCHS = 3  # of so few rows that the whole is run; an epoch takes what those before it took
@@ -114,7 +114,7 @@ class Forecast:
         self.exact = bool(last["share"] >= 1)
         self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
-        self.settings = settle(config.train, self.rows["train"], tuple(self.id_sizes.values()))
+        self.settings = settle(config.train, self.rows["train"], self.spec.inputs.num_ids)
         self.trained = self.exact and (not self.takes_steps or last["epochs"] == self.settings.epochs)
         self.batch_size = min(self.settings.batch_size, max(self.rows["train"], 2))
 
@@ -135,17 +135,59 @@ class Forecast:
         Of a preprocessor that is grown, the known values and those that are new.
         """
         points, least, known = [], self.config.preprocess.min_count, self.found[-1]["known"].get(name, 0)
+        last, train = self.found[-1], self.rows["train"]
+        among = round(train * last["counted"][name] / last["rows"]["train"])  # rows, or elements, or both
         for result in self.found:
             needed = max(math.ceil(least * result["share"]), 1)
             values = sum(n for times, n in zip(*result["counts"][name], strict=True) if times >= needed)
             points.append((result["rows"]["train"], values))
-        train = self.rows["train"]
-        values = points[-1][1] if self.exact else min(distinct_values(points, train), max(train // least, 1))
+        values = points[-1][1] if self.exact else min(round(power_law(points, train)), max(among // least, 1))
         return LAYOUT.num_ids(known + values)
 
-    def table_bytes(self, splits: tuple[str, ...], rows: dict[str, int] | None = None) -> int:
-        """Bytes of packed tables: exact, given their rows."""
+    def table_bytes(self, splits: tuple[str, ...], sample: dict[str, Any] | None = None) -> int:
+        """Bytes of packed tables, of a sample where one is given: exact, given their rows and the elements of lists."""
+        sample = self.found[-1] if sample is None and self.exact else sample
+        rows = self.rows if sample is None else sample["rows"]
+        total = self.word_bytes(splits, rows)
+        for place, column in enumerate(self.spec.inputs.lists):
+            element = FLOAT_BYTES * (1 + column.weighted)
+            for split in splits:
+                elements = rows[split] * self.list_length(place)
+                if sample is not None:
+                    elements = sample["lists"][place]["elements"][split]
+                total += OFFSET_BYTES * (rows[split] + 1) + element * round(elements)
+        return total
+
+    def word_bytes(self, splits: tuple[str, ...], rows: dict[str, int] | None = None) -> int:
+        """Bytes of packed rows without what lists hold beside them."""
         return sum((rows or self.rows)[split] for split in splits) * self.found[-1]["num_words"] * FLOAT_BYTES
+
+    def list_length(self, place: int) -> float:
+        """Elements of a row of a list column, on average.
+
+        Histories grow with the rows, as vocabularies do: each list of the larger sample by as much as their mean, up to
+        a bound: the schema's, or the longest length, if more rows have it than the next below. Of histories that end
+        nowhere, fewer rows have n + 1 elements than have n.
+        """
+        found = [(sum(result["rows"][split] for split in LABELLED), result["lists"][place]) for result in self.found]
+        points = [(rows, sum(item["elements"].values()) / max(rows, 1)) for rows, item in found]
+        mean = points[-1][1]
+        if self.exact or not mean:
+            return mean
+        growth = power_law(points, sum(self.rows[split] for split in LABELLED)) / mean
+        lengths, counts = found[-1][1]["lengths"]
+        is_cut = len(counts) > 1 and counts[-1] > counts[-2]
+        most = found[-1][1]["most"] or (lengths[-1] if is_cut else math.inf)
+        grown = sum(min(growth * length, most) * count for length, count in zip(lengths, counts, strict=True))
+        return max(grown / points[-1][0], mean)
+
+    @property
+    def lists_grow(self) -> bool:
+        """Whether rows of the whole have longer lists than those of the sample, by more than a tenth."""
+        last = self.found[-1]
+        rows = sum(last["rows"][split] for split in LABELLED)
+        elements = [sum(item["elements"].values()) for item in last["lists"]]
+        return any(self.list_length(place) * rows > 1.1 * number for place, number in enumerate(elements))
 
     @property
     def parameter_bytes(self) -> int:
@@ -156,8 +198,7 @@ class Forecast:
     def spec(self) -> ModelSpec:
         """The model with the id tables of the whole."""
         sample, model = ModelInputs.from_dict(self.found[-1]["inputs"]), self.config.model
-        inputs = replace(sample, num_ids=tuple(self.id_sizes.values()))
-        return ModelSpec(model.kind, inputs, model.settings)
+        return ModelSpec(model.kind, sample.resized(tuple(self.id_sizes.values())), model.settings)
 
     def least_training_bytes(self) -> int:
         """Weights, gradients and one moment of each weight: less than any optimizer needs; or what fitting takes."""
@@ -220,7 +261,7 @@ class Forecast:
         """Of permutation importance: its time grows with the rows of all its passes, its memory with those of one."""
         measured = [ImportanceSample(item["rows"], item["repeats"]) for item in self._of_importance]
         num_features, settings = self._of_importance[-1]["features"], self.config.train
-        seen = rows_seen(settings, self.rows["train"], tuple(self.id_sizes.values()))
+        seen = rows_seen(settings, self.rows["train"], self.spec.inputs.num_ids)
         whole = importance_sample(self.config.evaluate, self.rows["test"] * self._copies, num_features, seen)
 
         def size(sample: ImportanceSample) -> float:
@@ -228,7 +269,7 @@ class Forecast:
 
         amounts = [amount for _, amount in self._points("importance", what)]
         if tables:
-            amounts = [a - self.table_bytes(LABELLED, r["rows"]) for a, r in zip(amounts, self.found, strict=True)]
+            amounts = [a - self.table_bytes(LABELLED, r) for a, r in zip(amounts, self.found, strict=True)]
         points = [(size(sample), amount) for sample, amount in zip(measured, amounts, strict=True)]
         if len(points) == 1 and what != "peak_bytes":
             return amounts[0] * size(whole) / points[0][0]
@@ -259,7 +300,8 @@ class Forecast:
     def tables(self) -> tuple[int, int]:
         """Rows of the train table and of the valid split as it is evaluated, together, and bytes of a row: what the
         train stage chooses its residency by."""
-        return self.rows["train"] + self._copies * self.rows["valid"], self.found[-1]["num_words"] * FLOAT_BYTES
+        row_bytes = -(-self.table_bytes(LABELLED) // max(sum(self.rows[split] for split in LABELLED), 1))
+        return self.rows["train"] + self._copies * self.rows["valid"], row_bytes
 
     @property
     def _copies(self) -> int:
@@ -274,7 +316,7 @@ class Forecast:
             return 0
         evaluated = self.rows["valid"] * self._copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
         pair = (2 + 2 * (negatives.kind == "popularity")) * FLOAT_BYTES * negatives.exclude_known
-        return evaluated - self.table_bytes(("valid",)) + self.rows["train"] * pair
+        return evaluated - self.word_bytes(("valid",)) + self.rows["train"] * pair
 
     def host_bytes(self, stage: str, rows_per_part: int | None = None) -> float:
         """Peak of the resident set; rows_per_part: other than configured, once `smaller` is known."""
@@ -287,7 +329,7 @@ class Forecast:
             phases = self._phases(stage) + (later if stage == "evaluate" else [])
             return max(self._at_whole(phase, "peak_bytes") for phase in phases)
         splits, members = MAPPED[stage], self.config.train.ensemble
-        tables = [self.table_bytes(splits, result["rows"]) for result in self.found]
+        tables = [self.table_bytes(splits, result) for result in self.found]
         phases = [stage, *(self._phases("ranking") if stage == "evaluate" else [])]
         peaks = [
             predict([(share, amount - known) for (share, amount), known in zip(points, tables, strict=True)])
@@ -386,6 +428,21 @@ def predict(points: Sequence[tuple[float, float]], x: float = 1.0) -> float:
     return y2 / x2 * x if y1 < slope * x1 else y1 + slope * (x - x1)
 
 
+def power_law(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Extrapolate one or two points (size, amount) to `x` by amount = k size^b with b within 0 and 1.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.plan.forecast import power_law
+    >>> power_law([(100, 10), (400, 20)], 10_000)
+    100.0
+    """
+    (n1, v1), (n2, v2) = min(points), max(points)
+    if v1 == 0 or v2 <= v1 or n1 == n2:
+        return v2
+    return v2 * (x / n2) ** min(math.log(v2 / v1) / math.log(n2 / n1), 1.0)
+
+
 def distinct_values(points: Sequence[tuple[int, int]], rows: int) -> int:
     """Extrapolate how many distinct values `rows` rows will have, given (rows, values) of one or two samples.
 
@@ -397,8 +454,4 @@ def distinct_values(points: Sequence[tuple[int, int]], rows: int) -> int:
     >>> distinct_values([(100, 10), (400, 20)], 10_000)
     100
     """
-    (n1, v1), (n2, v2) = min(points), max(points)
-    if v1 == 0 or v2 <= v1 or n1 == n2:
-        return v2
-    exponent = min(math.log(v2 / v1) / math.log(n2 / n1), 1.0)
-    return min(round(v2 * (rows / n2) ** exponent), rows)
+    return min(round(power_law(points, rows)), rows)

@@ -25,7 +25,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import COLD, RunConfig, load_config
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
-from gigabatch.pipeline.lab.plan.sample import PlanError, Size, input_files, measure, paths_of
+from gigabatch.pipeline.lab.plan.sample import Size, input_files, measure, paths_of
 from gigabatch.pipeline.machine import Machine, resolve_device, this_machine
 from gigabatch.pipeline.stages.handover import HOST_SHARE, hands_over
 from gigabatch.pipeline.stages.part_rows import rows_of_part, rows_of_part_here
@@ -162,11 +162,6 @@ def make_plan(config: RunConfig) -> Plan:
     PlanError
         Where no sample can be taken of the inputs, or the stages fail on it.
     """
-    if setting := next((name for name in ("lists", "history") if getattr(config.features, name, None)), None):
-        raise PlanError(
-            f"plan: features.{setting}: memory and time of list columns are not forecast yet. Plan without the lists; "
-            "they take four bytes an element, eight with weights, and eight a row on top."
-        )
     started = time.perf_counter()
     size = measure(config.recipe, config.features)
     share = min(max(SHARE, LEAST_ROWS / size.rows), MOST_ROWS / size.rows, MOST_SHARE)
@@ -306,6 +301,8 @@ def planned_handover(config: RunConfig, engine: str, forecast: Forecast, machine
     """Where packed rows are handed over to training, by the encode stage's own rule, or `off`; and why."""
     if config.handover == "off":
         return "off", "as configured"
+    if forecast.spec.inputs.lists:
+        return "off", "lists are read from the files that encode writes"
     num_rows, row_bytes, device = (
         sum(forecast.rows.values()),
         forecast.tables[1],
@@ -383,6 +380,8 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
         )
     elif not forecast.trained and forecast.steps is None:
         found.append("the time of training, of which no step could be tried: its model does not fit.")
+    if not forecast.trained and forecast.lists_grow:
+        found.append("the time of training on longer lists: those of the sample, with less of a history, were tried.")
     if residency == "stream":
         found.append("the time of reading pages again: the disk was not measured.")
     return tuple(found)

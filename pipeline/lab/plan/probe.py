@@ -3,8 +3,8 @@ gigabatch.pipeline.lab.plan.probe`.
 
 Reads a task as JSON from standard input and writes what was found, as JSON, to the task's `out`:
 phases (name, seconds, cpu_seconds, peak_bytes, held_bytes, gpu_bytes, disk_bytes), rows by split, words of a packed
-row, and by id column how often its values occur. A task with `sizes` takes steps of training only. Nothing here is used
-by a real run.
+row, by vocabulary how often its values occur and among how many, and of each list its elements by split. A task with
+`sizes` takes steps of training only. Nothing here is used by a real run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,12 @@ import numpy as np
 import torch
 
 from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.recipes.base import Recipe
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.pipeline import bundle
 from gigabatch.pipeline.bundle import load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, parse_config
@@ -124,6 +129,8 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     schema, statistics = encoded.preprocessor.tensor_schema, encoded.preprocessor.statistics
     assert statistics is not None
     start = {} if pipeline.start is None else pipeline.start.preprocessor.vocabularies
+    lists, own = _lists_found(encoded), {column.name for column in encoded.features.schema.lists}
+    counted = {name: of_vocabulary(statistics, name) for name in encoded.preprocessor.vocabularies}
     found = {
         "rows": features.rows,
         "num_words": schema.num_words,
@@ -133,7 +140,13 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
             name: _histogram(
                 (category.unseen(start[name]) if name in start else category.counts)["count"], pipeline.engine
             )
-            for name, category in statistics.categories.items()
+            for name, category in counted.items()
+        },
+        "lists": lists,
+        "counted": {
+            name: features.rows["train"] * (name not in own)
+            + sum(item["elements"]["train"] for item in lists if item["owner"] == name)
+            for name in counted
         },
     }
     watch.restart()
@@ -165,6 +178,31 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
             assert ranking is not None  # as the setting is
             ranking(model)
             watch.mark("ranking")
+    return found
+
+
+def of_vocabulary(statistics: Statistics, name: str) -> CategoryStatistics:
+    """Of all columns and lists that a vocabulary is made of, together."""
+    of_lists = [statistics.lists[one] for one, owner in statistics.owners.items() if owner == name]
+    parts = [*([statistics.categories[name]] if name in statistics.categories else []), *of_lists]
+    if len(parts) == 1:
+        return parts[0]
+    operator = Categorify(name)
+    counts = reduce(operator.merge, [part.counts[["value", "count"]] for part in parts])
+    return CategoryStatistics.of_counts(sum(part.rows for part in parts), counts)
+
+
+def _lists_found(encoded: stages.Encoded) -> list[dict[str, Any]]:
+    """Of each list column whose vocabulary it takes, its elements by split, how many rows have lists of which length,
+    and the schema's bound of these."""
+    columns, found = encoded.features.schema.lists, []
+    tables = {split: encoded.table(split) for split in stages.SPLITS} if columns else {}
+    for place, column in enumerate(columns):
+        held = {split: table.lists[place] for split, table in tables.items()}
+        lengths, rows = torch.cat([item.offsets.diff() for item in held.values()]).unique(return_counts=True)
+        elements = {split: len(item.ids) for split, item in held.items()}
+        counted = [lengths.tolist(), rows.tolist()]
+        found.append({"owner": column.owner, "elements": elements, "lengths": counted, "most": column.max_length})
     return found
 
 
@@ -239,9 +277,9 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         wait_for(device)
         moments.append(time.perf_counter())
 
-    for name, counts in (("sample", spec.inputs.num_ids), ("whole", tuple(sizes))):
-        train = _spread_ids(table.with_words(table.words[rows]), counts)
-        inputs = replace(spec.inputs, num_ids=counts)
+    for name, counts in (("sample", spec.inputs.table_sizes), ("whole", tuple(sizes))):
+        inputs = spec.inputs.resized(counts)
+        train = _spread_ids(table.with_words(table.words[rows]), inputs)
         folder = work / name
         folder.mkdir(parents=True)
         moments.clear()
@@ -287,13 +325,23 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     }
 
 
-def _spread_ids(table: PackedTable, sizes: Sequence[int]) -> PackedTable:
-    """Ids stretched to larger tables, in place, so that as much of them is touched as will be."""
-    for place, (column, size) in enumerate(zip(table.schema.ids, sizes, strict=True)):
-        stretched = table.words[:, place].double() * (size / column.num_ids)
-        table.words[:, place] = stretched.int().clamp(max=size - 1)
-    columns = tuple(replace(column, num_ids=size) for column, size in zip(table.schema.ids, sizes, strict=True))
-    return replace(table, schema=replace(table.schema, ids=columns))
+def _spread_ids(table: PackedTable, inputs: ModelInputs) -> PackedTable:
+    """Ids stretched to larger tables, so that as much of them is touched as will be; those of the words in place."""
+
+    def stretched(ids: torch.Tensor, known: int, size: int) -> torch.Tensor:
+        return (ids.double() * (size / known)).int().clamp(max=size - 1)
+
+    schema = table.schema
+    for place, (column, size) in enumerate(zip(schema.ids, inputs.num_ids, strict=True)):
+        table.words[:, place] = stretched(table.words[:, place], column.num_ids, size)
+    ids = tuple(replace(column, num_ids=size) for column, size in zip(schema.ids, inputs.num_ids, strict=True))
+    sizes = [column.num_ids for column in inputs.lists]
+    lists = tuple(
+        JaggedColumn(stretched(held.ids, column.num_ids, size), held.offsets, held.weights)
+        for held, column, size in zip(table.lists, schema.lists, sizes, strict=True)
+    )
+    columns = tuple(replace(column, num_ids=size) for column, size in zip(schema.lists, sizes, strict=True))
+    return replace(table, schema=replace(schema, ids=ids, lists=columns), lists=lists)
 
 
 def main() -> None:

@@ -125,6 +125,12 @@ def signs_of_odd_hashes(frame, column):
     return [0 if number % 2 == 0 else -1 if number >= 2**63 else 1 for number in hashes]
 
 
+def hashed_words(frame, column):
+    """TextTokens in nine buckets, of texts of one word."""
+    words = [() if pd.isna(value) else (str(value).lower(),) for value in frame[column]]
+    return [tuple(xxhash.xxh64_intdigest(word.encode()) % 9 for word in row) for row in words]
+
+
 def combination_bucket(values, buckets):
     """HashedCross of one row in plain Python; see its docstring."""
     state = 0
@@ -157,6 +163,15 @@ def sequences(value):
         return ["|".join(found[user][-3:]) for user in sorted(found)]
 
     return expected
+
+
+def earlier_texts(frame, column):
+    """History of three values by city in plain Python, of text."""
+    rows = sorted(frame.index, key=lambda row: (frame["at"][row], frame["row"][row]))
+    return [
+        tuple(str(frame[column][other]) for other in rows if frame["city"][other] == frame["city"][row]
+              and frame["at"][other] < frame["at"][row])[-3:] for row in frame.index
+    ]  # fmt: skip
 
 
 def text(frame, column):
@@ -271,6 +286,15 @@ CASES = [
     Case("hashed_cross", {"columns": ["city", "user"], "num_buckets": 10, **O}, KEYS,
          {"user": {"o": crossed}, "city": {"o": crossed}},
          {"whole_as_text": crossed, "numbers_for_text": crossed, "floats_beyond_2_53": REFUSED}),
+    Case("history", {**BY, "time": "at", "order": "row", "column": "city", "length": 3, "where": "clicks",
+                     "half_life": 9, **O},
+         {**KEYS, "at": "time", "row": "time", "clicks": "number"},
+         {**{key: {"o": (), "o_weights": ()} for key in ("user", "city", "clicks")}, "at": REFUSED, "row": REFUSED},
+         {("clicks", form): REFUSED for form in BEYOND}),
+    Case("history", {"by": ["city"], "time": "at", "order": "row", "column": "user", "length": 3, **O},
+         {"city": "key", "at": "time", "row": "time", "user": "key"},
+         {**{key: {"o": ()} for key in ("user", "city")}, "at": REFUSED, "row": REFUSED},
+         {("user", "whole_as_text"): earlier_texts, ("user", "floats_beyond_2_53"): REFUSED}),
     Case("join_external", {"table": SIZES, "on": ["city", "user"], "columns": {"size": "o"}}, KEYS, NULLS_OF_KEYS,
          LOOKED_UP),
     Case("join_groupby", {"by": ["city", "user"], "values": ["price"], "statistics": SUMS}, {**KEYS, "price": "number"},
@@ -306,6 +330,8 @@ CASES = [
     Case("text_hash", {"column": "city", "prefix": "h", "num_buckets": 2}, {"city": "cast"},
          {"city": {"h_0": 0, "h_1": 0}},
          dict.fromkeys(("a_number_among_text", "numbers_for_text"), signs_of_odd_hashes)),
+    Case("text_tokens", {"column": "city", "num_buckets": 9, **O}, {"city": "cast"}, {"city": {"o": ()}},
+         dict.fromkeys(("a_number_among_text", "numbers_for_text"), hashed_words)),
     Case("text_flags", {"column": "words", "prefix": "w_"}, {"words": "text"}, {"words": NOTHING}, {},
          {"words": {"w_a": 0, "w_b": 0, "w_c": 0}}),
     Case("waiting", {**BY, "planned_at": "at", "happened_at": "done", "output": "w"},

@@ -9,6 +9,7 @@ import pytest
 from gigabatch.features.history.past import NotLater, settle
 from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
+from gigabatch.features.operators.history.history import History
 from gigabatch.features.operators.history.rolling import Rolling
 from gigabatch.features.operators.history.target_encoding import TargetEncoding
 from gigabatch.features.operators.history.waiting import Waiting
@@ -25,6 +26,8 @@ OPERATORS = [
     Rolling(["tail"], "at", "fraction", 3, "min", "out"),
     TargetEncoding(["tail"], "late", "out", at="at", fold="place"),
     Waiting(["place"], "at", "known", "queue"),
+    History(["tail"], "at", "row", "place", 3, "seen", half_life=4.0),
+    History(["tail", "place"], "at", "row", "tail", 2, "seen", where="late"),
     DifferenceLag(["tail"], "row", "fraction", "out", lag=3),
 ]
 

@@ -20,6 +20,7 @@ MAKERS = {
     "n_mean_by_k": operators.JoinGroupby(["k"], ["n"], ["mean"]),
     "n_encoded_by_k": operators.FoldedTargetEncoding(["k"], ["n"], "row"),
     "at_hour": operators.DateParts("t", ["hour"], "at"),
+    "seen_weights": operators.History(["k"], "t", "row", "words", 3, "seen", half_life=2.0),
     "wait_min_mean": operators.Waiting(["k"], "t", "row", "wait"),
 }
 

@@ -16,7 +16,6 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.contract.state import QUARANTINED, FileEntry, FilesState, checksums_of, write_state
 from gigabatch.pipeline.lab.plan.plan import make_plan
-from gigabatch.pipeline.lab.plan.sample import PlanError
 from gigabatch.pipeline.nightly.nightly import require_times
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
@@ -202,10 +201,11 @@ def test_what_takes_no_lists_refuses_histories(trained, changes, said):
         Pipeline.from_config(path, *flat).train()
 
 
-def test_a_plan_refuses_histories_and_a_night_takes_them(trained):
+def test_a_plan_and_a_night_take_histories(trained):
     pipeline = Pipeline.from_config(trained[1])
-    with pytest.raises(PlanError, match=r"features\.history: memory and time of list columns are not forecast"):
-        make_plan(pipeline.config)
+    plan = make_plan(pipeline.config)
+    assert plan.fits
+    assert plan.id_sizes == {"user": NUM_USERS + 3, "item": NUM_ITEMS + 3}
     require_times(pipeline.features())
 
 

@@ -19,7 +19,6 @@ from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
-from gigabatch.pipeline.lab.plan.sample import PlanError
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.train import TrainingError, model_spec, new_model, train_model
@@ -307,9 +306,14 @@ def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encode
         trained.model(batch.ids, batch.floats)
 
 
-def test_a_plan_is_refused(tmp_path):
-    with pytest.raises(PlanError, match="list columns are not forecast"):
-        make_plan(config_of(tmp_path))
+def test_a_plan_of_few_rows_measures_its_lists(tmp_path):
+    config = config_of(tmp_path)
+    plan = make_plan(config)
+    assert plan.fits
+    assert plan.handover == "off"
+    tables = [Pipeline(config).features().encode().table(name) for name in ("train", "valid")]
+    assert plan.stages[2].mapped_bytes == sum(table.num_bytes for table in tables)
+    assert plan.id_sizes == {"item": 9 + 3, "tags": 6 + 3}
 
 
 def kept_of(run: Path) -> dict[str, bytes]:

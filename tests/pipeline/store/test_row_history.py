@@ -153,6 +153,42 @@ def test_any_cut_into_nights_gives_what_a_full_run_gives(nights, seed):
     assert finished > 100
 
 
+LIST_STEPS = (
+    {"history": {"by": ["user"], "time": "at", "order": "row_number", "column": "item", "length": 3, "where": "late",
+                 "output": "seen", "half_life": 9}},
+    {"list_slice": {"column": "seen", "start": -1, "separator": None, "output": "last"}},
+    {"list_slice": {"column": "numbers", "start": 0, "stop": 2, "separator": None, "output": "first"}},
+    {"text_tokens": {"column": "words", "output": "tokens", "num_buckets": 9}},
+    {"rolling": {"by": ["user"], "time": "at", "column": "x", "window": 3, "statistic": "sum", "output": "x3"}},
+)  # fmt: skip
+
+
+def list_rows(seed: int) -> pd.DataFrame:
+    """`rows_of` with delimited lists, some of them null or empty or with nulls, and weights."""
+    rows, draw = rows_of(seed), np.random.default_rng([seed, 2])
+    tags = ["|".join(draw.choice(["new", "old", ""], draw.integers(0, 4))) for _ in range(len(rows))]
+    numbers = ["|".join(map(str, draw.integers(2**60, 2**60 + 9, draw.integers(0, 4)))) for _ in range(len(rows))]
+    weights = ["|".join(["0.5"] * (text.count("|") + 1)) if text else "" for text in tags]
+    words = draw.choice(["red shoes", "red", ""], len(rows))
+    return rows.assign(tags=tags, weight=weights, numbers=numbers, words=words)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_lists_are_carried_from_night_to_night(nights, seed):
+    settings = settings_of(nights.raw, steps=LIST_STEPS, continuous=["x", "y", "x3"])
+    settings["inputs"] |= {"numbers": "list[int64]", "words": "string"}
+    lists = {"tags": {"weights": "weight"}, "seen": {"shares": "item", "weights": "seen_weights"}, "last": {},
+             "first": {"elements": "int64"}, "tokens": {"elements": "int64"}}  # fmt: skip
+    nights.settings = TableSettings(**settings, lists=lists)
+    rows = list_rows(seed)
+    for number, (start, stop) in enumerate(itertools.pairwise((0, 90, 91, 200, len(rows)))):
+        nights.write(number, rows.iloc[start:stop])
+        tables, told, files = nights.night()
+        nights.require_equal(tables)
+        assert (told["note"], files) == (None, ["carried"] * number + ["read"])
+    assert told["reused"] > 100
+
+
 @pytest.fixture
 def two_nights(nights) -> Nights:
     """After a first night of three files, with few steps; the fourth file is in `nights.rows` from 210 on."""

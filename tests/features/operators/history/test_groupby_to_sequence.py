@@ -16,7 +16,7 @@ ROWS = st.lists(
 )
 
 
-@given(rows=ROWS, length=st.integers(1, 6), separator=st.sampled_from(["|", ", "]), seed=st.integers(0, 99))
+@given(rows=ROWS, length=st.integers(1, 6), separator=st.sampled_from(["|", ", ", None]), seed=st.integers(0, 99))
 @settings(max_examples=examples(80), deadline=None)
 def test_equals_a_loop_over_groups(rows, length, separator, seed):
     frame = pd.DataFrame(rows, columns=["k", "j", "s"]).astype({"k": "str", "j": "int64", "s": "str"})
@@ -25,11 +25,14 @@ def test_equals_a_loop_over_groups(rows, length, separator, seed):
     lists = {}
     for (key, number, text), at in sorted(zip(rows, frame["at"], strict=True), key=lambda row: row[1]):
         if key is not None:
-            lists.setdefault((key, number), []).append((text or "", str(at)))
+            lists.setdefault((key, number), []).append((text, at) if separator is None else (text or "", str(at)))
     expected = [
-        (*key, *(separator.join(column) for column in zip(*entries[-length:], strict=True)))
+        (*key, *(list(column) if separator is None else separator.join(column)
+                 for column in zip(*entries[-length:], strict=True)))
         for key, entries in sorted(lists.items())
-    ]
+    ]  # fmt: skip
+    if separator is None:
+        found = found.assign(s=[list(row) for row in found["s"]], at=[list(row) for row in found["at"]])
     assert list(found[["k", "j", "s", "at"]].itertuples(index=False, name=None)) == expected
 
 
@@ -47,3 +50,8 @@ def test_text_with_the_separator_is_an_error():
 def test_settings_without_meaning_are_an_error(columns, length, message):
     with pytest.raises(DataError, match=message):
         GroupbyToSequence(("k", "j"), "at", columns, length)
+
+
+def test_whole_numbers_beyond_floats_and_nulls_stay_what_they_are_in_lists():
+    frame = pd.DataFrame({"k": [1, 1], "at": [0, 1], "x": pd.array([2**60 + 1, None], dtype="Int64")})
+    assert list(GroupbyToSequence(("k",), "at", ["x"], 2, None)(frame)["x"][0]) == [2**60 + 1, None]

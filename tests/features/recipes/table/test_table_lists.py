@@ -102,9 +102,10 @@ BAD = {
     "no settings": ({"lists": {"tags": 3}}, "expected settings by name"),
     "no mapping": ({"lists": ["tags"]}, "lists are settings by column"),
     "no separator": ({"lists": LISTS, "list_separator": ""}, "text that is not empty"),
-    "a step": (
-        {"lists": {"tags": {}}, "steps": ({"list_slice": {"column": "tags", "start": -2}},)},
-        "Lists are columns of the files so far",
+    "a list that only steps read, of no type": ({"inputs": {"tags": "list[float]"}}, "Known: .*list.string."),
+    "a step that reads no column": (
+        {"lists": {"last": {}}, "steps": ({"list_slice": {"column": "tags", "output": "last", "separator": None}},)},
+        "column 'tags' comes from no earlier step",
     ),
     "a split by lists": ({"lists": {"tags": {}}, "split_key": "tags"}, "split_key 'tags' is a column of lists"),
     "a split by weights": (
@@ -148,4 +149,75 @@ def test_values_that_do_not_fit_are_refused_by_column(tmp_path):
     rows_of(20).assign(tags=[["x"], 3][0:1] * 20).to_parquet(tmp_path / "rows.parquet")
     chosen = TableSettings(path=str(tmp_path / "rows.parquet"), **COLUMNS, lists={"tags": {"elements": "int64"}})
     with pytest.raises(DataError, match="column 'tags' is declared"):
+        TableRecipe(chosen).build("pandas")
+
+
+HISTORY = {"by": ["user"], "time": "at", "order": "row_number", "column": "item", "length": 3, "output": "history"}
+
+
+def log_of(number: int) -> pd.DataFrame:
+    draw = random.Random(2)
+    return pd.DataFrame(
+        {
+            "user": [draw.choice("abc") for _ in range(number)],
+            "item": [draw.randrange(2**60, 2**60 + 9) for _ in range(number)],
+            "at": pd.Timestamp("2024-03-01") + pd.to_timedelta([draw.randrange(number) for _ in range(number)], "h"),
+            "clicked": [draw.randrange(2) for _ in range(number)],
+            "tags": [[draw.choice("xyz") for _ in range(draw.randrange(4))] for _ in range(number)],
+        }
+    )
+
+
+def test_lists_of_steps_go_to_the_features_stage(tmp_path):
+    """A history of what was clicked, with weights, and part of a list that only steps read, of a CSV file's text."""
+    log = log_of(300)
+    log.assign(tags=["|".join(row) for row in log["tags"]]).to_csv(tmp_path / "log.csv", index=False)
+    chosen = TableSettings(
+        path=str(tmp_path / "log.csv"), categorical={"user": "string", "item": "int64"}, time="at",
+        targets={"clicked": {"task": "binary"}}, inputs={"tags": "list[string]"},
+        lists={"history": {"shares": "item", "weights": "history_weights"}, "last": {}},
+        steps=(
+            {"history": HISTORY | {"where": "clicked", "half_life": "1d"}},
+            {"list_slice": {"column": "tags", "start": -2, "separator": None, "output": "last"}},
+        ),
+    )  # fmt: skip
+    tables = TableRecipe(chosen).build("pandas")
+    assert [column.name for column in tables.schema.lists] == ["history", "last"]
+    found = pd.concat(tables.splits.values())
+    assert sorted(found["row_number"]) == list(range(300))
+    order = sorted(range(300), key=lambda row: (log["at"][row], row))
+    for number, history, weights, last in zip(
+        found["row_number"], found["history"], found["history_weights"], found["last"], strict=True
+    ):
+        own = log.iloc[number]
+        seen = [
+            row for row in order
+            if log["user"][row] == own["user"] and log["at"][row] < own["at"] and log["clicked"][row]
+        ][-3:]  # fmt: skip
+        assert list(history) == [log["item"][row] for row in seen]
+        ages = [(own["at"] - log["at"][row]).total_seconds() / 86400 for row in seen]
+        assert list(weights) == pytest.approx([0.5**age for age in ages], rel=1e-6)
+        assert list(last) == own["tags"][-2:]
+
+
+def test_what_a_step_makes_of_a_list_of_the_files_takes_its_place(tmp_path):
+    frame = rows_of(200).drop(columns="w")
+    frame.to_parquet(tmp_path / "rows.parquet")
+    chosen = TableSettings(
+        path=str(tmp_path / "rows.parquet"), **COLUMNS, lists={"tags": {}},
+        steps=({"list_slice": {"column": "tags", "stop": 1, "separator": None}},),
+    )  # fmt: skip
+    found = pd.concat(TableRecipe(chosen).build("pandas").splits.values())
+    expected = [frame["tags"][number][:1] for number in found["row_number"]]
+    assert [list(row) for row in found["tags"]] == expected
+
+
+def test_a_list_that_a_step_makes_must_be_one(tmp_path):
+    frame = rows_of(20).assign(place=["a|b"] * 20).drop(columns="tags")
+    frame.to_parquet(tmp_path / "rows.parquet")
+    step = {"list_slice": {"column": "place", "stop": 1, "output": "tags"}}
+    chosen = TableSettings(
+        path=str(tmp_path / "rows.parquet"), **COLUMNS, inputs={"place": "string"}, lists={"tags": {}}, steps=(step,)
+    )
+    with pytest.raises(DataError, match=r"after the steps: column 'tags' is declared list\[string\] but holds"):
         TableRecipe(chosen).build("pandas")

@@ -1,6 +1,7 @@
 """`gigabatch plan`: samples, extrapolation, verdicts; and a plan held against the run that it is of."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import gigabatch.pipeline.lab.plan.plan as plan_module
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.synthetic.trivago import write_synthetic_log
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.display import about_bytes, about_seconds
@@ -295,6 +296,8 @@ def costs(share: float, rows: int, part_rows: int, words: int = 10) -> dict:
         "inputs": ModelInputs((10,), 3).to_dict(),
         "known": {},
         "counts": {"id": times},
+        "counted": {"id": split["train"]},
+        "lists": [],
         "startup_seconds": 2.0,
         "device": "cpu",
         "phases": phases,
@@ -377,6 +380,45 @@ def test_ranking_takes_time_by_its_rows_and_candidates_and_drawing_takes_memory(
     # 100,000 rows of valid are evaluated as 500,000 of eleven words instead of ten; 800,000 pairs are known, twice
     more = 500_000 * 44 - 100_000 * 40 + 800_000 * 8
     assert forecast.gpu_bytes("train") - plain.gpu_bytes("train") == more
+
+
+def with_lists(forecast: Forecast, first: float, last: dict[int, float], most: int | None) -> Forecast:
+    """Rows of one list with weights and a vocabulary of its own. first: elements of a row in the smaller sample; last:
+    which shares of the rows have how many in the larger one."""
+    inputs = ModelInputs((10,), 3, lists=(ListInputs(10, weighted=True),)).to_dict()
+    found = []
+    for result, shares in zip(forecast.found, ({first: 1.0}, last), strict=True):
+        mean = sum(length * share for length, share in shares.items())
+        elements = {split: round(rows * mean) for split, rows in result["rows"].items()}
+        counted = [list(shares), [share * sum(result["rows"].values()) for share in shares.values()]]
+        item = {"owner": "tags", "elements": elements, "lengths": counted, "most": most}
+        of_list = {"counts": {"tags": [[1], [elements["train"]]]}, "counted": {"tags": elements["train"]}}
+        of_list = {name: result[name] | own for name, own in of_list.items()}
+        found.append(result | of_list | {"inputs": inputs, "lists": [item]})
+    return Forecast(forecast.config, found)
+
+
+EVEN, CUT = {2: 0.5, 6: 0.5}, {2: 0.25, 3: 0.25, 5.5: 0.5}  # four elements on average
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "most", "expected"),
+    [
+        (4, EVEN, None, 4.0),  # tags
+        (2, EVEN, None, 4 * math.sqrt(10)),  # histories: twice as long in four times the rows
+        (2, EVEN, 10, (2 * math.sqrt(10) + 10) / 2),
+        (2, CUT, None, 5.5),  # half of the larger sample's are cut there
+    ],
+)
+def test_lists_take_memory_by_their_elements(first, last, most, expected):
+    forecast = with_lists(known(), first, last, most)
+    assert forecast.list_length(0) == pytest.approx(expected)
+    table = 900_000 * 40 + 2 * 8 + 900_000 * (8 + 8 * expected)  # offsets of 8 bytes; an id and a weight an element
+    assert forecast.mapped_bytes("train") == pytest.approx(table, rel=1e-6)
+    assert forecast.tables == (900_000, math.ceil(40 + 8 + 8 * expected + 24 / 1e6))
+    assert forecast.lists_grow == (expected > 4.4)
+    # every element is a value of its own
+    assert forecast.id_sizes["tags"] == pytest.approx(800_000 * 4, rel=1e-3)
 
 
 def test_values_that_are_too_rare_count_in_proportion_to_the_sample():
