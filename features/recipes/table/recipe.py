@@ -16,6 +16,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
+from gigabatch.features.reading.encodings import UTF8, require_encoding
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, cut_by_place, split_by_time
@@ -94,6 +95,9 @@ class TableSettings:
         Texts that stand for null, in CSV and Parquet files and in rows to be predicted.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
+    encoding
+        Of CSV files, those that steps name among them: `utf-8`, `cp1252` (Windows), `latin-1`, `utf-16` or another of
+        Python's.
     column_names
         For CSV files without a header row.
     steps
@@ -146,6 +150,7 @@ class TableSettings:
     split: SplitFractions = field(default_factory=SplitFractions)
     null_values: tuple[str, ...] = ("", "NA")
     separator: str = ","
+    encoding: str = UTF8
     column_names: tuple[str, ...] | None = None
     steps: tuple[dict[str, Any], ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
@@ -166,6 +171,7 @@ class TableSettings:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
         if not self.categorical and not self.continuous:
             raise DataError("table: no feature. Name columns under categorical or continuous.")
+        require_encoding(self.encoding, "table")
         if not isinstance(self.list_separator, str) or not self.list_separator:
             raise DataError(f"table: list_separator is text that is not empty, found {self.list_separator!r}.")
         for name, dtype in self.categories.items():
@@ -275,7 +281,7 @@ class TableSettings:
         """The steps, not fitted."""
         labels = [*self.targets, *([self.weight] if self.weight else [])]
         roles = {**dict.fromkeys(self.keys, "string"), **dict.fromkeys(self.continuous, "float32"), **self.categories}
-        reading = Reading(tuple(self.null_values), self.separator, roles | self.inputs)
+        reading = Reading(tuple(self.null_values), self.separator, self.encoding, roles | self.inputs)
         return Workflow(parse_steps(self.steps, engine, reading), labels, dtypes)
 
     @property
@@ -563,6 +569,7 @@ class TableRecipe(Recipe):
             dtypes,
             null_values=chosen.null_values,
             separator=chosen.separator,
+            encoding=chosen.encoding,
             names=chosen.column_names,
             nullable={*chosen.categories, *chosen.inputs},
             cache=self.cache,
@@ -586,7 +593,7 @@ class TableRecipe(Recipe):
             RawFiles(
                 name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes} | lengths,
                 {column: target.task for column, target in self.targets.items()},
-                tuple(chosen.null_values), chosen.separator,
+                tuple(chosen.null_values), chosen.separator, chosen.encoding,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 frozenset((*chosen.categories, *chosen.inputs)),
                 filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
