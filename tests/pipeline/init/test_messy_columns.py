@@ -521,3 +521,17 @@ def test_one_letter_that_is_a_unit_is_no_factor_beside_bare_numbers(tmp_path, le
     (step,) = made.features["steps"]
     assert "scales" not in step["parse_number"]
     assert found["x"].tolist() == [*range(10, 300), *range(10)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["1e3 CC", "2.5E2 CC", "7 CC"], [1000.0, 250.0, 7.0]),
+        (["- USD 5", "USD 7", "USD 1,200"], [-5.0, 7.0, 1200.0]),
+        (["(5) CC", "7 CC", "9 CC"], [-5.0, 7.0, 9.0]),
+        (["₹5 CC", "₹7 CC", "₹9 CC"], [5.0, 7.0, 9.0]),
+    ],
+)  # fmt: skip
+def test_exponents_and_signs_stand_beside_any_unit(texts, expected):
+    seen = column_seen("size", pd.Series(texts), None)
+    assert (seen.kind, seen.values.tolist()) == ("number", expected)
