@@ -221,12 +221,14 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     raw = column.astype("str") if csv else column.astype("object")
     raw = pd.Series(raw.to_numpy(dtype=object), dtype=object)
     null = raw.isna() | raw.isin(NULL_WORDS if csv else ("",))
-    words = tuple(word for word in NULL_WORDS if csv and bool((raw == word).any()))
+    there = set(raw[null].dropna()) if csv else set()
+    words = tuple(word for word in NULL_WORDS if word in there)
     known = raw[~null].astype("str")
     if not len(known):
         return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
-    if bool((flags := raw.where(~null, None).str.lower()).dropna().isin(("true", "false")).all()):
-        texts = _texts(flags.map({"true": "True", "false": "False"}))
+    flags = ("true", "false")
+    if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
+        texts = _texts(raw.where(~null, None).str.lower().map({"true": "True", "false": "False"}))
         return Seen(name, "category", texts, null_words=words, categories="bool")
     weak = known.isin(WEAK_NULL_WORDS)
     odd = odd_words(known[~weak])

@@ -263,7 +263,8 @@ class TableSettings:
                 "far: take it out of the steps."
             )
         there = workflow.columns_after(self.declared)
-        gone = [name for name in self.declared if name not in (*there, *self.inputs, ROW)]
+        kept = {*there, *self.inputs, ROW}
+        gone = [name for name in self.declared if name not in kept]
         if gone:
             raise DataError(
                 f"table: column {gone[0]!r} has a role but is not there after the steps. Columns then: "
@@ -617,10 +618,9 @@ class TableRecipe(Recipe):
         # What the words of the train rows may make (text_flags) is a column of the files if inputs says so.
         sure = {name for step in workflow.steps for name in step.outputs}
         raw = {name for name in chosen.inputs if name not in sure and workflow.makes(name)}
-        made = {name for name in dtypes if workflow.makes(name) and name not in (*workflow.inputs, *raw)}
-        needed = {
-            name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in (*dtypes, *raw)
-        }
+        read = raw.union(workflow.inputs)
+        made = {name for name in dtypes if workflow.makes(name) and name not in read}
+        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in read or name in dtypes}
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 
     def _raw_types(self) -> dict[str, str]:
