@@ -366,8 +366,9 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         found = np.array(table.sample[target], dtype=object)
         steps = [options for step in label.settings.get("label_steps", ()) for options in step.values()]
         its_own = {word for options in steps for word in options.get("null_values", ())}
+        its_own |= {word for options in steps for word, new in options.get("replace", {}).items() if new is None}
         nulls = [str(word) for word in pd.unique(found[np.isnan(label.values)])]
-        words |= dict.fromkeys(word for word in nulls if word.strip() not in its_own)
+        words |= dict.fromkeys(word for word in nulls if its_own.isdisjoint((word.strip(), word.strip().lower())))
     if set(words) != set(DEFAULT_NULLS):
         made.features["null_values"] = list(words)
 
