@@ -98,7 +98,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     missing = _missing_labels(known) if task in (None, "binary") else known.isin([])
     null[~null] = missing
     words, known = known[missing], known[~missing]
-    strip, steps = _strip(known), []
+    strip = _strip(known)
+    steps: list[dict[str, Any]] = []
     raw, scales = known, ()
     known = known.str.strip(strip) if strip else known
     if _in_several_cases(known):

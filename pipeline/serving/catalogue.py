@@ -64,7 +64,7 @@ class Catalogue:
         the number; `Refusal` 422 for other text where ids are integers."""
         if type(key) is KINDS[self.dtype]:
             return key
-        if type(key) is int:
+        if isinstance(key, int):
             return str(key)
         if WHOLE.fullmatch(key) and -(2**63) <= int(key) < 2**63:
             return int(key)

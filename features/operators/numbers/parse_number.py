@@ -161,8 +161,8 @@ class ParseNumber(ColumnOperator):
             points = _known(number.str.contains(".", regex=False))
             self._require_none(points, text, f"whose point is not the decimal sign {self.decimal!r}")
             number = number.str.replace(self.decimal, ".", regex=False)
-        for rows, exponent in shifted:  # of which the reader of floats makes the nearest one
-            number = number.where(~rows, number + exponent)
+        for rows, power in shifted:  # of which the reader of floats makes the nearest one
+            number = number.where(~rows, number + power)
         return number.where(~number.isin([""])), scaled
 
     def _without_blanks(self, number: Column, text: Column) -> Column:
