@@ -54,10 +54,12 @@ if TYPE_CHECKING:
     from gigabatch.models.tabular.tabm import TabM
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
+    from gigabatch.pipeline.display import detail
     from gigabatch.pipeline.init.write import init
     from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
     from gigabatch.pipeline.python.fit import fit
     from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
+    from gigabatch.pipeline.runs.listing import list_runs
     from gigabatch.pipeline.stages.score import evaluate
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
@@ -77,6 +79,8 @@ _PLACES = {
     "WorkflowTransformer": "pipeline.python.transformers",
     "Callback": "pipeline.training.callbacks",
     "curves": "pipeline.views.figures",
+    "detail": "pipeline.display",
+    "list_runs": "pipeline.runs.listing",
     "Bundle": "pipeline.bundle",
     "load_bundle": "pipeline.bundle",
     "Workflow": "features.workflow.workflow",
@@ -167,9 +171,11 @@ __all__ = [
     "WorkflowTransformer",
     "__version__",
     "curves",
+    "detail",
     "evaluate",
     "fit",
     "init",
+    "list_runs",
     "load_bundle",
     "register_function",
     "register_model",

@@ -571,8 +571,21 @@ def _bar(file: TextIO) -> RichProgress:
 
 @contextmanager
 def detail(level: Detail) -> Iterator[None]:
-    """How much is shown within the block, in all threads. quiet: no progress and no log below warnings. verbose: also
-    what `silence` hides."""
+    """Say how much is shown within the block, in all threads.
+
+    Parameters
+    ----------
+    level
+        `quiet`: no progress and no log below warnings. `verbose`: also the progress of inner trainings. `normal`.
+
+    Examples
+    --------
+    >>> import logging
+    >>> from gigabatch import detail
+    >>> with detail("quiet"):
+    ...     logging.getLogger("gigabatch").isEnabledFor(logging.INFO)
+    False
+    """
     global _detail
     before = _detail, logging.root.manager.disable
     _detail = level

@@ -132,7 +132,10 @@ class Configured:
 
     def types_after(self, dtypes: Mapping[str, str]) -> dict[str, str]:
         """The types that are known after the step, from those before. Override where it keeps or makes some."""
-        return {name: dtype for name, dtype in dtypes.items() if not self.may_make(name)}
+        if type(self).may_make is not Configured.may_make:
+            return {name: dtype for name, dtype in dtypes.items() if not self.may_make(name)}
+        made = self.outputs
+        return {name: dtype for name, dtype in dtypes.items() if name not in made}
 
     def brought(self, dtypes: Mapping[str, str]) -> dict[str, str]:
         """Outputs that rows to be served bring themselves as raw columns, with their types, since they are made of rows
@@ -182,8 +185,17 @@ class ColumnOperator(Operator):
         """The output columns by name."""
 
     def transform(self, frame: Frame) -> Frame:
+        return self._add(frame, frame.copy(deep=False))
+
+    def add_to(self, frame: Frame) -> Frame:
+        """What a call gives, in the frame itself: of a wide one a copy at every step would cost more than the steps."""
+        if type(self).transform is not ColumnOperator.transform:
+            return self(frame)
+        require_columns(frame, self.inputs, type(self).__name__)
+        return self._add(frame, frame)
+
+    def _add(self, frame: Frame, out: Frame) -> Frame:
         self.require_free(frame.columns, self.outputs)
-        out = frame.copy(deep=False)
         for name, column in self.compute(frame).items():
             out[name] = column
         return out

@@ -28,6 +28,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.exact.float_order import exact_below
+from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -149,6 +150,7 @@ def read_files(
     *,
     null_values: Sequence[str] = ("", "NA"),
     separator: str = ",",
+    encoding: str = UTF8,
     names: Sequence[str] | None = None,
     nullable: Collection[str] = (),
     cache: FileCache | None = None,
@@ -175,6 +177,8 @@ def read_files(
     separator
         What stands between two fields of CSV files. Blanks beside it are part of a field (RFC 4180), unless one stands
         behind it here, as in `", "`: then those after it are left out.
+    encoding
+        Of CSV files, one of Python's: `utf-8`, `cp1252`, `utf-16` and more.
     names
         Column names for CSV files without a header row.
     nullable
@@ -194,8 +198,8 @@ def read_files(
     Raises
     ------
     DataError
-        No file, an empty or broken one, a missing column, a value that does not fit its type. Each names the file, and
-        the column where there is one.
+        No file, an empty or broken one, bytes that are no text in `encoding`, a missing column, a value that does not
+        fit its type. Each names the file, and the column where there is one.
 
     Examples
     --------
@@ -213,13 +217,14 @@ def read_files(
     nulls, header = list(null_values), None if names is None else list(names)
 
     def parse(path: str) -> Any:
-        frame = _read_one(module, path, dtypes, nulls, separator, header)
+        frame = _read_one(module, path, dtypes, nulls, separator, encoding, header)
         return cast(frame, dtypes, f"input {path}", nullable)
 
     how = {
         "dtypes": list(dtypes.items()),
         "null_values": nulls,
         "separator": separator,
+        "encoding": encoding,
         "names": header,
         "nullable": sorted(nullable),
     }
@@ -230,7 +235,7 @@ def read_files(
     return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
 
 
-def file_columns(engine: str, path: str, separator: str = ",") -> list[str]:
+def file_columns(engine: str, path: str, separator: str = ",", encoding: str = UTF8) -> list[str]:
     """Names of the columns of a file with a header, or of a Parquet file, as far as it can be read.
 
     Raises:
@@ -243,12 +248,15 @@ def file_columns(engine: str, path: str, separator: str = ",") -> list[str]:
                 return list(pq.read_schema(source).names)
         if path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
+            source = csv_source(path, encoding, head=True)
             header = module.read_csv(
-                path, header=None, nrows=1, dtype="str", keep_default_na=False, **csv_fields(separator)
+                source, header=None, nrows=1, dtype="str", keep_default_na=False, **csv_fields(separator)
             )
             return [str(name) for name in module.to_pandas(header).iloc[0].tolist()]
     except DataError:
         raise
+    except UnicodeDecodeError as error:
+        raise not_text(path, encoding) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
     raise DataError(f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}.")
@@ -345,7 +353,7 @@ def read_bytes(
     DataError
         As `read_files`.
     """
-    frame = _read_one(module, path, dtypes, list(null_values), ",", None, content)
+    frame = _read_one(module, path, dtypes, list(null_values), ",", UTF8, None, content)
     return cast(frame, dtypes, f"input {path}", nullable)
 
 
@@ -355,6 +363,7 @@ def _read_one(
     dtypes: Mapping[str, str],
     null_values: list[str],
     separator: str,
+    encoding: str,
     names: list[str] | None,
     content: bytes | None = None,
 ) -> Any:
@@ -370,6 +379,8 @@ def _read_one(
             frame = without_null_words(frame, null_values, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
+            source = csv_source(path, encoding, content)
+            content = None if isinstance(source, str) else source.getvalue()
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
             text = text_columns(dtypes)
             frame = parse(text)
@@ -394,7 +405,7 @@ def naming(path: str) -> Iterator[None]:
     except DataError:
         raise
     except UnicodeDecodeError as error:
-        raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
+        raise not_text(path, UTF8) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
 
@@ -531,10 +542,13 @@ def refuse_guesses(
 
 def refuse_nul(path: str, content: bytes | None) -> None:
     """pandas would end a field at a NUL byte, so that the text `x NUL y` became another category, `x`."""
-    with fsspec.open(path, compression="infer") if content is None else io.BytesIO(content) as file:
+    with opened(path, content) as file:
         while chunk := file.read(1 << 22):
             if b"\0" in chunk:
-                raise DataError(f"input {path}: it holds a NUL byte, so it is no text in UTF-8. Convert or repair it.")
+                raise DataError(
+                    f"input {path}: it holds a NUL byte, so it is no text in UTF-8. Set encoding where it is written "
+                    "in another, such as utf-16-le, or repair it."
+                )
 
 
 def _refuse_empty(path: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.encodings import UTF8, csv_source
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, csv_fields, expand, read_files
 
 SHORT = r"[+-]?(0|[1-9][0-9]{0,17})$"  # inside int64 whatever the digits
@@ -26,6 +27,8 @@ class Reading:
         Fields of CSV files that are null.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
+    encoding
+        Of CSV files.
     dtypes
         Types of columns, as `read_files` takes them. In a CSV file a column without one is whole numbers or floats if
         every field that is not null is the plain text of one, a flag if every field is true or false, else text; so
@@ -47,6 +50,7 @@ class Reading:
 
     null_values: tuple[str, ...] = ("", "NA")
     separator: str = ","
+    encoding: str = UTF8
     dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, engine: str, pattern: str, called: Mapping[str, str] | None = None) -> Any:
@@ -66,11 +70,16 @@ class Reading:
     def text(self, engine: str, path: str) -> Any:
         """A CSV file as a frame of text. Errors (`DataError`): what `read_files` refuses."""
         try:
-            header = load_engine(engine).read_csv(path, nrows=0, **csv_fields(self.separator))
+            source = csv_source(path, self.encoding, head=True)
+            header = load_engine(engine).read_csv(source, nrows=0, **csv_fields(self.separator))
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
             raise DataError(f"table {path}: cannot be read ({error}).") from error
         text = dict.fromkeys(header.columns, "string")
-        return read_files(engine, path, text, null_values=self.null_values, separator=self.separator)
+        return read_files(
+            engine, path, text, null_values=self.null_values, separator=self.separator, encoding=self.encoding
+        )
 
     def _dtype(self, column: Column, name: str, called: Mapping[str, str], path: str) -> str | None:
         declared = self.dtypes.get(name, self.dtypes.get(called.get(name, name)))

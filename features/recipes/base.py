@@ -13,6 +13,7 @@ from gigabatch.features.columns.lists import is_list_type, list_types
 from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.row_bytes import RowBytes
 from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files
 from gigabatch.features.recipes.carrying import History
@@ -139,7 +140,7 @@ class RawFiles:
         Of the kind, such as `flights` or `weather`.
     pattern
         Path, folder, glob or URL of the files.
-    dtypes, null_values, separator, names, nullable
+    dtypes, null_values, separator, encoding, names, nullable
         As of `read_files`. A check reads as the recipe does, so that the rows are kept for the recipe (`FileCache`).
     roles
         By column: `category`, `number`, `time`, `label`, `weight`, `key` or `group`. Text without one is a category,
@@ -165,6 +166,7 @@ class RawFiles:
     tasks: Mapping[str, str] = field(default_factory=dict)
     null_values: tuple[str, ...] = ("", "NA")
     separator: str = ","
+    encoding: str = UTF8
     names: tuple[str, ...] | None = None
     nullable: frozenset[str] = frozenset()
     filled: frozenset[str] = frozenset()
@@ -188,8 +190,8 @@ class RawFiles:
     def read(self, engine: str, path: str, cache: FileCache | None = None) -> Any:
         """The rows of one file, as the recipe gets them."""
         return read_files(
-            engine, path, self.dtypes, null_values=self.null_values, separator=self.separator, names=self.names,
-            nullable=self.nullable, cache=cache,
+            engine, path, self.dtypes, null_values=self.null_values, separator=self.separator, encoding=self.encoding,
+            names=self.names, nullable=self.nullable, cache=cache,
         )  # fmt: skip
 
 

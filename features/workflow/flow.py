@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_name
@@ -34,18 +34,32 @@ def raw_inputs(
     made: the columns that each step makes, once they are fitted; without it, all that they may make counts.
     """
     raw: dict[str, None] = {}
-    while True:
-        found = _first_missing(steps, raw, reads, made)
-        if found is None:
-            return tuple(raw)
-        position, missing = found
-        gone = [name for name in missing if name in raw]
-        if gone:
+    for position, missing, there in _missing(steps, {}, reads, made):
+        raw |= dict.fromkeys(missing)
+        passed = dict.fromkeys(missing)
+        for step in steps[:position]:
+            if type(step).columns_after is not Configured.columns_after:
+                passed = after(step, passed)
+        if gone := [name for name in missing if name not in passed]:
             raise DataError(
                 f"{place(steps, position)}: column {gone[0]!r} is no longer there: an earlier step drops "
                 "or renames it. Read it before, or keep it."
             )
-        raw |= dict.fromkeys(missing)
+        there |= passed
+    return tuple(raw)
+
+
+def after(step: Configured, there: dict[str, None]) -> dict[str, None]:
+    """The columns that are there after a step, which may be those that were given, with others added."""
+    if type(step).columns_after is Configured.columns_after:
+        there |= dict.fromkeys(step.outputs)
+        return there
+    return dict.fromkeys(step.columns_after(tuple(there)))
+
+
+def makes_by_pattern(step: Configured) -> bool:
+    """Whether the names of some outputs are known only after the fit."""
+    return type(step).may_make is not Configured.may_make
 
 
 def require_untold(steps: Sequence[Configured], labels: Collection[str]) -> None:
@@ -69,9 +83,7 @@ def first_group_wise(steps: Sequence[Configured]) -> int | None:
 
 def require_inputs(steps: Sequence[Configured], columns: Collection[str]) -> None:
     """Raise `DataError`, naming the step, if one reads a column that neither `columns` nor an earlier step provides."""
-    found = _first_missing(steps, columns)
-    if found is not None:
-        position, missing = found
+    for position, missing, _ in _missing(steps, dict.fromkeys(columns)):
         known = tuple(columns)
         for operator in steps[:position]:
             known = operator.columns_after(known)
@@ -89,36 +101,37 @@ def require_free(
 
     made: the columns that each step makes, once they are fitted; without it, those that are known before.
     """
-    there = tuple(columns)
+    there = dict.fromkeys(columns)
     for position, operator in enumerate(steps):
         outputs = operator.outputs if made is None else made[position]
         try:
             operator.require_free(there, outputs)
         except DataError as error:
             raise DataError(f"{place(steps, position)}: {error}") from error
-        there = tuple(dict.fromkeys((*operator.columns_after(there), *outputs)))
+        there = after(operator, there) | dict.fromkeys(outputs)
 
 
-def _first_missing(
+def _missing(
     steps: Sequence[Configured],
-    columns: Iterable[str],
+    there: dict[str, None],
     reads: Reads = to_fit,
     made: Sequence[tuple[str, ...]] | None = None,
-) -> tuple[int, list[str]] | None:
-    there = tuple(columns)
+) -> Iterator[tuple[int, list[str], dict[str, None]]]:
+    """Steps that read what no column of `there` and no earlier step provides: (position, those names, the columns that
+    are there then, to which the caller may add)."""
+    by_pattern: list[Configured] = []
     for position, operator in enumerate(steps):
         missing = [name for name in reads(operator) if name not in there]
         if made is None:
-            missing = [name for name in missing if not _by_pattern(steps[:position], name)]
+            missing = [name for name in missing if not any(
+                name not in other.outputs and other.may_make(name) for other in by_pattern)]  # fmt: skip
         if missing:
-            return position, missing
-        there = operator.columns_after(there) + (() if made is None else made[position])
-    return None
-
-
-def _by_pattern(steps: Iterable[Configured], name: str) -> bool:
-    """Whether a step whose outputs are known only after the fit may make the column."""
-    return any(name not in operator.outputs and operator.may_make(name) for operator in steps)
+            yield position, missing, there
+        there = after(operator, there)
+        if made is not None:
+            there |= dict.fromkeys(made[position])
+        if makes_by_pattern(operator):
+            by_pattern.append(operator)
 
 
 def maker(steps: Sequence[Configured], position: int, name: str) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ from gigabatch.features.engines.arrow_tables import given_back, is_own, own_fram
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
-from gigabatch.features.operators.base import Configured, FittedOperator, Operator
+from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
 from gigabatch.features.workflow.fit import fit_together, read_part
 from gigabatch.features.workflow.flow import (
+    after,
     dependencies,
     first_group_wise,
+    makes_by_pattern,
     needed_for,
     place,
     raw_inputs,
@@ -143,10 +146,10 @@ class Workflow:
 
     def columns_after(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The columns that are there after the steps, from those before, as far as they are known before the fit."""
-        there = tuple(columns)
+        there = dict.fromkeys(columns)
         for step in self.steps:
-            there = step.columns_after(there)
-        return there
+            there = after(step, there)
+        return tuple(there)
 
     @property
     def fitted(self) -> bool:
@@ -171,7 +174,12 @@ class Workflow:
 
     def makes(self, name: str) -> bool:
         """Whether a step adds or replaces the column, or may, where that follows from its fit."""
-        return any(step.may_make(name) for step in self.steps)
+        return name in self._sure or any(step.may_make(name) for step in self.steps if makes_by_pattern(step))
+
+    @cached_property
+    def _sure(self) -> frozenset[str]:
+        """Columns that the steps name as their outputs."""
+        return frozenset(name for step in self.steps if not makes_by_pattern(step) for name in step.outputs)
 
     def told_by(self, name: str, times: Collection[str] = ()) -> set[str]:
         """The raw column and every column that its value in a row enters, in the end: no history, no part that comes
@@ -277,9 +285,12 @@ class Workflow:
                 frame = self._apply(position, frame, train=True)
         return seen
 
-    def _apply(self, position: int, frame: Any, train: bool) -> Any:
+    def _apply(self, position: int, frame: Any, train: bool, own: bool = False) -> Any:
+        """The frame after a step. own: whether the frame is nobody else's, and may be changed."""
         step = self.steps[position]
         try:
+            if own and isinstance(step, ColumnOperator):
+                return step.add_to(frame)
             if isinstance(step, FittedOperator):
                 return (step.apply_to_train if train else step.apply)(frame, self.states[position])
             assert isinstance(step, Operator)
@@ -404,6 +415,7 @@ class Workflow:
         train: for each frame, whether the fit saw its rows. gather: whether a group-wise step that changes the rows
         makes one frame of all; else it sees each alone.
         """
+        frames = [frame.copy(deep=False) for frame in frames]
         for k in positions:
             step = self.steps[k]
             if len(frames) > 1 and step.group_keys is not None and not step.changes_rows:
@@ -411,7 +423,7 @@ class Workflow:
             elif len(frames) > 1 and step.group_keys is not None and gather:
                 frames, train = [self._apply(k, _gathered(frames), all(train))], [all(train)]
             else:
-                frames = [self._apply(k, frame, seen) for frame, seen in zip(frames, train, strict=True)]
+                frames = [self._apply(k, frame, seen, own=True) for frame, seen in zip(frames, train, strict=True)]
         return frames
 
     def _over_all(self, position: int, frames: Sequence[Any]) -> list[Any]:

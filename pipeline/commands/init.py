@@ -22,6 +22,10 @@ def init(
         typer.Option("--task", metavar="|".join(TASKS), show_default="by the labels", help="Of the target."),
     ] = None,
     rows: Annotated[int, typer.Option("--rows", min=100, help="About how many rows to look at.")] = 300_000,
+    encoding: Annotated[
+        str | None,
+        typer.Option("--encoding", show_default="by their bytes", help="Of CSV files: utf-8, cp1252, utf-16, ..."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> int:
     """Look at a table and write a commented configuration that trains on it as it is (docs/init.md)."""
@@ -29,7 +33,7 @@ def init(
         raise typer.BadParameter(f"--task is one of {', '.join(TASKS)}, found {task!r}.")
     from gigabatch.pipeline.init import write
 
-    path, made = write.init(data, target, out, task=task, most_rows=rows, force=force)
+    path, made = write.init(data, target, out, task=task, most_rows=rows, force=force, encoding=encoding)
     for remark in made.remarks:
         print(remark)
     for name, why in made.left_out.items():

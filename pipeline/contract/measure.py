@@ -24,6 +24,7 @@ from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.encodings import csv_source, is_bytewise
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, csv_fields, drop_rows
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
@@ -224,7 +225,9 @@ def measure_file(
         found = replace(found, places=tuple(examples["row"].tolist()), examples=examples)
     if since is not None:
         found = replace(found, added=since.added(found), corrected=since.corrected)
-    return replace(found, columns=file_columns(kind, engine, path), ends=_ends(path))
+    return replace(
+        found, columns=file_columns(kind, engine, path), ends=_ends(path) if is_bytewise(kind.encoding) else None
+    )
 
 
 class _Since:
@@ -442,8 +445,8 @@ def file_columns(kind: RawFiles, engine: str, path: str) -> dict[str, str | None
         return {field.name: str(field.type) for field in schema}
     if kind.names is not None:
         return None
-    module = load_engine(engine)
-    header = module.to_pandas(module.read_csv(path, header=None, nrows=1, dtype="str", **csv_fields(kind.separator)))
+    module, source = load_engine(engine), csv_source(path, kind.encoding, head=True)
+    header = module.to_pandas(module.read_csv(source, header=None, nrows=1, dtype="str", **csv_fields(kind.separator)))
     return dict.fromkeys(str(name) for name in header.iloc[0].tolist())
 
 

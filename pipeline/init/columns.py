@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,10 +35,11 @@ UNIT_SIGNS = "$€£¥%¤₹₽"
 ONE_UNIT = {"$": "usd", "us": "usd", "€": "eur", "£": "gbp", "¥": "jpy", "₹": "inr", "rs": "inr", "₽": "rub"}
 NO_UNIT = "no unit"
 IN_FIELD = re.compile(r"[.,]?[0-9](?:[0-9.,'\s]*[0-9])?[.,]?(?:[eE][+-]?[0-9]+)?")
-FRONT_UNIT = re.compile(rf"^\s*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
+FRONT_UNIT = re.compile(rf"^[\s(+-]*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
 # Any other word behind a number is its unit where nearly all fields of the column have it.
 WITH_UNIT = re.compile(
-    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}]*?\s*(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
+    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}]*?(?:[eE][+-]?[0-9]+)?[\s)]*"
+    r"(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
 )
 UNIT_SHARE = 0.9
 SCALED_UNIT = re.compile(r"^([^\W\d_]+\.?) +(.+)$")  # k USD
@@ -220,12 +221,14 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     raw = column.astype("str") if csv else column.astype("object")
     raw = pd.Series(raw.to_numpy(dtype=object), dtype=object)
     null = raw.isna() | raw.isin(NULL_WORDS if csv else ("",))
-    words = tuple(word for word in NULL_WORDS if csv and bool((raw == word).any()))
+    there = set(raw[null].dropna()) if csv else set()
+    words = tuple(word for word in NULL_WORDS if word in there)
     known = raw[~null].astype("str")
     if not len(known):
         return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
-    if bool((flags := raw.where(~null, None).str.lower()).dropna().isin(("true", "false")).all()):
-        texts = _texts(flags.map({"true": "True", "false": "False"}))
+    flags = ("true", "false")
+    if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
+        texts = _texts(raw.where(~null, None).str.lower().map({"true": "True", "false": "False"}))
         return Seen(name, "category", texts, null_words=words, categories="bool")
     weak = known.isin(WEAK_NULL_WORDS)
     odd = odd_words(known[~weak])
@@ -318,13 +321,10 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
         return _durations(name, known, distinct, words)
     if bool(distinct.str.match(r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
-    units = _known_units(distinct)
-    scales: dict[str, int] = {}
-    if units is None:
-        found = None if CODE_NAME.search(name) else _own_unit(distinct, counts.to_numpy())
-        if found is None:
-            return None
-        units, scales = found
+    found = _units_beside(distinct, counts.to_numpy(), may_be_code=bool(CODE_NAME.search(name)))
+    if found is None:
+        return None
+    units, scales = found
     others = other_units(known, scales)
     for decimal, thousands in WAYS:
         options: dict[str, Any] = {}
@@ -354,16 +354,6 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
             other_units=tuple(others),
         )  # fmt: skip
     return None
-
-
-def _known_units(distinct: pd.Series) -> list[str] | None:
-    """Which of `UNITS` stand beside the numbers; None where other letters do, or no number is there."""
-    letters = set("".join(distinct.head(1000).str.replace(r"[0-9.,'()+\-\s]", "", regex=True)))
-    units = [unit for unit in UNITS if set(unit) - {"."} <= letters and bool(
-        distinct.str.contains(unit, regex=False).any())]  # fmt: skip
-    if not letters <= {letter for text in (*SIGNS, *units) for letter in text} | {"e", "E"}:
-        return None
-    return units if bool(distinct.str.match(r"^[^0-9]*([0-9]|[.,][0-9])").all()) else None
 
 
 def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:
@@ -413,17 +403,26 @@ def units_told(name: str, units: Collection[str]) -> str:
     )
 
 
-def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[str, int]] | None:
-    """Words beside the numbers that are units, as they are written, one of them in nearly all fields or all of them
-    known; and factors by word where words are thousands and millions. None where there is no such word."""
-    front = distinct.str.extract(FRONT_UNIT)[0]
-    fronts = sorted(set(front.dropna()), key=lambda word: (-len(word), word))
-    bare = distinct.str.replace(FRONT_UNIT, "", regex=True).str.replace(f"[{UNIT_SIGNS}]", "", regex=True)
-    found = bare.str.extract(WITH_UNIT)[0]
+def _units_beside(
+    distinct: pd.Series, counts: np.ndarray, may_be_code: bool
+) -> tuple[list[str], dict[str, int]] | None:
+    """Words and signs beside the numbers that are units, as they are written, one of them in nearly all fields or all
+    of them known; and factors by word where words are thousands and millions. None where something else stands there.
+
+    may_be_code: whether unknown words are parts of names, such as those of articles.
+    """
+    signs = [sign for sign in UNIT_SIGNS if sign not in SIGNS and bool(distinct.str.contains(sign, regex=False).any())]
+    bare = distinct.str.replace(f"[{UNIT_SIGNS}]", "", regex=True)
+    fronts = [*signs, *_longest_first(bare.str.extract(FRONT_UNIT)[0].dropna())]
+    found = bare.str.replace(FRONT_UNIT, "", regex=True).str.extract(WITH_UNIT)[0]
     if bool(found.isna().any()) or bool(found.str.lower().isin(NO_UNITS).any()):
         return None
     written = pd.Series(counts).groupby(found.to_numpy()).sum()
-    words = [str(word) for word in sorted(set(written.index) - {""}, key=lambda word: (-len(word), word))]
+    words = _longest_first(set(written.index) - {""})
+    if all(map(_is_known, words)):
+        return list(dict.fromkeys((*words, *fronts))), {}
+    if may_be_code:
+        return None
     for factors in SCALES:
         parts = {word: _scale_and_unit(word, factors) for word in words}
         scales = {scale: factors[scale.lower().rstrip(".")] for scale, _ in parts.values() if scale}
@@ -434,10 +433,12 @@ def _own_unit(distinct: pd.Series, counts: np.ndarray) -> tuple[list[str], dict[
         known = all(_is_known(unit) for unit in units)
         if alone or (before_units and (known or _is_common(written, {word: parts[word][1] for word in words}))):
             later = {"M": 10**6} if {"k", "K"} & set(scales) and not {"m", "M"} & set(scales) else {}
-            return [*sorted(units, key=lambda word: (-len(word), word)), *fronts], scales | later
-    if not words or not _is_common(written, {}):
-        return None
-    return [*words, *fronts], {}
+            return list(dict.fromkeys((*_longest_first(units), *fronts))), scales | later
+    return (list(dict.fromkeys((*words, *fronts))), {}) if _is_common(written, {}) else None
+
+
+def _longest_first(words: Iterable[str]) -> list[str]:
+    return sorted(set(words), key=lambda word: (-len(word), word))
 
 
 def _scale_and_unit(word: str, factors: Mapping[str, int]) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators.categories.text_hash import TextHash
+from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
@@ -118,7 +119,7 @@ class Draft:
         return "; ".join(texts)
 
 
-def draft_config(pattern: str, target: str, task: str | None, most_rows: int) -> Draft:
+def draft_config(pattern: str, target: str, task: str | None, most_rows: int, encoding: str | None = None) -> Draft:
     """Look at a table and say how the recipe `table` is to read it.
 
     Parameters
@@ -131,6 +132,8 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
         `binary`, `multiclass`, `regression`, or None to see for itself.
     most_rows
         About how many rows are looked at.
+    encoding
+        Of CSV files, or None to see for itself.
 
     Raises
     ------
@@ -150,9 +153,9 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
     >>> made.features["keys"], made.features["continuous"], made.features["targets"]
     (['order_id'], ['visits'], {'sold': {'task': 'binary', 'positive': 'yes'}})
     """
-    table = look(pattern, most_rows)
+    table = look(pattern, most_rows, encoding)
     if target in table.left_out and "train_path" in table.paths:  # the test files of a competition hold no label
-        made = draft_config(table.paths["train_path"], target, task, most_rows)
+        made = draft_config(table.paths["train_path"], target, task, most_rows, encoding)
         made.remarks.append(f"The target is {table.left_out[target]}, so the train file alone is split.")
         return made
     if target not in table.sample:
@@ -163,7 +166,10 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
         reasons = "; ".join(f"{name!r}: {why}" for name, why in made.left_out.items()) or "It is alone."
         raise DataError(f"input {pattern!r}: no feature is left beside the target {target!r}. {reasons}")
     separator = {"separator": table.separator} if table.separator != "," else {}
-    made.features = {**table.paths, **separator, **made.features}
+    encoded = {"encoding": table.encoding} if not is_utf8(table.encoding) else {}
+    if encoded and encoding is None:
+        made.role_notes["encoding"] = _encoding_note(table)
+    made.features = {**table.paths, **separator, **encoded, **made.features}
     if made.ids:
         made.features["keys"] = made.ids[:1]
         made.left_out[made.ids[0]] += "; carried to predictions as a key"
@@ -171,6 +177,15 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int) ->
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
     return made
+
+
+def _encoding_note(table: Table) -> str:
+    """Why the files are read in an encoding other than UTF-8, with a text that shows whether it is the right one."""
+    if table.encoding != GUESS:
+        return "by the byte order mark"
+    texts = (text for name in table.sample for text in (str(name), *table.sample[name].dropna().drop_duplicates()))
+    shown = next((f", by which a text is {text[:40]!r}" for text in texts if not text.isascii()), "")
+    return f"not UTF-8, so taken for that of Windows{shown}; another is set by --encoding"
 
 
 def draft_columns(
@@ -365,8 +380,9 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         found = np.array(table.sample[target], dtype=object)
         steps = [options for step in label.settings.get("label_steps", ()) for options in step.values()]
         its_own = {word for options in steps for word in options.get("null_values", ())}
+        its_own |= {word for options in steps for word, new in options.get("replace", {}).items() if new is None}
         nulls = [str(word) for word in pd.unique(found[np.isnan(label.values)])]
-        words |= dict.fromkeys(word for word in nulls if word.strip() not in its_own)
+        words |= dict.fromkeys(word for word in nulls if its_own.isdisjoint((word.strip(), word.strip().lower())))
     if set(words) != set(DEFAULT_NULLS):
         made.features["null_values"] = list(words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,16 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.encodings import (
+    GUESS,
+    UTF8,
+    csv_source,
+    file_encoding,
+    is_bytewise,
+    not_text,
+    opened,
+    require_encoding,
+)
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, csv_fields, expand, file_columns
 from gigabatch.features.recipes.table.recipe import ROW
 
@@ -46,6 +56,8 @@ class Table:
         Types of a Parquet file's columns; empty for CSV files.
     separator
         As the recipe takes it.
+    encoding
+        Of CSV files.
     whole
         Whether the sample is all rows.
     rows
@@ -58,12 +70,13 @@ class Table:
     sample: pd.DataFrame
     arrow: dict[str, pa.DataType] = field(default_factory=dict)
     separator: str = ","
+    encoding: str = UTF8
     whole: bool = True
     rows: int | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def look(pattern: str, most_rows: int) -> Table:
+def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     """Read a sample of a table.
 
     Parameters
@@ -73,6 +86,8 @@ def look(pattern: str, most_rows: int) -> Table:
         each is that split.
     most_rows
         About how many rows are read; of many files an even share each, of large files pieces all over it.
+    encoding
+        Of CSV files; by default what `file_encoding` tells by their bytes.
 
     Returns
     -------
@@ -82,7 +97,7 @@ def look(pattern: str, most_rows: int) -> Table:
     Raises
     ------
     DataError
-        No file, an empty or a broken one, or files of several kinds.
+        No file, an empty or a broken one, or files of several kinds or encodings.
 
     Examples
     --------
@@ -101,8 +116,9 @@ def look(pattern: str, most_rows: int) -> Table:
         raise DataError(f"input {pattern!r}: holds CSV and Parquet files. Name those of one kind, such as a glob.")
     paths = _paths(pattern, files)
     files = files if "path" in paths else list(paths.values())  # train first
-    separator = "," if parquet[0] else _separator(files[0])
-    names = {path: file_columns("pandas", path, separator) for path in files}
+    encoding = UTF8 if parquet[0] else _encoding(files, encoding)
+    separator = "," if parquet[0] else _separator(files[0], encoding)
+    names = {path: file_columns("pandas", path, separator, encoding) for path in files}
     first = names[files[0]]
     if not first:
         raise DataError(f"input {files[0]}: it has no columns.")
@@ -126,7 +142,7 @@ def look(pattern: str, most_rows: int) -> Table:
                 if arrow.setdefault(name, types[name]) != types[name]:
                     left_out[name] = f"{arrow[name]} in {files[0]}, {types[name]} in {path}"
         else:
-            part, complete = _csv_sample(path, names[path], separator, share)
+            part, complete = _csv_sample(path, names[path], separator, encoding, share)
             of_file = len(part) if complete else None
         whole = whole and of_file == len(part)
         rows = None if rows is None or of_file is None else rows + of_file
@@ -135,7 +151,7 @@ def look(pattern: str, most_rows: int) -> Table:
     sample = pd.concat([part[kept] for part in parts], ignore_index=True) if len(parts) > 1 else parts[0][kept]
     if not len(sample):
         raise DataError(f"input {pattern!r}: it has columns but no rows.")
-    return Table(paths, sample, arrow, separator, whole, rows, left_out)
+    return Table(paths, sample, arrow, separator, encoding, whole, rows, left_out)
 
 
 def look_at(table: pa.Table, most_rows: int) -> Table:
@@ -183,13 +199,38 @@ def _paths(pattern: str, files: list[str]) -> dict[str, str]:
     return {"path": pattern}
 
 
-def _separator(path: str) -> str:
+def _encoding(files: Sequence[str], given: str | None) -> str:
+    """The one encoding of all files; ASCII is UTF-8 and cp1252 alike."""
+    if given is not None:
+        require_encoding(given, "init")
+        return given
+    try:
+        found = {path: file_encoding(path) for path in files}
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        raise DataError(f"input {files[0]}: cannot be read ({error}).") from error
+    told = sorted(set(found.values()))
+    if told == sorted({UTF8, GUESS}) and all(_is_ascii(path) for path in files if found[path] == UTF8):
+        return GUESS
+    if len(told) > 1:
+        shown = ", ".join(f"{next(path for path in files if found[path] == name)} ({name})" for name in told)
+        raise DataError(f"input: files in several encodings: {shown}. Convert them to one, or name those of one alone.")
+    return told[0]
+
+
+def _is_ascii(path: str) -> bool:
+    with opened(path) as file:
+        return all(chunk.isascii() for chunk in iter(lambda: file.read(1 << 22), b""))
+
+
+def _separator(path: str, encoding: str) -> str:
     """What stands between the fields of a CSV file, by its first lines; a blank behind it if one always does."""
     try:
-        with fsspec.open(path, "rt", compression="infer", encoding="utf-8", newline="") as file:
+        with TextIOWrapper(opened(path), encoding=encoding, newline="") as file:
             head = file.read(HEAD_CHARACTERS)
     except UnicodeDecodeError as error:
-        raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
+        raise not_text(path, encoding) from error
     except UNREADABLE as error:
         raise DataError(f"input {path}: cannot be read ({error}).") from error
     lines = re.sub(r'"[^"]*"', '""', head).splitlines()
@@ -207,7 +248,7 @@ def _separator(path: str) -> str:
     return f"{sign} " if sign != "\t" and text.count(sign) == text.count(f"{sign} ") else sign
 
 
-def _csv_sample(path: str, names: list[str], separator: str, share: int) -> tuple[pd.DataFrame, bool]:
+def _csv_sample(path: str, names: list[str], separator: str, encoding: str, share: int) -> tuple[pd.DataFrame, bool]:
     """About `share` rows of a CSV file as text, and whether those are all."""
     module = load_engine("pandas")
 
@@ -221,15 +262,20 @@ def _csv_sample(path: str, names: list[str], separator: str, share: int) -> tupl
         return pd.DataFrame(frame)
 
     try:
+        if not is_bytewise(encoding):  # bytes of such a text say nothing of where a row ends
+            frame = parse(csv_source(path, encoding), None)
+            step = -(-len(frame) // share)
+            return frame.iloc[:: max(step, 1)], step <= 1
         blocks = csv_blocks(path, BLOCK_BYTES)
         if len(blocks) == 1:
-            frame = parse(path, share + 1)
+            frame = parse(csv_source(path, encoding), share + 1)
             return frame.head(share), len(frame) <= share
         with open(path, "rb") as file:
 
             def rows_of(block: Any) -> pd.DataFrame:
                 file.seek(block.start)
-                return parse(BytesIO(block.header + file.read((block.stop or 0) - block.start)), None)
+                content = block.header + file.read((block.stop or 0) - block.start)
+                return parse(csv_source(path, encoding, content), None)
 
             first = rows_of(blocks[0])
             wanted = min(max(share // max(len(first), 1), 1), len(blocks))

@@ -27,6 +27,9 @@ POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
     "verdadero", "vero", "sim", "verdadeiro", "tak", "ano",
 )  # fmt: skip
+# Words that are no third label beside two others; the latter only beside yes and no, for elsewhere they are a grade.
+NO_LABEL = {word.lower() for word in (*NULL_WORDS, *WEAK_NULL_WORDS)} - {"none", "nil", "inf", "-inf"}
+NO_ANSWER = ("none", "nil")
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
 FAR, MOST_FAR = 10, 0.05  # distances of the quartiles; share of the values
@@ -92,11 +95,19 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     known = pd.Series(texts[~null], dtype="object").astype("str")
     if not len(known):
         raise DataError(f"target {name!r}: it holds no label in {len(texts):,} rows. Name another column.")
-    strip, steps = _strip(known), []
+    missing = _missing_labels(known) if task in (None, "binary") else known.isin([])
+    null[~null] = missing
+    words, known = known[missing], known[~missing]
+    strip = _strip(known)
+    steps: list[dict[str, Any]] = []
     raw, scales = known, ()
     known = known.str.strip(strip) if strip else known
     if _in_several_cases(known):
         known, steps = known.str.strip().str.lower(), [{"clean_text": {"case": "lower"}}]
+    if len(words):
+        options = steps[0]["clean_text"] if steps else {}
+        as_read = words.str.strip().str.lower() if steps else words.str.strip()
+        steps = [{"clean_text": {**options, "replace": dict.fromkeys(sorted(set(as_read)))}}]
     counts = known.value_counts()
     if len(counts) == 1:
         raise DataError(
@@ -157,6 +168,12 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"target {name!r}: it has {len(counts):,} different labels in {len(known):,} rows, so it is more of an "
                 "id than a class. Name another column; for items to recommend see docs/recommenders.md."
             )
+    if len(words):
+        shown = " or ".join(map(repr, sorted(set(words.str.strip()))))
+        advice = (
+            f"{len(words):,} row(s) are left out, as their {name} is {shown}, which is taken for a missing label. "
+            "Where it is a class of its own, set the task to multiclass."
+        )
     if strip:
         settings["label_strip"] = strip
     if steps:
@@ -209,6 +226,18 @@ def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarra
     found[pd.isna(found)] = None
     found[found == ""] = None
     return found
+
+
+def _missing_labels(known: pd.Series) -> pd.Series:
+    """Which labels are words that stand for null, where two others are left without them."""
+    texts = known.str.strip().str.lower()
+    others = set(texts) - NO_LABEL
+    if len(others - set(NO_ANSWER)) == 2 and (
+        others & set(POSITIVE) or all(re.match(PLAIN_NUMBER, label) for label in others - set(NO_ANSWER))
+    ):
+        others -= set(NO_ANSWER)
+    found = ~texts.isin(others)
+    return found if len(others) == 2 and not ("+" in others and bool((texts == "-").any())) else texts.isin([])
 
 
 def _strip(known: pd.Series) -> str:

@@ -19,7 +19,7 @@ WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "none")
 
 def init(
     pattern: str, target: str, out: str | Path | None = None, *, task: str | None = None, most_rows: int = MOST_ROWS,
-    force: bool = False,
+    force: bool = False, encoding: str | None = None,
 ) -> tuple[Path, Draft]:  # fmt: skip
     """Look at a table and write a configuration that trains on it as it is.
 
@@ -37,6 +37,8 @@ def init(
         About how many rows are looked at.
     force
         Whether a file that is there is replaced.
+    encoding
+        Of CSV files, one of Python's; by default what their bytes tell.
 
     Returns
     -------
@@ -64,7 +66,7 @@ def init(
     out = Path("conf", f"{name}.yaml") if out is None else Path(out)
     if out.exists() and not force:
         raise DataError(f"{out}: the file is there already. Give another --out, or --force to replace it.")
-    made = draft_config(pattern, target, task, most_rows)
+    made = draft_config(pattern, target, task, most_rows, encoding)
     text = config_text(made, run_name(str(out)), pattern, out)
     parse_config(
         {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.training}, f"config {out}"

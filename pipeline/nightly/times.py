@@ -8,6 +8,7 @@ from typing import Any
 from gigabatch.features.columns.times import moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.setting_checks import time_unit
@@ -93,6 +94,7 @@ def future_files(features: Features, column: str, limit: float) -> list[str]:
                 path,
                 {column: getattr(settings, "inputs", {}).get(column, "time")},
                 separator=getattr(settings, "separator", ","),
+                encoding=getattr(settings, "encoding", UTF8),
                 names=getattr(settings, "column_names", None),
             )
             if bool((moments(frame[column]) > limit).any()):

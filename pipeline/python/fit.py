@@ -32,7 +32,7 @@ from gigabatch.pipeline.training.callbacks import Callback
 log = logging.getLogger(__name__)
 FRAMES, ROWS = "frames", "rows.parquet"
 BLOCK_ROWS = 1 << 16
-OWN = ("path", "train_path", "valid_path", "test_path", "targets", "separator", "column_names")
+OWN = ("path", "train_path", "valid_path", "test_path", "targets", "separator", "encoding", "column_names")
 SPLIT = ("time", "group", "split", "split_key", "seed")
 
 

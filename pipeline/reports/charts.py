@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from gigabatch.pipeline.display import is_number, metric_label
 
 MAX_POINTS = 1000  # of a scatter chart
+LONG_TICKS = 10_000
 SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
 VARIABLES = {"#010101": "--ink", "#020202": "--muted", "#030303": "--grid", "#040404": "--card"}
 VARIABLES |= {f"#0{5 + i}0{5 + i}0{5 + i}": name for i, name in enumerate(SERIES)}
@@ -295,6 +296,12 @@ def _axes(xlabel: str, ylabel: str = "", size: tuple[float, float] = USUAL) -> A
 
 def _svg(ax: Axes, title: str, key: str) -> Markup:
     """Inline SVG of the axes' figure: described by `title`, ids beginning with `key`, colours as CSS variables."""
+    for axis in (ax.xaxis, ax.yaxis):  # 12.5k, as long numbers run into each other
+        if (
+            type(axis.get_major_formatter()) is ScalarFormatter
+            and max(map(abs, axis.get_view_interval())) >= LONG_TICKS
+        ):
+            axis.set_major_formatter(EngFormatter(sep=""))
     buffer = io.StringIO()
     canvas = ax.figure.canvas
     assert isinstance(canvas, FigureCanvasSVG)

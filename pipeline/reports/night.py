@@ -12,7 +12,16 @@ from typing import Any
 
 from gigabatch.pipeline.display import format_value
 from gigabatch.pipeline.reports.charts import Chart
-from gigabatch.pipeline.reports.report import ROWS_SHOWN, SIGNED, Table, breakable, is_finite, table, template
+from gigabatch.pipeline.reports.report import (
+    ROWS_SHOWN,
+    SIGNED,
+    Table,
+    breakable,
+    is_finite,
+    signed_text,
+    table,
+    template,
+)
 
 CARDS_SHOWN = 9  # of many columns; the rest is folded
 DRIFT_AT = 0.6  # of a bar's length: where the level of drift stands
@@ -177,16 +186,12 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
                 "name": item.name,
                 "tolerated": tolerated,
                 "holds": item.tolerated is None or item.low is None or item.low > -item.tolerated,
-                "text": f"{_signed(item.gain)} ({_end(item.low)} to {_end(item.high)})",
+                "text": f"{signed_text(item.gain)} ({_end(item.low)} to {_end(item.high)})",
                 "metric": item.metric,
             }
         )
     return found
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}" if abs(value) < 1000 else f"{value:+,.0f}"
-
-
 def _end(value: float | None) -> str:
-    return "?" if value is None else _signed(value)
+    return "?" if value is None else signed_text(value)

@@ -261,7 +261,18 @@ def _format(value: Any, style: str) -> str:
         return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
     if style == "seconds":
         return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}"
-    return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}"
+    return signed_text(value)
+
+
+def signed_text(value: float) -> str:
+    """A difference with its sign.
+
+    >>> [signed_text(value) for value in (0.00012, -0.01234, 10.4552, 4141.8931)]
+    ['+0.00012', '-0.0123', '+10.46', '+4,142']
+    """
+    if abs(value) >= 1000:
+        return f"{value:+,.0f}"
+    return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4g}" if abs(value) >= 10 else f"{value:+.4f}"
 
 
 @dataclass(frozen=True)
@@ -346,7 +357,7 @@ def importance_bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "name": str(rows[i]["name"]),
-            "text": format_value(None) if np.isnan(mean[i]) else f"{mean[i]:,.{decimals}f}",
+            "text": format_value(None) if np.isnan(mean[i]) else f"{mean[i]:z,.{decimals}f}",
             **dict(zip(("length", "low", "high"), ends[i], strict=True)),
         }
         for i in np.argsort(-mean, kind="stable").tolist()

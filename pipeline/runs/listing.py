@@ -20,12 +20,31 @@ KEPT = "kept"  # trained by the nightly job, which did not promote it
 
 
 def list_runs(config: RunConfig) -> list[dict[str, Any]]:
-    """A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, and the first and last
-    moment of the data that it was fitted and selected on: in ISO 8601, UTC, where its time column holds dates, else the
-    numbers of that column.
+    """List the runs of a configuration's name.
 
-    Files are not verified, which may take long. A run that cannot be read, or that a link or a block names and that is
-    not there, has `damaged` or `missing` among its states. One that lies elsewhere is named by its folder.
+    Files are not verified, which may take long.
+
+    Parameters
+    ----------
+    config
+        The configuration; of a `Pipeline` it is `config`.
+
+    Returns
+    -------
+    list of dict
+        A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, and `trained_from` and
+        `trained_until`, the first and last moment of the data that it was fitted and selected on: in ISO 8601, UTC,
+        where its time column holds dates, else the numbers of that column. A run that cannot be read, or that a link or
+        a block names and that is not there, has `damaged` or `missing` among its states. One that lies elsewhere is
+        named by its folder.
+
+    Examples
+    --------
+    >>> from gigabatch import Pipeline, list_runs
+    >>> features = {"path": "shop.csv", "continuous": ["x"], "targets": {"y": {"task": "binary"}}}
+    >>> job = Pipeline.from_config({"name": "shop", "recipe": "table", "features": features})
+    >>> list_runs(job.config)  # none was trained here yet
+    []
     """
     home = Path(os.path.realpath(home_of(config)))
     found = _states(home)

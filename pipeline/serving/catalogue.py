@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 
+WHOLE = re.compile("-?[1-9][0-9]{0,18}|0")  # as Python writes one: 007 may be a name
 KINDS: dict[str, type] = {"string": str, "int32": int, "int64": int}
 
 
@@ -50,21 +53,25 @@ class Catalogue:
         return len(self.keys)
 
     def places(self, keys: Sequence[Any], where: str) -> np.ndarray:
-        """Row of each key [N] int64, -1 where there is none; `Refusal` 422 for one of another type than the column."""
-        kind = KINDS[self.dtype]
-        if not {kind}.issuperset(map(type, keys)):
-            place = next(i for i, key in enumerate(keys) if type(key) is not kind)
-            raise Refusal.invalid(f"{where}[{place}]", self.expected(keys[place]))
+        """Row of each key [N] int64, -1 where there is none; `Refusal` 422 for one that cannot be of the column."""
+        if not {KINDS[self.dtype]}.issuperset(map(type, keys)):
+            keys = [self.own(key, f"{where}[{place}]") for place, key in enumerate(keys)]
         find = self.rows.get
         return np.fromiter([find(key, -1) for key in keys], np.int64, len(keys))
 
-    def expected(self, key: Any) -> str:
-        """What is wrong with a key of another type."""
-        kind = "text" if KINDS[self.dtype] is str else "integers"
-        return f"ids of {self.name} are {kind} (column of {self.dtype}), found {type(key).__name__}."
+    def own(self, key: str | int, where: str) -> Any:
+        """A key as one of the column's type: a whole number as its text, and text that is that of a whole number as
+        the number; `Refusal` 422 for other text where ids are integers."""
+        if type(key) is KINDS[self.dtype]:
+            return key
+        if isinstance(key, int):
+            return str(key)
+        if WHOLE.fullmatch(key) and -(2**63) <= int(key) < 2**63:
+            return int(key)
+        raise Refusal.invalid(
+            where, f"ids of {self.name} are integers (column of {self.dtype}), found the text {reprlib.repr(key)}."
+        )
 
     def find(self, key: Any, where: str) -> int | None:
         """The row of one key."""
-        if type(key) is not KINDS[self.dtype]:
-            raise Refusal.invalid(where, self.expected(key))
-        return self.rows.get(key)
+        return self.rows.get(self.own(key, where))

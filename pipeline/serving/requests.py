@@ -6,6 +6,7 @@ validator for each would take longer than the model, and an error for each wrong
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Annotated, Any, TypeVar
 
@@ -145,7 +146,9 @@ class Request(BaseModel):
 class UserRequest(Request):
     """Who asks, and in which circumstances."""
 
-    user: Id = Field(None, description="id of the user; of the type of the user's key column")
+    user: Id = Field(
+        None, description='id of the user; 5 is "5" where ids are text, and "5" is 5 where they are integers'
+    )
     user_features: Values | None = Field(
         None, description="the user's columns, all but the key, in place of stored ones"
     )
@@ -188,6 +191,9 @@ def parse(kind: type[R], body: bytes, limits: ServeSettings) -> R:
         raw = from_json(body)
     except ValueError as error:
         raise Refusal(400, "invalid_json", f"Invalid JSON: {error}") from None
+    # Each member has a colon, so that as many colons as members are proof enough.
+    if body.count(b":") > _num_members(raw):
+        _require_distinct_keys(body)
     if isinstance(raw, dict) and (unknown := [name for name in raw if name not in kind.model_fields]):
         known = ", ".join(kind.model_fields)
         shown = [(_path((name,)), f"is no field of this request. Fields: {known}") for name in unknown[:MOST_ERRORS]]
@@ -197,6 +203,25 @@ def parse(kind: type[R], body: bytes, limits: ServeSettings) -> R:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise _refusal([(_path(item["loc"]), item["msg"]) for item in found]) from None
+
+
+def _num_members(value: Any) -> int:
+    if type(value) is dict:
+        return len(value) + sum(map(_num_members, value.values()))
+    return sum(map(_num_members, value)) if type(value) is list and value and type(value[0]) in (dict, list) else 0
+
+
+def _require_distinct_keys(body: bytes) -> None:
+    """`Refusal` 422 for an object that holds a key twice, of which readers of JSON would take the last."""
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _refusal([(_path((key,)), "stands twice in one object; give each key once")])
+            seen.add(key)
+
+    json.loads(body.decode(), object_pairs_hook=members, parse_int=str, parse_float=str)
 
 
 def _refusal(fields: list[tuple[str, str]]) -> Refusal:

@@ -12,6 +12,7 @@ from typing import Any
 from gigabatch.features.columns.times import is_dates, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import cast, file_columns, kept_files
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.interactions.histories import HISTORY
@@ -193,7 +194,10 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, spl
         if HISTORY in columns:
             given, items = pipeline.config.features, bundle.preprocessor.list_vocabulary(HISTORY).values
             named, separator = getattr(given, "column_names", None), getattr(given, "separator", ",")
-            there = {path: named or file_columns(pipeline.engine, path, separator) for path in kept_files(raw)}
+            encoding = getattr(given, "encoding", UTF8)
+            there = {
+                path: named or file_columns(pipeline.engine, path, separator, encoding) for path in kept_files(raw)
+            }
             history.require_whole_ids(items, [path for path, names in there.items() if HISTORY in names])
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)

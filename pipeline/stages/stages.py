@@ -992,6 +992,8 @@ class Encoded:
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
         settings |= {"code": code} if (code := OWN_MODELS.code(config.model.kind)) else {}
+        if config.num_threads is not None:  # the last bits of weights follow from it
+            settings |= {"num_threads": config.num_threads}
         inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
         return artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
 

@@ -271,3 +271,21 @@ def test_help_and_the_page_name_every_exit_code(capsys):
 def test_the_page_names_every_file_of_the_folder():
     for path in DEPLOY.iterdir():
         assert f"deploy/{path.name}" in PAGE, path.name
+
+
+def test_a_container_that_is_stopped_while_the_night_starts_lets_it_end_too(tmp_path):
+    told = tmp_path / "told"
+    stub(
+        tmp_path / "gigabatch",
+        f"trap 'echo line > {told}; exit 143' TERM\ntouch {told}\nwhile :; do sleep 0.05; done",
+    )
+    started = 'gigabatch nightly "$@" &\n'
+    assert started in text("night.sh")
+    slow = tmp_path / "night.sh"
+    slow.write_text(text("night.sh").replace(started, f"{started}sleep 2\n"))  # between the start and the next line
+    settings = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.Popen(["/bin/sh", slow], env=settings)
+    wait_for(told)
+    process.terminate()
+    assert process.wait(timeout=20) == 143
+    assert told.read_text() == "line\n"

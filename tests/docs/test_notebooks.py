@@ -3,6 +3,7 @@
 `make test` gives two of them less data, which run the same cells; `make test-thorough` leaves them as they are.
 """
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -26,7 +27,7 @@ OTHERS = ("weather.csv", "planes.csv", "airports.csv")
 # (what the notebook says, what takes its place): a month of flights, and fewer users
 LESS_DATA = {
     "01_quickstart": ('"train.epochs=1"', '"train.epochs=1", "features.path=month"'),
-    "05_two_towers": ("num_users=500", "num_users=120"),
+    "05_two_towers": ('"--users", "500"', '"--users", "120"'),
 }
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
@@ -53,6 +54,13 @@ def test_every_notebook_is_known_and_committed_without_outputs():
         nbformat.validate(notebook)
         codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert not [cell for cell in codes if cell.outputs or cell.execution_count], path.name
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[3:], ids=lambda path: path.stem)
+def test_notebooks_import_the_public_interface_alone(path):
+    codes = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    lines = [line for code in codes for line in code.splitlines() if re.match(r"\s*(from|import) gigabatch", line)]
+    assert [line for line in lines if not re.fullmatch(r"from gigabatch import [\w, ]+|import gigabatch", line)] == []
 
 
 @pytest.mark.slow

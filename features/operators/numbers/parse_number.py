@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from gigabatch.features.columns.times import is_text
 from gigabatch.features.engines.frame import engine_of
@@ -42,6 +43,8 @@ class ParseNumber(ColumnOperator):
         Whole texts that are null.
     scales
         Factors by the text that a number may end in, such as `{k: 1000, M: 1000000}`; the longest that fits is taken.
+        By powers of ten "16.1k" is the float nearest to 16100; other factors are multiplied with the float nearest to
+        16.1, as a number with an exponent of its own ("1e3k") is.
 
     Raises
     ------
@@ -113,7 +116,7 @@ class ParseNumber(ColumnOperator):
                 cast(frame[[self.column]], {self.column: "string"}, "ParseNumber")[self.column]
             )
         number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]
-        for rows, factor in scaled:
+        for rows, factor in scaled:  # what no exponent says
             number = number.where(~rows, number * factor)
         return {self.output: number}
 
@@ -135,12 +138,19 @@ class ParseNumber(ColumnOperator):
             number = word.taken_off(number)
         if self._blanks:
             number = self._without_blanks(number, text)
-        scaled, bare = [], number
+        scaled, shifted, bare = [], [], number
         for ending in sorted(self.scales or {}, key=len, reverse=True):
             rows = _known(bare.str.match(rf"^.*[0-9{re.escape(self.decimal)}]{re.escape(ending)}$"))
+            if not bool(rows.any()):
+                continue
             number = number.where(~rows, number.str.slice(0, -len(ending)))
             bare = bare.where(~rows)  # one ending a number
-            scaled.append((rows, float((self.scales or {})[ending])))
+            factor = (self.scales or {})[ending]
+            if (exponent := _power_of_ten(factor)) is not None:
+                plain = rows & ~_known(number.str.contains("[eE]", regex=True))
+                shifted.append((plain, f"e{exponent}"))
+                rows = rows & ~plain
+            scaled.append((rows, float(factor)))
         if self.thousands is not None and _any_holds(number, self.thousands):
             thousands, decimal = re.escape(self.thousands), re.escape(self.decimal)
             grouped = rf"^[+-]?[1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
@@ -151,6 +161,8 @@ class ParseNumber(ColumnOperator):
             points = _known(number.str.contains(".", regex=False))
             self._require_none(points, text, f"whose point is not the decimal sign {self.decimal!r}")
             number = number.str.replace(self.decimal, ".", regex=False)
+        for rows, power in shifted:  # of which the reader of floats makes the nearest one
+            number = number.where(~rows, number + power)
         return number.where(~number.isin([""])), scaled
 
     def _without_blanks(self, number: Column, text: Column) -> Column:
@@ -230,6 +242,12 @@ def _is_of_factors(scales: object) -> bool:
         and not isinstance(factor, bool) and isinstance(factor, int | float) and 0 < factor < math.inf
         for ending, factor in scales.items()
     )  # fmt: skip
+
+
+def _power_of_ten(factor: float) -> int | None:
+    """The exponent of a factor that is a power of ten, as it is written; else None."""
+    _, digits, exponent = Decimal(repr(factor)).normalize().as_tuple()
+    return int(exponent) if digits == (1,) else None
 
 
 def _known(flags: Column) -> Column:

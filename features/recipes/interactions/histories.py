@@ -17,6 +17,7 @@ from gigabatch.features.engines.frame import engine_of, resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.history.sequences import last_values, last_weights, require_lists
+from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import CSV_ENDINGS, file_columns
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.table.labels import require_filled
@@ -236,6 +237,7 @@ def scored_types(
     layout: Layout,
     history: HistorySettings | None,
     separator: str = ",",
+    encoding: str = UTF8,
     names: Sequence[str] | None = None,
 ) -> ScoredTypes:
     """Say where the histories of rows to be scored come from: their files, where these have them, else interactions as
@@ -243,7 +245,7 @@ def scored_types(
 
     Parameters
     ----------
-    engine, separator, names
+    engine, separator, encoding, names
         As of `read_files`.
     paths
         The files.
@@ -264,7 +266,7 @@ def scored_types(
         return ScoredTypes({})
     require_pandas(engine)
     time = str(layout.time)
-    there = {path: file_columns(engine, path, separator) if names is None else names for path in paths}
+    there = {path: file_columns(engine, path, separator, encoding) if names is None else names for path in paths}
     found = {name: [path for path in paths if name in there[path]] for name in (*wanted, time)}
     for name, having in found.items():
         if having and len(having) < len(paths):

@@ -15,6 +15,7 @@ from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.encodings import UTF8, require_encoding
 from gigabatch.features.reading.sources import kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.histories import (
@@ -78,6 +79,8 @@ class InteractionsSettings(InteractionRules):
         Texts that stand for null.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
+    encoding
+        Of CSV files: `utf-8`, `cp1252` (Windows), `latin-1`, `utf-16` or another of Python's.
     column_names
         For CSV files without a header row.
 
@@ -111,6 +114,7 @@ class InteractionsSettings(InteractionRules):
     side_tables: dict[str, SideTable] = field(default_factory=dict)
     null_values: tuple[str, ...] = ("", "NA")
     separator: str = ","
+    encoding: str = UTF8
     column_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -118,6 +122,7 @@ class InteractionsSettings(InteractionRules):
         if not self.path:
             raise DataError("interactions: set path, the file or files of the interactions.")
         self._check_given_splits()
+        require_encoding(self.encoding, "interactions")
         if self.id_type not in ("string", "int64"):
             raise DataError(f"interactions: id_type is {self.id_type!r}. Known: string, int64.")
         if unknown := [name for name in self.side_tables if name not in ENTITIES]:
@@ -282,6 +287,7 @@ class InteractionsRecipe(Recipe):
             RawFiles(
                 "interactions" if split == "train" else split, pattern, self._dtypes(), roles,
                 {layout.rating: "regression"} if layout.rating else {}, nulls, chosen.separator,
+                chosen.encoding,
                 None if names is None else tuple(names),
                 frozenset(name for name in layout.categorical if name not in (chosen.user, chosen.item)),
                 frozenset(name for name in (layout.user, layout.item, layout.time, layout.rating) if name),
@@ -301,7 +307,9 @@ class InteractionsRecipe(Recipe):
         known = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
         keys = {layout.user, layout.item} if sides else set()
         paths = kept_files(pattern, self.leave_out)
-        further = scored_types(engine, paths, columns, layout, chosen.history, chosen.separator, chosen.column_names)
+        further = scored_types(
+            engine, paths, columns, layout, chosen.history, chosen.separator, chosen.encoding, chosen.column_names
+        )
         keys |= {layout.user} if further.looked_up else set()
         dtypes = {name: dtype for name, dtype in known.items() if name in keys.union(columns) - looked_up}
         frame = self._read_files(engine, pattern, dtypes | further.types)
@@ -322,6 +330,7 @@ class InteractionsRecipe(Recipe):
             dtypes,
             null_values=chosen.null_values,
             separator=chosen.separator,
+            encoding=chosen.encoding,
             names=chosen.column_names,
             nullable={name for name in chosen.layout.categorical if name not in ids},
             cache=self.cache,

@@ -10,6 +10,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_flags import TextFlags
 from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.reading.encodings import UTF8, require_encoding
 from gigabatch.features.reading.sources import FileCache, cast, expand, read_files
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.recipes.table.labels import require_filled
@@ -33,7 +34,7 @@ class SideTable:
         Names of columns of numbers, read as float32.
     flags
         Columns of words parted by `|`; each word becomes a column of 0 and 1, `<column>_<word>`.
-    separator, column_names
+    separator, encoding, column_names
         As of the interactions.
 
     Raises
@@ -48,9 +49,11 @@ class SideTable:
     continuous: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     separator: str = ","
+    encoding: str = UTF8
     column_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        require_encoding(self.encoding, f"side table {self.path}")
         types = categorical_types(self.categorical, f"side table {self.path}")
         if not (types or self.continuous or self.flags):
             raise DataError(
@@ -81,7 +84,7 @@ class SideTable:
         names = None if self.column_names is None else tuple(self.column_names)
         return RawFiles(
             name, self.path, dtypes | dict.fromkeys(self.flags, "string"), roles, {}, null_values, self.separator,
-            names, frozenset(types), fixed=True,
+            self.encoding, names, frozenset(types), fixed=True,
         )  # fmt: skip
 
     def read(
@@ -98,8 +101,8 @@ class SideTable:
         types = categorical_types(self.categorical, f"side table {self.path}")
         how = self.raw_files("", key, key_type, null_values)
         frame = read_files(
-            engine, self.path, how.dtypes, null_values=null_values, separator=self.separator, names=self.column_names,
-            nullable=set(types), cache=cache, leave_out=leave_out,
+            engine, self.path, how.dtypes, null_values=null_values, separator=self.separator,
+            encoding=self.encoding, names=self.column_names, nullable=set(types), cache=cache, leave_out=leave_out,
         )  # fmt: skip
         require_filled(frame[here], self.path)
         names = [name for name in (*types, *self.continuous) if name != here]

@@ -20,6 +20,7 @@ from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
 from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
+from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
 from gigabatch.features.reading.sources import cast, file_columns, read_files, same_file
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import (
@@ -112,6 +113,9 @@ class TableSettings:
         Texts that stand for null, in CSV and Parquet files and in rows to be predicted.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
+    encoding
+        Of CSV files, those that steps name among them: `utf-8`, `cp1252` (Windows), `latin-1`, `utf-16` or another of
+        Python's.
     column_names
         For CSV files without a header row.
     steps
@@ -165,6 +169,7 @@ class TableSettings:
     split: SplitFractions = field(default_factory=SplitFractions)
     null_values: tuple[str, ...] = ("", "NA")
     separator: str = ","
+    encoding: str = UTF8
     column_names: tuple[str, ...] | None = None
     steps: tuple[dict[str, Any], ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
@@ -185,6 +190,7 @@ class TableSettings:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
         if not self.categorical and not self.continuous:
             raise DataError("table: no feature. Name columns under categorical or continuous.")
+        require_encoding(self.encoding, "table")
         if not isinstance(self.list_separator, str) or not self.list_separator:
             raise DataError(f"table: list_separator is text that is not empty, found {self.list_separator!r}.")
         for name, dtype in self.categories.items():
@@ -271,7 +277,8 @@ class TableSettings:
         except DataError as error:
             raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
         there = workflow.columns_after(self.declared)
-        gone = [name for name in self.declared if name not in (*there, *self.inputs, ROW)]
+        kept = {*there, *self.inputs, ROW}
+        gone = [name for name in self.declared if name not in kept]
         if gone:
             raise DataError(
                 f"table: column {gone[0]!r} has a role but is not there after the steps. Columns then: "
@@ -289,7 +296,7 @@ class TableSettings:
         """The steps, not fitted."""
         labels = [*self.targets, *([self.weight] if self.weight else [])]
         roles = {**dict.fromkeys(self.keys, "string"), **dict.fromkeys(self.continuous, "float32"), **self.categories}
-        reading = Reading(tuple(self.null_values), self.separator, roles | self.inputs)
+        reading = Reading(tuple(self.null_values), self.separator, self.encoding, roles | self.inputs)
         return Workflow(parse_steps(self.steps, engine, reading), labels, dtypes)
 
     @property
@@ -418,6 +425,8 @@ class TableRecipe(Recipe):
             return f"parts are for pandas, and the frames are of {engine}"
         if self.settings.lists or any(is_list_type(dtype) for dtype in self._dtypes().values()):
             return "columns of lists are not read in parts"
+        if not is_utf8(self.settings.encoding):
+            return f"files in {self.settings.encoding} are not read in parts"
         steps = self._workflow.steps
         position = first_group_wise(steps)
         return None if position is None else f"{place(steps, position)} looks at other rows"
@@ -663,7 +672,7 @@ class TableRecipe(Recipe):
         """Raise `DataError` for a file to be scored without what a step makes of earlier rows."""
         chosen = self.settings
         for path in self.files(pattern) if names else ():
-            there = chosen.column_names or file_columns(engine, path, chosen.separator)
+            there = chosen.column_names or file_columns(engine, path, chosen.separator, chosen.encoding)
             if missing := [name for name in names if name not in there]:
                 raise DataError(
                     f"input {path}: it has no column {missing[0]!r}, which a step makes of earlier rows, so rows to be "
@@ -751,6 +760,7 @@ class TableRecipe(Recipe):
             dtypes,
             null_values=chosen.null_values,
             separator=chosen.separator,
+            encoding=chosen.encoding,
             names=chosen.column_names,
             nullable=self._nullable,
             cache=self.cache,
@@ -779,7 +789,7 @@ class TableRecipe(Recipe):
             RawFiles(
                 name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes} | lengths,
                 {column: target.task for column, target in self.targets.items()},
-                tuple(chosen.null_values), chosen.separator,
+                tuple(chosen.null_values), chosen.separator, chosen.encoding,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 self._nullable,
                 filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
@@ -803,10 +813,9 @@ class TableRecipe(Recipe):
         # What the words of the train rows may make (text_flags) is a column of the files if inputs says so.
         sure = {name for step in workflow.steps for name in step.outputs}
         raw = {name for name in chosen.inputs if name not in sure and workflow.makes(name)}
-        made = {name for name in dtypes if workflow.makes(name) and name not in (*workflow.inputs, *raw)}
-        needed = {
-            name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in (*dtypes, *raw)
-        }
+        read = raw.union(workflow.inputs)
+        made = {name for name in dtypes if workflow.makes(name) and name not in read}
+        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in read or name in dtypes}
         needed |= {name: f"{dtype}{chosen.list_separator}" for name, dtype in needed.items() if is_list_type(dtype)}
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 

@@ -6,6 +6,7 @@ are looked up rather than counted (weather, aircraft, item properties) stay whol
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import shutil
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.features.recipes.movielens.files import FORMATS
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
@@ -160,7 +162,7 @@ def sample_files(recipe: str, settings: Any, fraction: float, folder: Path) -> t
             elif path.endswith(PARQUET_ENDINGS):
                 share = _sample_parquet(Path(path), target, fraction)
             else:
-                share = _sample_csv(Path(path), target, fraction, headless)
+                share = _sample_csv(Path(path), target, fraction, headless, getattr(settings, "encoding", UTF8))
             if name in files.rows:
                 taken, total = taken + share * os.path.getsize(path), total + os.path.getsize(path)
     return replace(settings, **changed), taken / total
@@ -209,10 +211,13 @@ def _opened(path: Path) -> Iterator[Any]:
         raise PlanError(f"plan: {path} cannot be read ({error}).") from error
 
 
-def _sample_csv(path: Path, target: Path, fraction: float, headless: bool) -> float:
+def _sample_csv(path: Path, target: Path, fraction: float, headless: bool, encoding: str) -> float:
     """Whole records in pieces, packed as the file is, so that reading them costs what it does."""
     plain = target.with_name("unpacked.csv")
-    if path.name.endswith((".zip", ".gz")):
+    bytewise = is_bytewise(encoding)
+    if not bytewise:  # cut as UTF-8, and written as it was
+        plain.write_bytes(csv_source(str(path), encoding).getbuffer())
+    elif path.name.endswith((".zip", ".gz")):
         with _opened(path) as file, open(plain, "wb") as out:
             shutil.copyfileobj(file, out)
     else:
@@ -220,15 +225,16 @@ def _sample_csv(path: Path, target: Path, fraction: float, headless: bool) -> fl
     size = plain.stat().st_size
     pieces = csv_blocks(str(plain), max(round(size * fraction / PIECES), 1))
     chosen = [pieces[place] for place in sorted({int((k + 0.5) * len(pieces) / PIECES) for k in range(PIECES)})]
-    taken = 0
+    taken, encoder = 0, codecs.getincrementalencoder(encoding)()
     with _packed(target) as out, open(plain, "rb") as file:
         if not headless:
-            out.write(chosen[0].header)
+            out.write(chosen[0].header if bytewise else encoder.encode(chosen[0].header.decode()))
         for piece in chosen:
             file.seek(piece.start)
             text = file.read((size if piece.stop is None else piece.stop) - piece.start)
-            out.write(text if text.endswith(b"\n") else text + b"\n")
             taken += len(text)
+            text = text if text.endswith(b"\n") else text + b"\n"
+            out.write(text if bytewise else encoder.encode(text.decode()))
     plain.unlink()
     return min(taken / max(size - len(chosen[0].header), 1), 1.0)
 

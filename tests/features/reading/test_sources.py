@@ -365,7 +365,7 @@ def test_the_columns_of_a_file_are_those_of_its_header(tmp_path, url):
         ("a.csv", b"", r"a\.csv: the file is empty"),
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read"),
         ("a.csv.gz", b"no gzip", r"a\.csv\.gz: cannot be read"),
-        ("a.csv", b"\xff\xfe,b\n", r"a\.csv: cannot be read"),
+        ("a.csv", b"\xff\xfe,b\n", r"a\.csv: not valid UTF-8: byte 0"),
         ("a.xlsx", b"x", r"a\.xlsx: unknown kind of file"),
     ],
 )

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gigabatch import fit
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.commands.app import main
@@ -18,6 +19,7 @@ from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import look
+from gigabatch.pipeline.init.target import labels_of
 from gigabatch.pipeline.init.write import flow, init, run_name, scalar
 from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -431,3 +433,48 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
     few = np.where(np.arange(1000) == 20, 1.0, np.nan)
     most = np.where(np.arange(1000) % 3 == 0, np.nan, 1.0)
     assert leak(few, label.astype(float), "binary") == leak(most, label.astype(float), "binary") == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "word", "settings"),
+    [
+        (("Yes", "no"), "-", {"positive": "Yes", "label_steps": [{"clean_text": {"replace": {"-": None}}}]}),
+        (("yes", "Yes", "no"), "Unknown",
+         {"positive": "yes", "label_steps": [{"clean_text": {"case": "lower", "replace": {"unknown": None}}}]}),
+        (("1", "0"), "missing", {"positive": "1", "label_steps": [{"clean_text": {"replace": {"missing": None}}}]}),
+        (("yes", "no"), "none", {"positive": "yes", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
+        (("good", "bad"), " n/a ", {"positive": "bad", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
+    ],
+)  # fmt: skip
+def test_a_null_word_beside_two_labels_is_a_missing_label(tmp_path, others, word, settings):
+    rows = 300
+    labels = [others[k % len(others)] if k % 20 else word for k in range(rows)]
+    labels = ["good" if label == "bad" and k % 5 else label for k, label in enumerate(labels)]
+    table = pd.DataFrame({"x": np.arange(rows) % 7, "seen": np.where(np.arange(rows) % 3, "unknown", "-"), "y": labels})
+    path = written(tmp_path, table)
+    _, made = trained(tmp_path, path, "y")
+    assert made.features["targets"] == {"y": {"task": "binary", **settings}}
+    assert made.features["drop_null_targets"] is True
+    assert any(f"15 row(s) are left out, as their y is {word.strip()!r}" in remark for remark in made.remarks)
+    assert "seen" in made.categories  # elsewhere the word is what it was
+    frame = pd.concat(TableRecipe(TableSettings(**made.features)).build("pandas").splits.values())
+    expected = pd.Series([label for label in labels if label != word])
+    assert len(frame) == 285
+    assert frame["y"].sum() == (expected.str.lower() == settings["positive"].lower()).sum()
+    assert set(frame["seen"]) == {"unknown", "-"}
+    homes = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    run = fit(table, {**FAST, **homes}, target="y")
+    assert run.summary["rows"] == 285
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "wanted"),
+    [
+        (("mild", "severe", "none"), None, "multiclass"), (("+", "-", "0"), None, "multiclass"),
+        (("yes", "no", "unknown"), "multiclass", "multiclass"), (("red", "blue", "green", "-"), None, "multiclass"),
+        (("yes", "-"), None, "binary"), (("unknown", "missing"), None, "binary"),
+    ],
+)  # fmt: skip
+def test_such_a_word_stays_a_class_where_it_may_be_one(labels, task, wanted):
+    found = labels_of("y", pd.Series(labels * 50), None, task)
+    assert (found.settings["task"], found.nulls, found.advice) == (wanted, 0, "")

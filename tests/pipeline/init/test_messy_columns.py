@@ -9,6 +9,7 @@ from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.write import init
@@ -521,3 +522,17 @@ def test_one_letter_that_is_a_unit_is_no_factor_beside_bare_numbers(tmp_path, le
     (step,) = made.features["steps"]
     assert "scales" not in step["parse_number"]
     assert found["x"].tolist() == [*range(10, 300), *range(10)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["1e3 CC", "2.5E2 CC", "7 CC"], [1000.0, 250.0, 7.0]),
+        (["- USD 5", "USD 7", "USD 1,200"], [-5.0, 7.0, 1200.0]),
+        (["(5) CC", "7 CC", "9 CC"], [-5.0, 7.0, 9.0]),
+        (["₹5 CC", "₹7 CC", "₹9 CC"], [5.0, 7.0, 9.0]),
+    ],
+)  # fmt: skip
+def test_exponents_and_signs_stand_beside_any_unit(texts, expected):
+    seen = column_seen("size", pd.Series(texts), None)
+    assert (seen.kind, seen.values.tolist()) == ("number", expected)

@@ -183,3 +183,11 @@ def test_columns_are_stacked_and_what_is_not_finite_counts_as_nothing():
     assert second / first == pytest.approx(2, rel=1e-3)
     assert above / first == pytest.approx(3, rel=1e-3)
     assert (nothing, foot) == (pytest.approx(0, abs=1e-3), pytest.approx(ground - first, abs=1e-3))
+
+
+def test_long_numbers_at_the_axes_are_short():
+    values = np.linspace(10_000, 30_000, 50)
+    chart = scatter_chart(values, values, "s")
+    assert "20k" in chart.svg
+    assert "20000" not in chart.svg
+    assert "2000" in scatter_chart(values / 10, values / 10, "s").svg

@@ -303,6 +303,8 @@ def test_importance_is_sorted_scaled_and_keeps_unknown_rows_last():
         (0.0, 0.0, 0.0),
     ]
     assert [bar["text"] for bar in bars] == ["2.00", "1.00", "-0.10", "–"]
+    small = importance_bars([{"name": "top", "mean": 2.0, "std": 0.0}, {"name": "none", "mean": -1e-5, "std": 0.0}])
+    assert [bar["text"] for bar in small] == ["2.00", "0.00"]
 
 
 def test_confusion_gathers_rare_classes_and_loses_no_row():

@@ -265,3 +265,22 @@ def test_the_openapi_page_has_schemas_limits_examples_and_errors(caller):
     ]
     assert (items["minItems"], items["maxItems"]) == (1, 1000)
     assert page["components"]["schemas"]["ErrorAnswer"]["required"] == ["error", "message", "fields"]
+
+
+def test_ids_may_be_numbers_where_they_are_text_and_text_where_they_are_numbers(tmp_path, make_caller):
+    frame = interactions()
+    frame["user_id"] = frame["user_id"].str.removeprefix("u")
+    caller = make_caller(load_served(write_run(tmp_path / "run", random_bundle(frame), frame)))
+    asked = {"user": "7", "items": [1003, 1001, 5]}
+    expected = caller.post("/rank", asked).json()
+    assert (expected["user_known"], expected["unknown_items"]) == (True, [5])
+    found = caller.post("/rank", {"user": 7, "items": ["1003", 1001, "5"]}).json()
+    assert (found["scores"], found["user_known"]) == (expected["scores"], True)
+    best = caller.post("/recommend", {"user": "7", "k": 3}).json()
+    again = caller.post("/recommend", {"user": 7, "k": 3, "exclude": ["4", str(best["items"][0])]}).json()
+    assert again["items"][:2] == best["items"][1:]
+    for item in ("01003", "+1003", "1003.0", " 1003", "x", "", "9" * 19):
+        refused = caller.post("/rank", {"user": "7", "items": [1001, item]})
+        assert (refused.status_code, refused.json()["fields"][0]["field"]) == (422, "items[1]")
+        assert "are integers" in refused.json()["message"]
+    assert caller.post("/rank", {"user": "07", "items": [1001]}).json()["user_known"] is False

@@ -86,8 +86,9 @@ def in_fork(work):
 
 # Of the configuration, what no artifact depends on: where things lie, and how they are made; `nightly` and `serve` are
 # of what comes after a run. What `imports` name has a key of its own (test_own_code.py).
-IN_NO_KEY = {"num_threads", "cluster", "cluster_settings", "artifacts", "runs", "rows_per_part", "handover", "nightly",
+IN_NO_KEY = {"cluster", "cluster_settings", "artifacts", "runs", "rows_per_part", "handover", "nightly",
              "serve", "track", "imports"}  # fmt: skip
+WHERE_SET = {"num_threads"}  # in a key where it is set (test_training_threads.py)
 # Of a start the content is in the key (test_start.py, test_warm_start.py); without one nothing that asks for it.
 OF_A_START = {
     "encode": {"from", "refresh_scales"}, "train": {"start_from", "changed", "new_rows", "sums_kept", "window"}
@@ -128,7 +129,9 @@ def test_every_setting_is_in_the_key_of_its_stage_or_changes_no_output(tiny, mon
     }
     assert {field.name for field in fields(PreprocessorSettings)} | OF_A_START["encode"] == raw["preprocess"].keys()
     assert set(WholeTrainSettings.model_fields) == raw["train"].keys()
-    assert {name for settings in found.values() for name in settings} | {"features"} | IN_NO_KEY == raw.keys()
+    assert {name for settings in found.values() for name in settings} | {
+        "features"
+    } | IN_NO_KEY | WHERE_SET == raw.keys()
     assert raw.keys() == set(RunConfig.model_fields)
 
 
@@ -310,7 +313,7 @@ def test_the_head_of_a_split_reads_no_file_beyond_it(tiny, monkeypatch):
         ("preprocess.edges=tree", ("features",)),
         ("evaluate.calibration_bins=5", ("features", "encode", "train")),
         ("features.split.valid=0.15 features.split.test=0.05", ()),
-        ("num_threads=1", STAGES),
+        ("num_threads=1", ("features", "encode")),
         ("rows_per_part=7", STAGES),
     ],
 )

@@ -69,9 +69,9 @@ def test_a_model_without_steps_and_one_thread_stay_as_they_are(rows, two_threads
 def test_a_run_says_how_many_and_has_the_weights_of_so_many(tiny, two_threads):
     runs = [tiny.train()]
     assert torch.get_num_threads() == 2
-    for number in ("1", "2"):
-        places = [f"{name}={tiny.folder / number / name}" for name in ("artifacts", "runs")]
-        runs += [tiny.train(f"num_threads={number}", *places)]
+    runs += [tiny.train(f"num_threads={number}") for number in (1, 2)]
+    assert [run.skipped for run in runs] == [(), ("features", "encode"), ("features", "encode")]
+    assert tiny.train("num_threads=2").skipped == ("features", "encode", "train", "evaluate")
     assert [run.summary["trained"]["threads"] for run in runs] == [1, 1, 2]
     weights = [next((run.path / "model").glob("*.safetensors")).read_bytes() for run in runs]
     assert weights[0] == weights[1]

@@ -1,5 +1,7 @@
 """ParseNumber against literal values and numbers that Python formatted."""
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -142,3 +144,21 @@ def test_signs_are_taken_away_as_they_are_written(remove):
     found = ParseNumber("x", remove=remove, decimal=",", thousands=None)(frame)["x"]
     assert found.tolist()[:2] == [12.0, 7.0]
     assert found.isna().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("factor", [1000, 10**6, 1e9, 0.001, 10.0, 1, 0.5, 1024])
+def test_a_scaled_number_is_the_float_nearest_to_what_is_written(factor):
+    texts = ["16.1", "0.3", "-4.35", "1,234.7", "8.41", "7", "+.29"]
+    texts += [f"{whole}.{part:02d}" for whole in range(40) for part in range(0, 100, 7)]
+    made = ParseNumber("x", scales={"k": factor})(pd.DataFrame({"x": [f"{text}k" for text in texts]}))["x"]
+    for text, found in zip(texts, made, strict=True):
+        assert found == float(Decimal(text.replace(",", "")) * Decimal(repr(factor))), text
+
+
+def test_a_number_is_scaled_alike_alone_and_among_others():
+    texts = pd.Series(["16.1k", "2M", "3", None, "1e2k", "0.07M"])
+    operator = ParseNumber("x", scales={"k": 1000, "M": 1000000})
+    together = operator(texts.to_frame("x"))["x"]
+    alone = [operator(texts[k : k + 1].to_frame("x"))["x"].iloc[0] for k in range(len(texts))]
+    assert together.tolist()[:3] + together.tolist()[4:] == [16100.0, 2000000.0, 3.0, 100000.0, 70000.0]
+    assert pd.Series(alone).equals(together)

@@ -1,0 +1,203 @@
+"""In what CSV files are encoded: told by their bytes, checked, and turned into the UTF-8 that the readers take."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from gigabatch.features.errors import UNREADABLE, DataError
+
+UTF8 = "utf-8"
+GUESS = "cp1252"  # Windows of Western Europe; Latin-1's letters are the same there
+MARKS = (  # UTF-32's begins with that of UTF-16
+    (codecs.BOM_UTF8, UTF8), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
+CHUNK_BYTES = 1 << 22
+HEAD_BYTES = 1 << 20
+
+
+def require_encoding(encoding: str, where: str) -> None:
+    """Raise `DataError` unless Python knows an encoding of text by this name.
+
+    Examples
+    --------
+    >>> from gigabatch.features.reading.encodings import require_encoding
+    >>> require_encoding("latin-1", "table")
+    """
+    try:
+        is_text = codecs.lookup(encoding)._is_text_encoding
+    except (LookupError, TypeError, ValueError):
+        is_text = False
+    if not is_text:
+        raise DataError(
+            f"{where}: encoding {encoding!r} is not known. Give one of Python's, such as utf-8, cp1252, latin-1 or "
+            "utf-16."
+        )
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether the readers take the files as they are."""
+    return codecs.lookup(encoding).name == UTF8
+
+
+def is_bytewise(encoding: str) -> bool:
+    """Whether line breaks, quotes and separators are the bytes that they are in ASCII, so that files can be cut there.
+
+    >>> is_bytewise("cp1252"), is_bytewise("utf-16")
+    (True, False)
+    """
+    return ',"\n'.encode(encoding) == b',"\n'
+
+
+def opened(path: str, content: bytes | None = None) -> BinaryIO:
+    """The bytes of a file or URL, unpacked; or `content` in its place."""
+    given = io.BytesIO(content) if content is not None else fsspec.open(path, "rb", compression="infer").open()
+    return cast(BinaryIO, given)
+
+
+def csv_source(path: str, encoding: str, content: bytes | None = None, *, head: bool = False) -> Any:
+    """What a reader of UTF-8 is given: the path as it is, or the text of another encoding in UTF-8.
+
+    Parameters
+    ----------
+    path
+        Path or URL; errors name it.
+    encoding
+        Of the file.
+    content
+        Bytes in place of the file's.
+    head
+        Whether the beginning is enough.
+
+    Returns
+    -------
+    str or io.BytesIO
+        For `read_csv`.
+
+    Raises
+    ------
+    DataError
+        A byte is no text in this encoding; the message names it.
+
+    Examples
+    --------
+    >>> from gigabatch.features.reading.encodings import csv_source
+    >>> csv_source("shop.csv", "cp1252", b"caf\\xe9").getvalue().decode()
+    'café'
+    """
+    if is_utf8(encoding):
+        return path if content is None else io.BytesIO(content)
+    out = io.BytesIO()
+    for text in _decoded(path, encoding, content):
+        out.write(text.encode(UTF8))
+        if head and out.tell() >= HEAD_BYTES:
+            break
+    out.seek(0)
+    return out
+
+
+def require_decodable(path: str, encoding: str, content: bytes | None = None) -> None:
+    """Raise `DataError` for the first byte of a file that is no text in an encoding."""
+    for _ in _decoded(path, encoding, content):
+        pass
+
+
+def not_text(path: str, encoding: str, content: bytes | None = None) -> DataError:
+    """The error of a file that a reader could not decode: of its first byte that is no text in an encoding."""
+    try:
+        require_decodable(path, encoding, content)
+        reason = f"some bytes are no text in {encoding}"
+    except DataError as error:
+        return error
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        reason = str(error)
+    return DataError(f"input {path}: cannot be read, it may be truncated or of another format ({reason}).")
+
+
+def file_encoding(path: str) -> str:
+    """What a file is encoded in: what its byte order mark says, `utf-8` where all of it is that, else `cp1252`.
+
+    Parameters
+    ----------
+    path
+        Path or URL of a CSV file; it may be packed.
+
+    Returns
+    -------
+    str
+        `utf-8`, `utf-16`, `utf-32` or `cp1252`. Many bytes are letters in cp1252 whatever was meant: it is a guess.
+
+    Raises
+    ------
+    DataError
+        The file is none of these.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.features.reading.encodings import file_encoding
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "shop.csv")
+    ...     _ = path.write_bytes("Café,1".encode("latin-1"))
+    ...     file_encoding(str(path))
+    'cp1252'
+    """
+    with opened(path) as file:
+        start = file.read(4)
+    for mark, encoding in MARKS:
+        if start.startswith(mark):
+            require_decodable(path, encoding)
+            return encoding
+    try:
+        require_decodable(path, UTF8)
+        return UTF8
+    except DataError as error:
+        try:
+            require_decodable(path, GUESS)
+            return GUESS
+        except DataError:
+            raise error from None
+
+
+def _decoded(path: str, encoding: str, content: bytes | None) -> Iterator[str]:
+    """The text of a file in pieces."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    done, lines = 0, 1
+    with opened(path, content) as file:
+        while True:
+            chunk = file.read(CHUNK_BYTES)
+            done += len(chunk)
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                raise _undecodable(path, encoding, error, done, lines) from error
+            lines += text.count("\n")
+            yield text
+            if not chunk:
+                return
+
+
+def _undecodable(path: str, encoding: str, error: UnicodeDecodeError, done: int, lines: int) -> DataError:
+    """done: bytes read; lines: the line in which the text begins that was not decoded."""
+    place = done - len(error.object) + error.start
+    line = lines + error.object[: error.start].decode(encoding, "replace").count("\n")
+    bad = " ".join(f"0x{byte:02x}" for byte in error.object[error.start : error.end][:4])
+    advice = (
+        "Set encoding to what the file is written in, such as cp1252 (Windows), latin-1 or utf-16 (Excel's Unicode "
+        "text), or convert the file to UTF-8."
+        if is_utf8(encoding)
+        else "Set encoding to what the file is written in."
+    )
+    name = "UTF-8" if is_utf8(encoding) else encoding
+    return DataError(
+        f"input {path}: not valid {name}: byte {place:,} ({bad}, in line {line:,}) is no text there "
+        f"({error.reason}). {advice}"
+    )
