@@ -27,6 +27,7 @@ from gigabatch.models.layers.fields import one_of, positive, positive_number
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
+from gigabatch.models.recommenders.catalogue import Catalogue, Vectors, catalogue_training_loss, copies_of
 from gigabatch.models.recommenders.drawn import LOSSES, OutputScale, drawn_training_loss
 
 
@@ -57,11 +58,13 @@ class MFSettings:
 
     dim: int = 64
     loss: str = "bce"
+    catalogue_items: int = 2048
     initial_std: float = 0.1
 
     def __post_init__(self) -> None:
         positive("dim", self.dim)
-        one_of("loss of mf", self.loss, LOSSES)
+        positive("catalogue_items", self.catalogue_items)
+        one_of("loss of mf", self.loss, (*LOSSES, "catalogue"))
         positive_number("initial_std", self.initial_std)
 
 
@@ -100,6 +103,7 @@ class MatrixFactorization(Model):
     def __init__(self, inputs: ModelInputs, settings: MFSettings) -> None:
         super().__init__(inputs, settings)
         user, item = inputs.entity("user").key, inputs.entity("item").key
+        self.item_key = item
         # On the device: an index list would be copied there in every step, which a CUDA graph cannot hold.
         self.register_buffer("user_place", torch.tensor([user]), persistent=False)
         self.register_buffer("item_place", torch.tensor([item]), persistent=False)
@@ -110,6 +114,8 @@ class MatrixFactorization(Model):
                 tables.weights[0].mul_(settings.initial_std / 0.01)  # the deviation that tables start with
             self.items.weights[0][:, -1].zero_()
         self.output = OutputScale()
+        first = inputs.entity("item").first
+        self.catalogue = Catalogue(first, inputs.num_ids[item], settings.catalogue_items)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32, the `score` of `user_vectors` and `item_vectors`."""
@@ -140,8 +146,27 @@ class MatrixFactorization(Model):
         """
         if self.settings.loss == "bce":
             return super().training_loss(batch, loss)
+        if self.settings.loss == "catalogue":
+            return self._catalogue_loss(batch, loss)
         vectors = self.user_vectors(batch.ids, batch.floats), self.item_vectors(batch.ids, batch.floats)
         return drawn_training_loss("mf", self.settings.loss, batch, self._scores(*vectors), self.output, loss)
+
+    def _catalogue_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
+        with torch.no_grad():
+            scores = self._scores(
+                self.user_vectors(batch.ids, batch.floats), self.item_vectors(batch.ids, batch.floats)
+            )
+        copies, drawn = copies_of(batch), self.catalogue.draw()
+        ids, floats = batch.ids[::copies], batch.floats[::copies]
+        vectors = Vectors(
+            self.user_vectors(ids, floats),
+            self.item_vectors(ids, floats),
+            self.items(drawn[:, None]).float(),
+            drawn,
+            scores,
+        )
+        keys = batch.ids[:, self.item_key]
+        return catalogue_training_loss("mf", "catalogue", self.catalogue, batch, vectors, keys, self.output, loss)
 
     @property
     def compares_rows(self) -> bool:
