@@ -91,19 +91,18 @@ def test_the_loss_over_the_catalogue_and_its_gradients_are_torchs_cross_entropy(
     losses = torch.nn.functional.cross_entropy(scores, (keys - 3).clamp(min=0), reduction="none")
     wanted = (losses * counts).sum() / counts.sum()
     wanted.backward()
-    before = [table.weights[0].detach().clone() for table in (model.users, model.items)]
-    for table in (model.users, model.items):
+    tables = model.users, model.items
+    before = [table.weights[0].detach().clone() for table in tables]
+    for table in tables:
         table.gradients = gradients
-    movers = [
-        RowOptimizer([table], lr=1.0, method="sgd") for table in (model.users, model.items) if gradients == "rows"
-    ]
+    movers = [RowOptimizer([table], lr=1.0, method="sgd") for table in tables if gradients == "rows"]
     found = model.training_loss(batch, BINARY)
     own = BINARY(model(batch.ids, batch.floats).detach(), batch.targets, batch.weight)
     torch.testing.assert_close(found, wanted.detach() + own)
     found.backward()
     for mover in movers:
         mover.step()
-    for table, start, other in zip((model.users, model.items), before, (users, items), strict=True):
+    for table, start, other in zip(tables, before, (users, items), strict=True):
         moved = start - table.weights[0].detach() if movers else table.weights[0].grad
         torch.testing.assert_close(moved, other.grad, rtol=1e-4, atol=1e-6)
     assert float(model.output.bias.grad) != 0
