@@ -5,7 +5,7 @@
 
 The model that every recommender is to be held against (Rendle et al., Neural Collaborative Filtering vs. Matrix
 Factorization Revisited, RecSys 2020, arXiv 2005.09683). It takes the keys of user and item; all further columns are
-left out. The losses bpr and softmax know differences of s alone; a and b make logits of it. The item's bias is one more
+left out. All losses but bce know differences of s alone; a and b make logits of it. The item's bias is one more
 number of its vector, beside a 1 in the user's, so vectors can be stored and searched as those of the two towers.
 
 Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
@@ -39,9 +39,12 @@ class MFSettings:
     ----------
     dim : int, default 64
         Numbers in a user's and in an item's vector, without the item's bias.
-    loss : {'bce', 'bpr', 'softmax'}, default 'bce', with positives alone 'softmax'
+    loss : {'bce', 'bpr', 'softmax', 'catalogue'}, default 'bce', with positives alone 'catalogue'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
-        negatives that are drawn for it (`train.negatives`).
+        negatives that are drawn for it (`train.negatives`). `catalogue`: a positive among all items.
+    catalogue_items : int, default 2048
+        `catalogue` compares so many items at most: of a larger catalogue some that each batch draws, which count for
+        all (`models/recommenders/catalogue.py`).
     initial_std : float, default 0.1
         Deviation of the vectors' numbers at the start. Near 0 their product has hardly a gradient.
 
@@ -139,10 +142,11 @@ class MatrixFactorization(Model):
         return (users * items).sum(1, keepdim=True)
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
-        """`bce`: the target's loss of the outputs. `bpr`, `softmax`: `models/recommenders/drawn.py`.
+        """`bce`: the target's loss of the outputs. `bpr`, `softmax`: `models/recommenders/drawn.py`. `catalogue`:
+        `models/recommenders/catalogue.py`, of the rows with target 1.
 
         Raises:
-            ModelError: for bpr and softmax of a target that is not binary, or without drawn negatives.
+            ModelError: for all but bce of a target that is not binary; for bpr and softmax without drawn negatives.
         """
         if self.settings.loss == "bce":
             return super().training_loss(batch, loss)
