@@ -50,20 +50,19 @@ def catalogue_logsumexp(users: Tensor, items: Tensor) -> Tensor:
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, users: Tensor, items: Tensor, block: int) -> Tensor:
-        found = [(part @ items.t()).logsumexp(1) for part in users.split(block)]
-        sums = torch.cat(found) if found else users.new_zeros(0)
-        ctx.save_for_backward(users, items, sums)
+        ctx.save_for_backward(users, items)
         ctx.block = block
-        return sums
+        found = [(part @ items.t()).logsumexp(1) for part in users.split(block)]
+        return torch.cat(found) if found else users.new_zeros(0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        users, items, sums = ctx.saved_tensors
+        users, items = ctx.saved_tensors
         of_users, of_items = torch.empty_like(users), torch.zeros_like(items)
         for start in range(0, len(users), ctx.block):
             rows = slice(start, start + ctx.block)
-            shares = (users[rows] @ items.t()).sub_(sums[rows, None]).exp_().mul_(gradient[rows, None])
+            shares = (users[rows] @ items.t()).softmax(1).mul_(gradient[rows, None])
             torch.mm(shares, items, out=of_users[rows])
             of_items.addmm_(shares.t(), users[rows])
         return of_users, of_items, None

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import one_of, positive, positive_number
@@ -37,7 +38,7 @@ class MFSettings:
 
     Parameters
     ----------
-    dim : int, default 64
+    dim : int, default 64, with positives alone 128
         Numbers in a user's and in an item's vector, without the item's bias.
     loss : {'bce', 'bpr', 'softmax', 'catalogue'}, default 'bce', with positives alone 'catalogue'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
@@ -98,7 +99,7 @@ class MatrixFactorization(Model):
     Settings = MFSettings
     entities = ("user", "item")
     single_output = True
-    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax"}}
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "catalogue", "dim": 128}}
 
     user_place: Tensor
     item_place: Tensor
@@ -171,6 +172,15 @@ class MatrixFactorization(Model):
         )
         keys = batch.ids[:, self.item_key]
         return catalogue_training_loss("mf", "catalogue", self.catalogue, batch, vectors, keys, self.output, loss)
+
+    def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
+        """As of every model; of a loss over the catalogue, which looks up other items too, refused."""
+        if self.settings.loss != "catalogue":
+            return super().table_ids(ids)
+        raise ModelError(
+            "mf: a step looks up items that are not of its batch, so tables cannot be sharded. Set "
+            "train.tables=replicated, or another model.loss."
+        )
 
     @property
     def compares_rows(self) -> bool:

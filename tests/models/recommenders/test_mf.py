@@ -123,5 +123,8 @@ def test_a_large_catalogue_is_drawn_from_anew_each_time_by_torchs_state():
 def test_the_loss_over_the_catalogue_is_of_positives():
     with pytest.raises(ModelError, match="mf: the loss catalogue needs one binary target"):
         make(loss="catalogue").training_loss(with_negatives(2), TargetLoss([("regression", 1)]))
+    with pytest.raises(ModelError, match="looks up items that are not of its batch"):
+        make(loss="catalogue").table_ids(some_ids())
+    assert len(make(loss="softmax").table_ids(some_ids())) == 2
     with pytest.raises(ModelError, match="catalogue_items must be"):
         MFSettings(catalogue_items=0)
