@@ -99,7 +99,10 @@ class MatrixFactorization(Model):
     Settings = MFSettings
     entities = ("user", "item")
     single_output = True
-    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "catalogue", "dim": 128}}
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "model": {"loss": "catalogue", "dim": 128},
+        "train": {"select": "last"},  # the valid loss is of probabilities, which this one does not look at
+    }
 
     user_place: Tensor
     item_place: Tensor

@@ -24,7 +24,7 @@ def config(model, features=PLAYS, recipe="interactions", **sections) -> RunConfi
 @pytest.mark.parametrize(
     ("kind", "model", "train"),
     [
-        ("mf", {"loss": "catalogue", "dim": 128}, {"negatives": {"per_positive": 8}, **ROWS}),
+        ("mf", {"loss": "catalogue", "dim": 128}, {"negatives": {"per_positive": 8}, **ROWS, "select": "last"}),
         ("ncf", {"loss": "softmax", "gmf_dim": 64}, {"negatives": {"per_positive": 8}, **ROWS}),
         (
             "two_tower",
@@ -91,7 +91,7 @@ def test_a_table_whose_negatives_are_asked_for_is_one_of_positives():
     table = {"path": "t.csv", "categorical": ["u", "i"], "targets": {"y": {"task": "binary"}}}
     found = config({"kind": "mf"}, table | {"entities": entities}, "table", train={"negatives": {"per_positive": 3}})
     chosen = {"loss": "catalogue", "dim": 128}
-    assert found.chosen == {"model": chosen, "train": ROWS, "evaluate": {"ranking": {"negatives": None}}}
+    assert found.chosen == {"model": chosen, "train": ROWS | {"select": "last"}, "evaluate": {"ranking": {"negatives": None}}}
     without = config({"kind": "tabular"}, table, "table", train={"negatives": {"exclude_known": False}})
     assert "evaluate" not in without.chosen  # no users to rank for
 
@@ -136,13 +136,13 @@ def test_a_model_by_name_alone_learns_what_users_choose(plays, kind, caplog):
 
 
 @pytest.mark.parametrize(("given", "expected"), [
-    ([], ["best", "last"]), (["train.select=best"], ["best", "best"]),
+    ([], ["last", "best"]), (["train.select=best"], ["best", "best"]),
     (["train.select_by=mrr"], ["best", "best"]), (["train.optimizer=lamb"], ["best", "best"]),
 ])  # fmt: skip
 def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, given, expected, monkeypatch):
     config = plays | {"model": {"kind": "mf"}, "train": {"epochs": 1}}
     pipeline = Pipeline.from_config(config, *given)
-    choices = parse_models("mf, two_tower", pipeline.config.model, pipeline.config.positives_alone)
+    choices = parse_models("mf, ncf", pipeline.config.model, pipeline.config.positives_alone)
     kept, fit = [], Experiment.fit
 
     def told(experiment, settings, *arguments):
@@ -152,7 +152,7 @@ def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, giv
     monkeypatch.setattr(Experiment, "fit", told)
     found = compare_models(Experiment.of(pipeline.features().encode(), None), choices, Budget(seeds=1, trials=1))
     assert kept == expected
-    assert [one.label for one in found.contenders] == ["mf", "two_tower"]
+    assert [one.label for one in found.contenders] == ["mf", "ncf"]
 
 
 @pytest.mark.parametrize("kind", ["mf", "tabular"])
