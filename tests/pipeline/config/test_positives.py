@@ -25,7 +25,11 @@ def config(model, features=PLAYS, recipe="interactions", **sections) -> RunConfi
     ("kind", "model", "train"),
     [
         ("mf", {"loss": "catalogue", "dim": 128}, {"negatives": {"per_positive": 8}, **ROWS, "select": "last"}),
-        ("ncf", {"loss": "softmax", "gmf_dim": 64}, {"negatives": {"per_positive": 8}, **ROWS}),
+        (
+            "ncf",
+            {"loss": "softmax", "gmf_dim": 64},
+            {"negatives": {"per_positive": 8}, **ROWS, "select": "last"},
+        ),
         (
             "two_tower",
             {"loss": "softmax", "layers": [], "temperature": 0.2},
@@ -142,7 +146,7 @@ def test_a_model_by_name_alone_learns_what_users_choose(plays, kind, caplog):
 def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, given, expected, monkeypatch):
     config = plays | {"model": {"kind": "mf"}, "train": {"epochs": 1}}
     pipeline = Pipeline.from_config(config, *given)
-    choices = parse_models("mf, ncf", pipeline.config.model, pipeline.config.positives_alone)
+    choices = parse_models("mf, tabular", pipeline.config.model, pipeline.config.positives_alone)
     kept, fit = [], Experiment.fit
 
     def told(experiment, settings, *arguments):
@@ -152,7 +156,7 @@ def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, giv
     monkeypatch.setattr(Experiment, "fit", told)
     found = compare_models(Experiment.of(pipeline.features().encode(), None), choices, Budget(seeds=1, trials=1))
     assert kept == expected
-    assert [one.label for one in found.contenders] == ["mf", "ncf"]
+    assert [one.label for one in found.contenders] == ["mf", "tabular"]
 
 
 @pytest.mark.parametrize("kind", ["mf", "tabular"])
