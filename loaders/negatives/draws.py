@@ -206,7 +206,8 @@ def expand(batch: Batch, negatives: Tensor, item_column: int, positions: Tensor)
     target = torch.zeros((num_rows, copies), device=negatives.device)
     target[:, 0] = 1
     weight = None if batch.weight is None else repeated(batch.weight)
-    return Batch(ids, repeated(batch.floats), (target.flatten(),), weight, repeated(positions.int()))
+    group = repeated(positions.int())
+    return Batch(ids, repeated(batch.floats), (target.flatten(),), weight, group, copies=copies)
 
 
 def _kernels(version: str | None, device: torch.device) -> ModuleType:

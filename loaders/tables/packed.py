@@ -51,7 +51,8 @@ class Batch(NamedTuple):
 
     ids [B, C] int32; floats [B, F] float32; targets: one [B] per target, float32 (int32 for multiclass);
     weight [B] float32 or None; group [B] int32 or None; lists: one of B rows per list column, in memory of their own;
-    log_q [B] float32, of rows with negatives that are not drawn uniformly: the logarithm of the item's share of draws.
+    log_q [B] float32, of rows with negatives that are not drawn uniformly: the logarithm of the item's share of draws;
+    copies: so many rows follow each other that are a positive and the negatives drawn for it, 1 where none were drawn.
     """
 
     ids: Tensor
@@ -61,6 +62,7 @@ class Batch(NamedTuple):
     group: Tensor | None = None
     lists: tuple[JaggedColumn, ...] = ()
     log_q: Tensor | None = None
+    copies: int = 1
 
     @property
     def num_rows(self) -> int:
@@ -80,6 +82,7 @@ class Batch(NamedTuple):
             move(self.group),
             tuple(column.to(device, non_blocking=non_blocking) for column in self.lists),
             move(self.log_q),
+            self.copies,
         )
 
 

@@ -97,11 +97,7 @@ def drawn_training_loss(
         ModelError: for a target that is not binary, and for rows without drawn negatives.
     """
     group: Tensor | None = getattr(batch, "group", None)
-    if loss.tasks != (("binary", 1),):
-        raise ModelError(
-            f"{model}: the loss {kind} needs one binary target, whose 1 are the positives; the target is "
-            f"{loss.tasks[0][0]}. Set model.loss=bce, or make the target 0 or 1."
-        )
+    require_one_binary(model, kind, loss)
     positive = batch.targets[0] == 1
     if group is None or not (positive.device.type != "cpu" or _all_have_negatives(positive, group)):
         raise ModelError(
@@ -115,6 +111,15 @@ def drawn_training_loss(
         losses = BY_NAME[kind](compared, positive, group)
         ranked = positives_mean(losses, positive, batch.weight)
         return ranked + loss(output(single.detach()), batch.targets, batch.weight)
+
+
+def require_one_binary(model: str, kind: str, loss: TargetLoss) -> None:
+    """Raise `ModelError` where the loss `kind`, which is of positives, is to learn another target."""
+    if loss.tasks != (("binary", 1),):
+        raise ModelError(
+            f"{model}: the loss {kind} needs one binary target, whose 1 are the positives; the target is "
+            f"{loss.tasks[0][0]}. Set model.loss=bce, or make the target 0 or 1."
+        )
 
 
 def _all_have_negatives(positive: Tensor, group: Tensor) -> bool:

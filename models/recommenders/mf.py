@@ -5,7 +5,7 @@
 
 The model that every recommender is to be held against (Rendle et al., Neural Collaborative Filtering vs. Matrix
 Factorization Revisited, RecSys 2020, arXiv 2005.09683). It takes the keys of user and item; all further columns are
-left out. The losses bpr and softmax know differences of s alone; a and b make logits of it. The item's bias is one more
+left out. All losses but bce know differences of s alone; a and b make logits of it. The item's bias is one more
 number of its vector, beside a 1 in the user's, so vectors can be stored and searched as those of the two towers.
 
 Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import one_of, positive, positive_number
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
+from gigabatch.models.recommenders.catalogue import Catalogue, Vectors, catalogue_training_loss, copies_of
 from gigabatch.models.recommenders.drawn import LOSSES, OutputScale, drawn_training_loss
 
 
@@ -36,11 +38,14 @@ class MFSettings:
 
     Parameters
     ----------
-    dim : int, default 64
+    dim : int, default 64, with positives alone 128
         Numbers in a user's and in an item's vector, without the item's bias.
-    loss : {'bce', 'bpr', 'softmax'}, default 'bce', with positives alone 'softmax'
+    loss : {'bce', 'bpr', 'softmax', 'catalogue'}, default 'bce', with positives alone 'catalogue'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
-        negatives that are drawn for it (`train.negatives`).
+        negatives that are drawn for it (`train.negatives`). `catalogue`: a positive among all items.
+    catalogue_items : int, default 2048
+        `catalogue` compares so many items at most: of a larger catalogue some that each batch draws, which count for
+        all (`models/recommenders/catalogue.py`).
     initial_std : float, default 0.1
         Deviation of the vectors' numbers at the start. Near 0 their product has hardly a gradient.
 
@@ -57,11 +62,13 @@ class MFSettings:
 
     dim: int = 64
     loss: str = "bce"
+    catalogue_items: int = 2048
     initial_std: float = 0.1
 
     def __post_init__(self) -> None:
         positive("dim", self.dim)
-        one_of("loss of mf", self.loss, LOSSES)
+        positive("catalogue_items", self.catalogue_items)
+        one_of("loss of mf", self.loss, (*LOSSES, "catalogue"))
         positive_number("initial_std", self.initial_std)
 
 
@@ -92,7 +99,10 @@ class MatrixFactorization(Model):
     Settings = MFSettings
     entities = ("user", "item")
     single_output = True
-    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax"}}
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "model": {"loss": "catalogue", "dim": 128},
+        "train": {"select": "last"},  # the valid loss is of probabilities, which this one does not look at
+    }
 
     user_place: Tensor
     item_place: Tensor
@@ -100,6 +110,7 @@ class MatrixFactorization(Model):
     def __init__(self, inputs: ModelInputs, settings: MFSettings) -> None:
         super().__init__(inputs, settings)
         user, item = inputs.entity("user").key, inputs.entity("item").key
+        self.item_key = item
         # On the device: an index list would be copied there in every step, which a CUDA graph cannot hold.
         self.register_buffer("user_place", torch.tensor([user]), persistent=False)
         self.register_buffer("item_place", torch.tensor([item]), persistent=False)
@@ -110,6 +121,8 @@ class MatrixFactorization(Model):
                 tables.weights[0].mul_(settings.initial_std / 0.01)  # the deviation that tables start with
             self.items.weights[0][:, -1].zero_()
         self.output = OutputScale()
+        first = inputs.entity("item").first
+        self.catalogue = Catalogue(first, inputs.num_ids[item], settings.catalogue_items)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32, the `score` of `user_vectors` and `item_vectors`."""
@@ -133,15 +146,44 @@ class MatrixFactorization(Model):
         return (users * items).sum(1, keepdim=True)
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
-        """`bce`: the target's loss of the outputs. `bpr`, `softmax`: `models/recommenders/drawn.py`.
+        """`bce`: the target's loss of the outputs. `bpr`, `softmax`: `models/recommenders/drawn.py`. `catalogue`:
+        `models/recommenders/catalogue.py`, of the rows with target 1.
 
         Raises:
-            ModelError: for bpr and softmax of a target that is not binary, or without drawn negatives.
+            ModelError: for all but bce of a target that is not binary; for bpr and softmax without drawn negatives.
         """
         if self.settings.loss == "bce":
             return super().training_loss(batch, loss)
+        if self.settings.loss == "catalogue":
+            return self._catalogue_loss(batch, loss)
         vectors = self.user_vectors(batch.ids, batch.floats), self.item_vectors(batch.ids, batch.floats)
         return drawn_training_loss("mf", self.settings.loss, batch, self._scores(*vectors), self.output, loss)
+
+    def _catalogue_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
+        with torch.no_grad():
+            scores = self._scores(
+                self.user_vectors(batch.ids, batch.floats), self.item_vectors(batch.ids, batch.floats)
+            )
+        copies, drawn = copies_of(batch), self.catalogue.draw()
+        ids, floats = batch.ids[::copies], batch.floats[::copies]
+        vectors = Vectors(
+            self.user_vectors(ids, floats),
+            self.item_vectors(ids, floats),
+            self.items(drawn[:, None]).float(),
+            drawn,
+            scores,
+        )
+        keys = batch.ids[:, self.item_key]
+        return catalogue_training_loss("mf", "catalogue", self.catalogue, batch, vectors, keys, self.output, loss)
+
+    def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
+        """As of every model; of a loss over the catalogue, which looks up other items too, refused."""
+        if self.settings.loss != "catalogue":
+            return super().table_ids(ids)
+        raise ModelError(
+            "mf: a step looks up items that are not of its batch, so tables cannot be sharded. Set "
+            "train.tables=replicated, or another model.loss."
+        )
 
     @property
     def compares_rows(self) -> bool:

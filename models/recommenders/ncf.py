@@ -130,7 +130,10 @@ class NCF(Model):
     Settings = NCFSettings
     entities = ("user", "item")
     single_output = True
-    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {"model": {"loss": "softmax", "gmf_dim": 64}}
+    for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "model": {"loss": "softmax", "gmf_dim": 64},
+        "train": {"select": "last"},  # the valid loss is of probabilities, which this one does not look at
+    }
 
     places: Tensor
 

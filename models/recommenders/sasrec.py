@@ -37,8 +37,8 @@ from gigabatch.models.layers.fields import check_settings, one_of, positive_numb
 from gigabatch.models.layers.pooled import Jagged, list_places
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Rows
-from gigabatch.models.recommenders.catalogue import catalogue_logsumexp
-from gigabatch.models.recommenders.drawn import OutputScale, drawn_training_loss
+from gigabatch.models.recommenders.catalogue import Catalogue, Vectors, catalogue_training_loss, copies_of
+from gigabatch.models.recommenders.drawn import OutputScale, drawn_training_loss, require_one_binary
 from gigabatch.models.recommenders.in_batch import positives_first, positives_mean, window_softmax
 from gigabatch.models.recommenders.item_shares import ItemShares
 from gigabatch.models.whole_batch import whole_batch
@@ -192,7 +192,7 @@ class SASRec(ItemShares):
         item, dim = inputs.entity("item"), settings.dim
         if (obstacle := self.list_obstacle(inputs)) is not None:
             raise ModelError(f"sasrec: {obstacle}")
-        self.item_key, self.first_item = item.key, item.first
+        self.item_key = item.key
         (self.history,) = _histories(inputs)
         num_items = inputs.num_ids[item.key]
         history = ListInputs(num_items, shares=0)
@@ -207,6 +207,7 @@ class SASRec(ItemShares):
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.num_blocks))
         self.last_norm = nn.LayerNorm(dim) if settings.norm_first else nn.Identity()
         self.output = OutputScale()
+        self.catalogue = Catalogue(item.first, num_items, num_items)
         self.keep_shares(num_items)
 
     @classmethod
@@ -281,7 +282,7 @@ class SASRec(ItemShares):
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """The mean over the positives, the rows with target 1, of:
 
-        - full: -log softmax of the row's item among the whole catalogue, exactly (`catalogue_logsumexp`). Time and
+        - full: -log softmax of the row's item among the whole catalogue, exactly (`Catalogue`). Time and
           gradients are those of all items in each step.
         - softmax: the same among items of other positives of the batch, by `window_softmax`.
         - drawn, bpr: softmax of the item among itself and its drawn negatives, or above each of them
@@ -298,34 +299,33 @@ class SASRec(ItemShares):
         kind = self.settings.loss
         if kind == "bce":
             return super().training_loss(batch, loss)
-        if loss.tasks != (("binary", 1),):
-            raise ModelError(
-                f"sasrec: the loss {kind} needs one binary target, whose 1 are the positives; the target is "
-                f"{loss.tasks[0][0]}. Set model.loss=bce, or make the target 0 or 1."
-            )
+        require_one_binary("sasrec", kind, loss)
         lists: Sequence[Jagged] = getattr(batch, "lists", ())
-        users = self.user_vectors(batch.ids, batch.floats, lists)
         items = self.item_vectors(batch.ids, batch.floats, lists)
+        if kind == "full":
+            return self._full_loss(batch, lists, items, loss)
+        users = self.user_vectors(batch.ids, batch.floats, lists)
         if kind in ("drawn", "bpr"):
             return drawn_training_loss("sasrec", kind, batch, _products(users, items), self.output, loss)
         keys, target, weight = batch.ids[:, self.item_key], batch.targets[0], batch.weight
         with torch.autocast(users.device.type, enabled=False):  # differences of logits need float32
-            if kind == "softmax":  # positives side by side, so that windows are full of them
-                order = positives_first(target == 1)
-                users, items, keys, target = (rows.index_select(0, order) for rows in (users, items, keys, target))
-                weight = None if weight is None else weight.index_select(0, order)
-                positive = target == 1
-                losses = window_softmax(
-                    users, items, keys, self._log_q(keys), positive, 1.0, self.settings.softmax_rows
-                )
-            else:
-                positive = (target == 1) & (keys >= self.first_item)  # null and unseen are none to be found
-                catalogue = self.tables.list_rows(
-                    0, torch.arange(self.first_item, self.tables.weights[0].shape[0], device=keys.device)
-                )
-                losses = catalogue_logsumexp(users, catalogue.float()) - _products(users, items)[:, 0]
+            order = positives_first(target == 1)  # side by side, so that windows are full of them
+            users, items, keys, target = (rows.index_select(0, order) for rows in (users, items, keys, target))
+            weight = None if weight is None else weight.index_select(0, order)
+            positive = target == 1
+            losses = window_softmax(users, items, keys, self._log_q(keys), positive, 1.0, self.settings.softmax_rows)
             learnt = loss(self.output(_products(users, items).detach()), (target,), weight)
             return positives_mean(losses, positive, weight) + learnt
+
+    def _full_loss(self, batch: Rows, lists: Sequence[Jagged], items: Tensor, loss: TargetLoss) -> Tensor:
+        """A drawn negative has the history of its positive, so each history is gone through once."""
+        copies, drawn = copies_of(batch), self.catalogue.draw()
+        of_positives = [every_list(column, copies) for column in lists] if copies > 1 else lists
+        users = self.user_vectors(batch.ids[::copies], batch.floats[::copies], of_positives)
+        scores = _products(users.detach().repeat_interleave(copies, dim=0), items)
+        vectors = Vectors(users, items[::copies], self.tables.list_rows(0, drawn).float(), drawn, scores)
+        keys = batch.ids[:, self.item_key]
+        return catalogue_training_loss("sasrec", "full", self.catalogue, batch, vectors, keys, self.output, loss)
 
 
 class Elements(NamedTuple):
@@ -342,6 +342,12 @@ def last_elements(lists: Jagged, length: int) -> Elements:
     kept = number >= lists.offsets[1:].index_select(0, owners) - length
     ends = lists.offsets.diff().clamp(max=length).cumsum(0)
     return Elements(lists.ids[kept], functional.pad(ends, (1, 0)))
+
+
+def every_list(lists: Jagged, step: int) -> Elements:
+    """The lists 0, step, 2 step and so on; without their weights."""
+    owners, lengths = list_places(lists), lists.offsets.diff()[::step]
+    return Elements(lists.ids[owners % step == 0], functional.pad(lengths.cumsum(0), (1, 0)))
 
 
 def _products(users: Tensor, items: Tensor) -> Tensor:

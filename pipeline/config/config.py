@@ -832,7 +832,7 @@ class RunConfig(Settings):
         >>> plays = {"path": "plays.csv", "user": "listener", "item": "song"}
         >>> config = RunConfig(name="plays", recipe="interactions", features=plays, model={"kind": "mf"})
         >>> config.chosen["model"], config.train.negatives.per_positive
-        ({'loss': 'softmax'}, 8)
+        ({'loss': 'catalogue', 'dim': 128}, 8)
         """
         return self._chosen
 

@@ -38,9 +38,12 @@ def left_to_positives(
     {'evaluate': {'ranking': {'negatives': None}}}
     """
     train: dict[str, Any] = {"negatives": NEGATIVES}
-    if by_steps and not {"optimizer", "optimizer_settings"} & set(said["train"]):
-        train |= OPTIMIZER  # with its decay and the model's rate, which are of no other
+    if by_steps:
         of_train = dict(of_model.get("train", {}))
+        if {"optimizer", "optimizer_settings"} & set(said["train"]):  # whose rate, decay and negatives are others
+            of_train = {name: value for name, value in of_train.items() if name == "select"}
+        else:
+            train |= OPTIMIZER
         if {"select_by", "patience"} & set(said["train"]):  # an epoch is to be chosen
             of_train.pop("select", None)
         train |= of_train

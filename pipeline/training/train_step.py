@@ -308,7 +308,7 @@ def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch,
         targets = tuple(target[rows] for target in batch.targets)
         share = (stop - start if weight is None else weight.sum()) / total
         lists = tuple(column.slice(start, stop) for column in batch.lists)
-        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group, lists, log_q), share
+        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group, lists, log_q, batch.copies), share
 
 
 def dense_parameters(optimizer: Any) -> list[Tensor]:

@@ -198,7 +198,7 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
     written = experiment.encoded.features.pipeline.config
     given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
-    said = bool({"select", "select_by", "patience", "optimizer", "optimizer_settings"} & given)
+    said = bool({"select", "select_by", "patience"} & given)
     contest = Contest(trainer, settings, config.seed, written.positives_alone and not said)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)

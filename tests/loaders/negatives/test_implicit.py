@@ -181,6 +181,7 @@ def test_rows_are_told_how_often_their_item_is_drawn_where_that_differs(table):
     torch.testing.assert_close(found.log_q, torch.tensor(expected))
     alike = ImplicitBatches(UniformNegatives(item_ids, 3, apart_from(None, item_ids)), None, batches.item, item_ids)
     assert alike(table.unpack(table.words)).log_q is None
+    assert (found.copies, table.unpack(table.words).copies) == (4, 1)
 
 
 @pytest.mark.parametrize("version", ["reference", "cpu"])

@@ -1,14 +1,21 @@
-"""Matrix factorisation: against NumPy, its vectors, and how it starts."""
+"""Matrix factorisation: against NumPy, its vectors, how it starts, and its loss over the catalogue."""
+
+import copy
 
 import numpy as np
 import pytest
 import torch
 
+from gigabatch.loaders.tables.packed import Batch
+from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer
 from gigabatch.models.recommenders.mf import MatrixFactorization, MFSettings
 from gigabatch.pipeline.evaluation.rank_evaluate import Towers
+from tests.models.shelf_helpers import BINARY
 
-INPUTS = ModelInputs((6, 300, 200), 1, 1, user=EntityColumns(2, (2,)), item=EntityColumns(1, (0, 1), (0,)))
+INPUTS = ModelInputs((6, 300, 200), 1, 1, user=EntityColumns(2, (2,)), item=EntityColumns(1, (0, 1), (0,), first=3))
 
 
 def make(**settings):
@@ -26,7 +33,7 @@ def some_ids(rows=20):
     return torch.stack([torch.randint(size, (rows,), generator=draw) for size in INPUTS.num_ids], 1).int()
 
 
-@pytest.mark.parametrize("loss", ["bce", "softmax", "bpr"])
+@pytest.mark.parametrize("loss", ["bce", "softmax", "bpr", "catalogue"])
 def test_scores_are_products_of_vectors_and_the_items_bias(loss):
     model, ids = make(dim=5, loss=loss), some_ids()
     users, items = (tables.weights[0].detach().double().numpy() for tables in (model.users, model.items))
@@ -56,3 +63,68 @@ def test_it_starts_with_vectors_of_the_deviation_that_is_set_and_without_biases(
     for table in (model.users.weights[0], model.items.weights[0][:, :64]):
         assert float(table.detach().std()) == pytest.approx(0.2 * normal, rel=0.03)
     assert not model.items.weights[0][:, 64].any()
+
+
+def with_negatives(copies, weight=None):
+    """Positives at every `copies`-th row, one of them of an unseen item, as drawing makes batches."""
+    ids = some_ids(6 * copies)
+    ids[:, 1].clamp_(min=3)
+    ids[copies, 1] = 2
+    ids[:, 2] = ids[::copies, 2].repeat_interleave(copies)
+    target = (torch.arange(len(ids)) % copies == 0).float()
+    weight = None if weight is None else torch.tensor(weight).repeat_interleave(copies)
+    return Batch(ids, torch.zeros(len(ids), 1), (target,), weight, copies=copies)
+
+
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+@pytest.mark.parametrize(("copies", "weight"), [(1, None), (3, None), (3, [1.0, 2.0, 0.0, 0.5, 1.0, 4.0])])
+def test_the_loss_over_the_catalogue_and_its_gradients_are_torchs_cross_entropy(gradients, copies, weight):
+    batch = with_negatives(copies, weight)
+    if copies == 1:  # labelled rows: those of label 0 are no positives
+        batch = batch._replace(targets=(torch.tensor([1.0, 1, 0, 1, 0, 1]),))
+    model = make(dim=5, loss="catalogue")
+    plain = copy.deepcopy(model)
+    users, items = plain.users.weights[0], plain.items.weights[0]
+    scores = users[batch.ids[:, 2].long()] @ items[3:, :5].t() + items[3:, 5]
+    keys = batch.ids[:, 1].long()
+    counts = (batch.targets[0] == 1).float() * (keys >= 3) * (1.0 if batch.weight is None else batch.weight)
+    losses = torch.nn.functional.cross_entropy(scores, (keys - 3).clamp(min=0), reduction="none")
+    wanted = (losses * counts).sum() / counts.sum()
+    wanted.backward()
+    tables = model.users, model.items
+    before = [table.weights[0].detach().clone() for table in tables]
+    for table in tables:
+        table.gradients = gradients
+    movers = [RowOptimizer([table], lr=1.0, method="sgd") for table in tables if gradients == "rows"]
+    found = model.training_loss(batch, BINARY)
+    own = BINARY(model(batch.ids, batch.floats).detach(), batch.targets, batch.weight)
+    torch.testing.assert_close(found, wanted.detach() + own)
+    found.backward()
+    for mover in movers:
+        mover.step()
+    for table, start, other in zip(tables, before, (users, items), strict=True):
+        moved = start - table.weights[0].detach() if movers else table.weights[0].grad
+        torch.testing.assert_close(moved, other.grad, rtol=1e-4, atol=1e-6)
+    assert float(model.output.bias.grad) != 0
+
+
+def test_a_large_catalogue_is_drawn_from_anew_each_time_by_torchs_state():
+    batch, model = with_negatives(2), make(dim=5, loss="catalogue", catalogue_items=20)
+    losses = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        losses.append(model.training_loss(batch, BINARY).item())
+    assert losses[0] == losses[2] != losses[1]
+    torch.manual_seed(1)
+    model.training_loss(batch, BINARY).backward()
+    assert int((model.items.weights[0].grad.abs().sum(1) > 0).sum()) <= 20 + 6
+
+
+def test_the_loss_over_the_catalogue_is_of_positives():
+    with pytest.raises(ModelError, match="mf: the loss catalogue needs one binary target"):
+        make(loss="catalogue").training_loss(with_negatives(2), TargetLoss([("regression", 1)]))
+    with pytest.raises(ModelError, match="looks up items that are not of its batch"):
+        make(loss="catalogue").table_ids(some_ids())
+    assert len(make(loss="softmax").table_ids(some_ids())) == 2
+    with pytest.raises(ModelError, match="catalogue_items must be"):
+        MFSettings(catalogue_items=0)

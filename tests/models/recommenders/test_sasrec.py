@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.losses import TargetLoss
@@ -177,6 +178,26 @@ def test_the_full_softmax_and_its_gradients_are_torchs_cross_entropy(kind):
     for name, parameter in model.named_parameters():
         if not name.startswith(("tables", "output")):
             torch.testing.assert_close(parameter.grad, others[name].grad, rtol=1e-3, atol=1e-5)
+
+
+def test_a_history_is_gone_through_once_for_a_positive_and_its_negatives(monkeypatch):
+    rows = rows_of()
+    places = torch.arange(len(HISTORIES)).repeat_interleave(3)
+    drawn = rows.part(places)
+    drawn.ids = drawn.ids.clone()
+    drawn.ids[:, 2] = torch.where(torch.arange(len(places)) % 3 == 0, drawn.ids[:, 2], 5)
+    target = (torch.arange(len(places)) % 3 == 0).float()
+    batch = Batch(drawn.ids, drawn.floats, (target,), None, None, drawn.lists, copies=3)
+    model = made(loss="full")
+    found = model.training_loss(batch, BINARY)
+    wanted = model.training_loss(batch._replace(copies=1), BINARY)
+    torch.testing.assert_close(found, wanted)
+    seen, plain = [], SASRec.user_vectors
+    monkeypatch.setattr(
+        SASRec, "user_vectors", lambda self, ids, *given: seen.append(len(ids)) or plain(self, ids, *given)
+    )
+    model.training_loss(batch, BINARY)
+    assert seen == [len(HISTORIES)]
 
 
 @pytest.mark.parametrize("log_q", [True, False])

@@ -24,8 +24,12 @@ def config(model, features=PLAYS, recipe="interactions", **sections) -> RunConfi
 @pytest.mark.parametrize(
     ("kind", "model", "train"),
     [
-        ("mf", {"loss": "softmax"}, {"negatives": {"per_positive": 8}, **ROWS}),
-        ("ncf", {"loss": "softmax", "gmf_dim": 64}, {"negatives": {"per_positive": 8}, **ROWS}),
+        ("mf", {"loss": "catalogue", "dim": 128}, {"negatives": {"per_positive": 8}, **ROWS, "select": "last"}),
+        (
+            "ncf",
+            {"loss": "softmax", "gmf_dim": 64},
+            {"negatives": {"per_positive": 8}, **ROWS, "select": "last"},
+        ),
         (
             "two_tower",
             {"loss": "softmax", "layers": [], "temperature": 0.2},
@@ -55,7 +59,7 @@ def test_what_is_set_stays():
         {"kind": "mf", "loss": "bpr"}, train={"negatives": {"per_positive": 2}, "optimizer": "lamb"},
         evaluate={"ranking": None},
     )  # fmt: skip
-    assert found.chosen == {}
+    assert found.chosen == {"model": {"dim": 128}, "train": {"select": "last"}}
     assert (found.model.settings.loss, found.train.negatives.per_positive) == ("bpr", 2)
     assert (found.train.optimizer, found.train.weight_decay, found.evaluate.ranking) == ("lamb", 0.01, None)
     own = config({"kind": "two_tower", "temperature": 0.07}, train={"lr_max": 0.5, "weight_decay": 0.0})
@@ -90,14 +94,15 @@ def test_a_table_whose_negatives_are_asked_for_is_one_of_positives():
     entities = {"user": {"key": "u"}, "item": {"key": "i"}}
     table = {"path": "t.csv", "categorical": ["u", "i"], "targets": {"y": {"task": "binary"}}}
     found = config({"kind": "mf"}, table | {"entities": entities}, "table", train={"negatives": {"per_positive": 3}})
-    assert found.chosen == {"model": {"loss": "softmax"}, "train": ROWS, "evaluate": {"ranking": {"negatives": None}}}
+    model, train = {"loss": "catalogue", "dim": 128}, ROWS | {"select": "last"}
+    assert found.chosen == {"model": model, "train": train, "evaluate": {"ranking": {"negatives": None}}}
     without = config({"kind": "tabular"}, table, "table", train={"negatives": {"exclude_known": False}})
     assert "evaluate" not in without.chosen  # no users to rank for
 
 
 def test_models_that_are_compared_take_what_they_take_alone():
     choices = parse_models("mf, two_tower, {kind: ncf, gmf_dim: 8}", config({"kind": "mf"}).model, positives=True)
-    assert [choice.settings.loss for choice in choices.values()] == ["softmax"] * 3
+    assert [choice.settings.loss for choice in choices.values()] == ["catalogue", "softmax", "softmax"]
     assert (choices["two_tower"].settings.layers, choices["ncf"].settings.gmf_dim) == ((), 8)
     labelled = parse_models("ncf, two_tower", config({"kind": "mf"}).model)
     assert [choice.settings.loss for choice in labelled.values()] == ["bce"] * 2
@@ -127,20 +132,21 @@ def test_a_model_by_name_alone_learns_what_users_choose(plays, kind, caplog):
     assert ranking["catalogue"]["ndcg@10"] > 2 * others["popularity"]
     assert ranking["catalogue"]["ndcg@10"] > 0.8 * others["EASE"]
     told = [note for note in run.summary["notes"] if "by default" in note]
-    assert told[0].startswith("All rows are positives, so by default: model.loss softmax, ")
+    loss = "catalogue" if kind == "mf" else "softmax"
+    assert told[0].startswith(f"All rows are positives, so by default: model.loss {loss}, ")
     assert "evaluate.ranking {negatives: null} (docs/recommenders.md)." in told[0]
     assert told[1].startswith("Training by default: epochs 20, batch_size ")
     assert run.summary["config"]["train"]["negatives"]["kind"] == "uniform"
 
 
 @pytest.mark.parametrize(("given", "expected"), [
-    ([], ["best", "last"]), (["train.select=best"], ["best", "best"]),
-    (["train.select_by=mrr"], ["best", "best"]), (["train.optimizer=lamb"], ["best", "best"]),
+    ([], ["last", "best"]), (["train.select=best"], ["best", "best"]),
+    (["train.select_by=mrr"], ["best", "best"]), (["train.optimizer=lamb"], ["last", "best"]),
 ])  # fmt: skip
 def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, given, expected, monkeypatch):
     config = plays | {"model": {"kind": "mf"}, "train": {"epochs": 1}}
     pipeline = Pipeline.from_config(config, *given)
-    choices = parse_models("mf, two_tower", pipeline.config.model, pipeline.config.positives_alone)
+    choices = parse_models("mf, tabular", pipeline.config.model, pipeline.config.positives_alone)
     kept, fit = [], Experiment.fit
 
     def told(experiment, settings, *arguments):
@@ -150,7 +156,7 @@ def test_models_that_are_compared_keep_the_epoch_that_they_keep_alone(plays, giv
     monkeypatch.setattr(Experiment, "fit", told)
     found = compare_models(Experiment.of(pipeline.features().encode(), None), choices, Budget(seeds=1, trials=1))
     assert kept == expected
-    assert [one.label for one in found.contenders] == ["mf", "two_tower"]
+    assert [one.label for one in found.contenders] == ["mf", "tabular"]
 
 
 @pytest.mark.parametrize("kind", ["mf", "tabular"])

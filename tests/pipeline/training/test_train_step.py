@@ -106,9 +106,10 @@ def test_a_batch_of_fewer_rows_than_pieces_is_trained_on(rows, count, has_weight
 
 @pytest.mark.parametrize(("rows", "count", "sizes"), [(4, 3, [2, 2]), (6, 5, [2, 2, 2]), (2, 3, [2])])
 def test_fewer_positives_than_pieces_stay_with_their_negatives(rows, count, sizes):
-    batch = make_batch(rows, 3)[0]._replace(log_q=torch.arange(rows).float())
+    batch = make_batch(rows, 3)[0]._replace(log_q=torch.arange(rows).float(), copies=2)
     parts = list(train_step.pieces(batch, count, together=2))
     assert [part.num_rows for part, _ in parts] == sizes
+    assert {part.copies for part, _ in parts} == {2}
     assert torch.equal(torch.cat([part.log_q for part, _ in parts]), batch.log_q)
     assert torch.equal(torch.cat([part.ids for part, _ in parts]), batch.ids)
     assert sum(1.0 if share is None else share for _, share in parts) == pytest.approx(1)
