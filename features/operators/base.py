@@ -16,7 +16,6 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.tables import Reading
 
-
 NAMING = ("column", "output", "prefix")  # arguments that say what columns are called, and nothing of values
 
 

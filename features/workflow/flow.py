@@ -209,8 +209,8 @@ def alike(steps: Sequence[Configured], made: Sequence[tuple[str, ...]]) -> list[
 
 def _only_adds(step: Configured) -> bool:
     """Whether applying the step leaves rows and other columns alone, and needs no other row."""
-    kind = type(step)
-    plain = kind.columns_after is Configured.columns_after and not step.changes_rows and step.group_keys is None
+    if type(step).columns_after is not Configured.columns_after or step.changes_rows or step.group_keys is not None:
+        return False
     if isinstance(step, FittedOperator):
-        return plain and kind.apply is FittedOperator.apply
-    return plain and isinstance(step, ColumnOperator) and kind.transform is ColumnOperator.transform
+        return type(step).apply is FittedOperator.apply
+    return isinstance(step, ColumnOperator) and type(step).transform is ColumnOperator.transform

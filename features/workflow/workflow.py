@@ -393,20 +393,25 @@ class Workflow:
             return None
         for group in groups:
             for positions in _of_one_type(group, [self.steps[k] for k in group], found):
-                first = self.steps[positions[0]]
-                if len(positions) == 1:
-                    out = self._apply(positions[0], _frame({name: found[name] for name in to_apply(first)}), train=False)
-                    found |= {name: out[name] for name in made[positions[0]]}
-                    continue
-                (read,) = first.inputs
-                own = [found[name] for k in positions for name in self.steps[k].inputs]
-                ends = engine_of(own[0]).frames.concat(own, ignore_index=True)
-                out = self._apply(positions[0], _frame({read: ends}), train=False)
-                for number, k in enumerate(positions):
-                    for name, source in zip(made[k], made[positions[0]], strict=True):
-                        part = out[source].iloc[number * len(own[0]) : (number + 1) * len(own[0])]
-                        part.index = own[0].index
-                        found[name] = part
+                found |= self._together(positions, made, found)
+        return found
+
+    def _together(
+        self, positions: Sequence[int], made: Sequence[tuple[str, ...]], columns: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What steps that are alike make, each of its own column; or one step of those that it reads."""
+        first, read = positions[0], to_apply(self.steps[positions[0]])
+        if len(positions) == 1:
+            out = self._apply(first, _frame({name: columns[name] for name in read}), train=False)
+            return {name: out[name] for name in made[first]}
+        own = [columns[name] for k in positions for name in self.steps[k].inputs]
+        ends = engine_of(own[0]).frames.concat(own, ignore_index=True)
+        out = self._apply(first, _frame({read[0]: ends}), train=False)
+        found = {}
+        for number, k in enumerate(positions):
+            for name, source in zip(made[k], made[first], strict=True):
+                part = found[name] = out[source].iloc[number * len(own[0]) : (number + 1) * len(own[0])]
+                part.index = own[0].index
         return found
 
     def transform_train(self, frame: Any, *, whole_groups: bool = False) -> Any:

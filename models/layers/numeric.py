@@ -208,8 +208,8 @@ class NumericEmbedding(nn.Module):
 
     def _binned(self, values: Tensor) -> Tensor:
         table = functional.pad(self.weight.cumsum(dim=1), (0, 0, 1, 0))  # [F', E, width]: the functions at their edges
-        trained = torch.is_grad_enabled()
-        if (trained or len(values) >= LOOP_ROWS) and not values.requires_grad and cpu_loops(values.device):
+        loops = not values.requires_grad and cpu_loops(values.device)  # false in a trace, which must not see the size
+        if loops and (torch.is_grad_enabled() or len(values) >= LOOP_ROWS):
             return cast(Tensor, _Interpolated.apply(values, self.edges, self.num_bins, table))
         if torch.compiler.is_exporting():  # ONNX has no searchsorted
             inside = (values[:, :, None] >= self.edges).sum(dim=2) - 1
