@@ -224,12 +224,15 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
         text = text.str.zfill(how.digits)  # a number does not keep them
     groups = text.str.extract(how.pattern)
     parts = {name: groups[place] for place, name in enumerate(how.directives)}
-    wrong = groups[0].isna()
+    # In arrays, as a call of a column costs what a hundred rows do in an array, and a row that is served pays for each.
+    engine = engine_of(column)
+    wrong = engine.array(groups[0].isna())
+    zeros = wrong.astype("int64") * 0
 
     def number(name: str, other: int = 0) -> Any:
         if name not in parts:
-            return wrong.astype("int64") * 0 + other
-        return parts[name].fillna("1").astype("int64")
+            return zeros + other
+        return engine.array(parts[name].fillna("1").astype("int64"))
 
     year = number("Y", 1970)
     if "y" in parts:
@@ -238,15 +241,15 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     month = number("m", 1)
     if "b" in parts:
         name = parts["b"].fillna("jan").str.lower().str.slice(0, 3)
-        month = wrong.astype("int64") * 0
+        month = zeros
         for place, short_name in enumerate(MONTHS):
-            month = month + (name == short_name).astype("int64") * (place + 1)
+            month = month + engine.array(name == short_name).astype("int64") * (place + 1)
     day = number("d", 1)
     hour = number("H")
     if "I" in parts:
         twelve = number("I")
         wrong = wrong | (twelve < 1) | (twelve > 12)
-        hour = twelve % 12 + (parts["p"].fillna("A").str.lower() == "p").astype("int64") * 12
+        hour = twelve % 12 + engine.array(parts["p"].fillna("A").str.lower() == "p").astype("int64") * 12
     minute, second = number("M"), number("S")
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     short_month = (month == 4) | (month == 6) | (month == 9) | (month == 11)
@@ -256,15 +259,17 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     wrong = wrong | (hour > 23) | (minute > 59) | (second > 59)
     found = (_days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second) * SECOND
     if "f" in parts:
-        found = found + parts["f"].fillna("0").str.slice(0, 6).str.ljust(6, "0").astype("int64")
+        digits = parts["f"].fillna("0").str.slice(0, 6).str.ljust(6, "0")
+        found = found + engine.array(digits.astype("int64"))
     if "z" in parts:
         offset = parts["z"].fillna("Z").str.replace("Z|UTC|GMT", "+0000", regex=True).str.replace(":", "", regex=False)
-        ahead = 1 - 2 * (offset.str.slice(0, 1) == "-").astype("int64")
-        hours, minutes = offset.str.slice(1, 3).astype("int64"), offset.str.slice(3, 5).astype("int64")
+        ahead = 1 - 2 * engine.array(offset.str.slice(0, 1) == "-").astype("int64")
+        hours, minutes = (engine.array(offset.str.slice(at, at + 2).astype("int64")) for at in (1, 3))
         wrong = wrong | (hours > 23) | (minutes > 59)
         found = found - ahead * (hours * 60 + minutes) * 60 * SECOND
-    outside = (found < FIRST * SECOND) | (found >= (LAST + 1) * SECOND)
-    return found, wrong | outside
+    wrong = wrong | (found < FIRST * SECOND) | (found >= (LAST + 1) * SECOND)
+    like = column.to_frame("time")
+    return engine.series(found, like), engine.series(wrong, like)
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:

@@ -16,6 +16,8 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.tables import Reading
 
+NAMING = ("column", "output", "prefix")  # arguments that say what columns are called, and nothing of values
+
 
 class Configured:
     """What both kinds share: an operator is its class and its constructor's arguments."""
@@ -179,6 +181,10 @@ class Operator(Configured, ABC):
 
 class ColumnOperator(Operator):
     """An operator that adds or replaces columns and leaves the rows as they are."""
+
+    by_value: ClassVar[bool] = False
+    """Whether it reads one `column` and makes of each of its values what it would make of it alone, so that steps that
+    differ in `NAMING` only may be computed as one, of their columns end to end."""
 
     @abstractmethod
     def compute(self, frame: Frame) -> dict[str, Column]:

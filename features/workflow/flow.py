@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_name
-from gigabatch.features.operators.base import Configured, FittedOperator
+from gigabatch.features.operators.base import NAMING, ColumnOperator, Configured, FittedOperator
 
 Reads = Callable[[Configured], tuple[str, ...]]
 
@@ -200,3 +200,37 @@ def needed_for(
                 "that do not need it, or use an operator that reads it only to fit."
             )
     return kept, tuple(dict.fromkeys((*reader, *given)))
+
+
+def alike(steps: Sequence[Configured], made: Sequence[tuple[str, ...]]) -> list[list[int]] | None:
+    """Positions of the steps in groups, in an order in which each may be given nothing but the columns that it reads.
+
+    Steps of a group do the same to columns of other names (`ColumnOperator.by_value`), and none reads or replaces what
+    another reads or makes. made: the columns that each step makes. None where a step does more than add columns.
+    """
+    if not all(_only_adds(step) for step in steps):
+        return None
+    groups: dict[Hashable, list[int]] = {}
+    turns: list[int] = []  # a step's is behind those of all earlier ones that it must not overtake
+    for position, step in enumerate(steps):
+        reads, writes = set(to_apply(step)), set(made[position])
+        turn = 0
+        for k in range(position):
+            if (reads | writes).intersection(made[k]) or writes.intersection(to_apply(steps[k])):
+                turn = max(turn, turns[k] + 1)
+        turns.append(turn)
+        kind: Hashable = position
+        if isinstance(step, ColumnOperator) and step.by_value:
+            rest = {name: value for name, value in step.settings().items() if name not in NAMING}
+            kind = type(step), repr(rest)
+        groups.setdefault((turn, kind), []).append(position)
+    return sorted(groups.values(), key=lambda group: turns[group[0]])
+
+
+def _only_adds(step: Configured) -> bool:
+    """Whether applying the step leaves rows and other columns alone, and needs no other row."""
+    if type(step).columns_after is not Configured.columns_after or step.changes_rows or step.group_keys is not None:
+        return False
+    if isinstance(step, FittedOperator):
+        return type(step).apply is FittedOperator.apply
+    return isinstance(step, ColumnOperator) and type(step).transform is ColumnOperator.transform

@@ -29,6 +29,7 @@ from gigabatch.features.workflow.drawing import to_mermaid
 from gigabatch.features.workflow.fit import fit_together, read_part
 from gigabatch.features.workflow.flow import (
     after,
+    alike,
     dependencies,
     first_group_wise,
     makes_by_pattern,
@@ -104,6 +105,7 @@ class Workflow:
         self.outputs = None if outputs is None else tuple(outputs)
         self.states: dict[int, Any] = {}
         self._applied: tuple[Any, tuple[str, ...]] | None = None
+        self._alike: tuple[Any, list[list[int]] | None] | None = None
         require_free(self.steps, self.labels)
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
@@ -360,6 +362,68 @@ class Workflow:
                 "Give both as one frame, with whole_groups=True."
             )
         return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
+
+    def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.
+
+        Each step is given the columns that it reads alone, and steps that are alike but for the names of columns
+        (`ColumnOperator.by_value`) are applied as one, to their columns end to end.
+
+        Parameters
+        ----------
+        columns
+            Raw columns by name, each with the same index: all of `applied_inputs`.
+
+        Returns
+        -------
+        dict of columns
+            The given ones, and over them what the steps make; a type that may hold nulls may stand for one that may
+            not. None where a step does more than add columns.
+
+        Raises
+        ------
+        DataError
+            As `transform`, where the step that is named may be one that is like the one that failed.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> workflow = Workflow.from_steps([{"clean_text": {"column": name}} for name in ("city", "street")])
+        >>> row = pd.DataFrame({"city": [" Oslo"], "street": ["Gata "]})
+        >>> made = workflow.fit([row]).of_few_rows(dict(row.items()))
+        >>> {name: column.tolist() for name, column in made.items()}
+        {'city': ['Oslo'], 'street': ['Gata']}
+        """
+        self._require_fitted()
+        made = [self.made(position) for position in range(len(self.steps))]
+        if self._alike is None or self._alike[0] != made:
+            self._alike = made, alike(self.steps, made)
+        groups, found = self._alike[1], dict(columns)
+        if groups is None:
+            return None
+        for group in groups:
+            for positions in _of_one_type(group, [self.steps[k] for k in group], found):
+                found |= self._together(positions, made, found)
+        return found
+
+    def _together(
+        self, positions: Sequence[int], made: Sequence[tuple[str, ...]], columns: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What steps that are alike make, each of its own column; or one step of those that it reads."""
+        first, read = positions[0], to_apply(self.steps[positions[0]])
+        if len(positions) == 1:
+            out = self._apply(first, _frame({name: columns[name] for name in read}), train=False)
+            return {name: out[name] for name in made[first]}
+        own = [columns[name] for k in positions for name in self.steps[k].inputs]
+        ends = engine_of(own[0]).frames.concat(own, ignore_index=True)
+        out = self._apply(first, _frame({read[0]: ends}), train=False)
+        found = {}
+        for number, k in enumerate(positions):
+            for name, source in zip(made[k], made[first], strict=True):
+                part = found[name] = out[source].iloc[number * len(own[0]) : (number + 1) * len(own[0])]
+                part.index = own[0].index
+        return found
 
     def transform_train(self, frame: Any, *, whole_groups: bool = False) -> Any:
         """Apply every step to rows that the fit saw: an encoding of the label leaves a row's own label out.
@@ -717,6 +781,21 @@ def _read_step(reader: StateReader, number: int, entry: Any) -> tuple[Configured
     except DataError as error:
         kind_of_error = MissingCodeError if isinstance(error, MissingCodeError) else DataError
         raise kind_of_error(f"step {number} ({entry['operator']}): {error}") from error
+
+
+def _frame(columns: Mapping[str, Any]) -> Any:
+    """Columns with the same index as a frame."""
+    return engine_of(next(iter(columns.values()))).frames.DataFrame(dict(columns))
+
+
+def _of_one_type(group: Sequence[int], steps: Sequence[Configured], columns: Mapping[str, Any]) -> list[list[int]]:
+    """The positions of steps that are alike, those together whose column is of the same type."""
+    if len(group) == 1:
+        return [list(group)]
+    found: dict[str, list[int]] = {}
+    for position, step in zip(group, steps, strict=True):
+        found.setdefault(str(columns[step.inputs[0]].dtype), []).append(position)
+    return list(found.values())
 
 
 def _own_parts(parts: Iterable[Any]) -> list[Any]:

@@ -53,7 +53,8 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
 
 def cpu_loops(device: torch.device) -> bool:
     """Whether to compute on `device` by compiled loops, for what has them on a CPU alone (`interpolate`)."""
-    found = device.type == "cpu" and _choice.get() == "compiled" and not torch.compiler.is_compiling()
+    # A trace knows no context variables, so it is asked about first.
+    found = device.type == "cpu" and not torch.compiler.is_compiling() and _choice.get() == "compiled"
     if found:
         _start_threads()
     return found

@@ -21,6 +21,7 @@ NUMERIC = ("plain", "bins", "periodic")
 OTHERS = "*"  # in place of a name: the columns that are not named
 Numeric = str | dict[str, str]  # of all float columns, or of each by its name
 NUMERIC_WIDTH = 16
+LOOP_ROWS = 2_048  # that are evaluated by compiled loops: a row of a service goes without loading them
 FREQUENCIES = 48  # of a column, and the deviation they are drawn with: those of `rtdl_num_embeddings`
 FREQUENCY_DEVIATION = 0.01
 
@@ -207,7 +208,8 @@ class NumericEmbedding(nn.Module):
 
     def _binned(self, values: Tensor) -> Tensor:
         table = functional.pad(self.weight.cumsum(dim=1), (0, 0, 1, 0))  # [F', E, width]: the functions at their edges
-        if torch.is_grad_enabled() and not values.requires_grad and cpu_loops(values.device):
+        loops = not values.requires_grad and cpu_loops(values.device)  # false in a trace, which must not see the size
+        if loops and (torch.is_grad_enabled() or len(values) >= LOOP_ROWS):
             return cast(Tensor, _Interpolated.apply(values, self.edges, self.num_bins, table))
         if torch.compiler.is_exporting():  # ONNX has no searchsorted
             inside = (values[:, :, None] >= self.edges).sum(dim=2) - 1

@@ -55,11 +55,16 @@ class RawRows:
         values = {name: self._values(name, [row[name] for row in rows]) for name in self.columns}
         if not self.steps:  # the columns are those of the features stage
             return list(zip(*(values[name] for name in self._features), strict=True))
-        frame = pd.DataFrame({name: self._column(name, found) for name, found in values.items()}, copy=False)
+        frame = pd.DataFrame(self._typed(values), copy=False)
         try:
-            made = self._workflow.transform(frame)
-        except DataError as error:
-            raise blame(error, len(rows), lambda count: self._workflow.transform(frame.head(count))) from None
+            made = self._workflow.of_few_rows(dict(frame.items()))
+        except DataError:  # which row and column it is shows below
+            made = None
+        if made is None:
+            try:
+                made = self._workflow.transform(frame)
+            except DataError as error:
+                raise blame(error, len(rows), lambda count: self._workflow.transform(frame.head(count))) from None
         return list(zip(*(list(made[name].array) for name in self._features), strict=True))
 
     def example(self) -> dict[str, Any]:
@@ -99,6 +104,24 @@ class RawRows:
                 )  # fmt: skip
         return values
 
+    def _typed(self, values: Mapping[str, list[Any]]) -> dict[str, Any]:
+        """The columns as `Workflow.typed` gives them, by those of `_values`; times of one type and kind are cast as one
+        column, end to end, as a cast costs as much for one as for hundreds."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for name, given in values.items():
+            dtype = self._workflow.dtypes.get(name)
+            if dtype is not None and _is_time(dtype):
+                alike.setdefault((dtype, _kind(given)), []).append(name)
+        found: dict[str, Any] = {}
+        for names in (names for names in alike.values() if len(names) > 1):
+            try:
+                times = self._column(names[0], [value for name in names for value in values[name]]).array
+            except Refusal:  # each for itself below, which names the column and the row
+                continue
+            size = len(values[names[0]])
+            found |= {name: times[place * size : (place + 1) * size] for place, name in enumerate(names)}
+        return {name: found[name] if name in found else self._column(name, given) for name, given in values.items()}
+
     def _column(self, name: str, values: list[Any]) -> Any:
         """The column as `Workflow.typed` gives it. values: those of `_values`."""
         dtype = self._workflow.dtypes.get(name)
@@ -115,9 +138,7 @@ class RawRows:
                 return np.array(values, np.float64).astype(dtype)
         if not _is_time(dtype):
             return pd.array(values, dtype=NULLABLE[dtype])
-        text = any(type(value) is str for value in values)
-        whole = all(value is None or type(value) is int for value in values)
-        frame = pd.DataFrame({name: pd.array(values, dtype="str" if text else "Int64" if whole else "Float64")})
+        frame = pd.DataFrame({name: pd.array(values, dtype=_kind(values))})
 
         def typed(count: int) -> Any:
             return cast(frame.head(count), {name: dtype}, "raw rows", (name,))[name]
@@ -126,6 +147,13 @@ class RawRows:
             return typed(len(values))
         except DataError as error:
             raise blame(error, len(values), typed) from None
+
+
+def _kind(values: list[Any]) -> str:
+    """pandas' type of times as they were sent: text, whole numbers or numbers."""
+    if any(type(value) is str for value in values):
+        return "str"
+    return "Int64" if all(value is None or type(value) is int for value in values) else "Float64"
 
 
 def _is_time(dtype: str) -> bool:

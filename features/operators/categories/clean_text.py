@@ -53,6 +53,7 @@ class CleanText(ColumnOperator):
     """
 
     reads, writes = ("column",), ("output",)
+    by_value = True
 
     def __init__(
         self,

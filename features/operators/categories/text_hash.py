@@ -63,6 +63,7 @@ class TextHash(ColumnOperator):
     """
 
     reads = ("column",)
+    by_value = True
 
     def __init__(self, column: str, prefix: str, num_buckets: int = 32, letters: int | None = None) -> None:
         for name, value, most in (("num_buckets", num_buckets, MOST_BUCKETS), ("letters", letters, 10)):

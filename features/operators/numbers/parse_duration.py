@@ -52,6 +52,7 @@ class ParseDuration(ColumnOperator):
     """
 
     reads, writes = ("column",), ("output",)
+    by_value = True
 
     def __init__(
         self, column: str, output: str | None = None, short: str = "mm:ss", null_values: Sequence[str] = ()

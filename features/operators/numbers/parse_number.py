@@ -69,6 +69,7 @@ class ParseNumber(ColumnOperator):
     """
 
     reads, writes = ("column",), ("output",)
+    by_value = True
 
     def __init__(
         self,

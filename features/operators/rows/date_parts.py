@@ -70,6 +70,7 @@ class DateParts(ColumnOperator):
     """
 
     reads = ("column",)
+    by_value = True
 
     def __init__(
         self,

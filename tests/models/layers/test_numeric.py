@@ -12,7 +12,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.fields import FieldEmbeddings, InputRow, LinearTerms
-from gigabatch.models.layers.numeric import NumericEmbedding, checked_numeric
+from gigabatch.models.layers.numeric import LOOP_ROWS, NumericEmbedding, checked_numeric
 from gigabatch.models.optimizers.param_groups import split_parameters
 from gigabatch.models.tabular.tabular import TabularModel
 
@@ -60,7 +60,21 @@ def test_the_compiled_loops_and_torch_agree():
     assert torch.allclose(found["compiled"][0], found["reference"][0], atol=1e-6)
     assert torch.allclose(found["compiled"][1], found["reference"][1], atol=1e-3)
     with torch.no_grad():
-        assert torch.equal(embedding(floats), found["reference"][0])
+        assert torch.equal(embedding(floats), found["reference"][0])  # as a service computes a few rows
+
+
+def test_many_rows_are_evaluated_by_the_loops_that_train():
+    torch.manual_seed(3)
+    edges = tuple(tuple(sorted(set(torch.randn(size).tolist()))) for size in (2, 49))
+    embedding = NumericEmbedding(ModelInputs((), 2, float_edges=edges), "bins", 8)
+    floats = torch.randn(LOOP_ROWS, 2)
+    trained = embedding(floats).detach()
+    with torch.no_grad():
+        assert torch.equal(embedding(floats), trained)
+        with using_kernels("reference"):
+            plain = embedding(floats)
+    assert not torch.equal(plain, trained)
+    assert torch.allclose(plain, trained, atol=1e-6)
 
 
 def test_a_value_on_an_edge_and_its_neighbours_are_in_order():

@@ -4,6 +4,7 @@ refused."""
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.store.files import atomic_symlink
@@ -392,3 +394,24 @@ def test_what_has_no_declared_type_is_read_as_a_frame_would_read_it():
     found = RawRows(bundle, ("n",))
     assert sorted(found.columns) == ["n", "x"]
     assert found([{"n": 2**60 + 1, "x": -1.0}, {"n": None, "x": 2.0}])[0] == (2**60 + 1,)
+
+
+def test_times_that_are_cast_together_are_each_s_own_and_errors_name_their_column():
+    dtypes = {"a": "datetime", "b": "datetime", "c": "datetime", "n": "datetime[ns]", "o": "datetime[ns]"}
+    steps = [{"date_parts": {"column": name, "parts": ["hour", "year"], "prefix": name}} for name in dtypes]
+    workflow = Workflow(parse_steps(steps), (), dtypes)
+    whole_hours = 472_222  # since 1970, of the nanosecond before which a float knows nothing
+    day = {"a": "2026-03-01T08:30:00", "b": "1999-12-31 23:00", "c": "2026-03-01T08:30:00.25+02:00"}
+    day |= {"n": whole_hours * 3600 * 10**9 - 1, "o": 3600.5 * 10**9}
+    workflow.fit([workflow.typed(pd.DataFrame([day]))])
+    names = [name for step in workflow.steps for name in step.outputs]
+    raw = RawRows(SimpleNamespace(raw_workflow=workflow.serving(names), info={}), names)
+    expected = (8, 2026, 23, 1999, 6, 2026, (whole_hours - 1) % 24, 2023, 1, 1970)
+    assert raw([day]) == [expected]
+    first, second = raw([day, day | {"b": None}])
+    assert first == expected
+    assert second[2:4] == (pd.NA, pd.NA)
+    assert second[:2] + second[4:] == expected[:2] + expected[4:]
+    with pytest.raises(Refusal, match=r"rows\[1\]: .*'c'.*noon") as refused:
+        raw([day, day | {"c": "noon"}])
+    assert refused.value.status == 422

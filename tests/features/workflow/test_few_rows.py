@@ -1,0 +1,90 @@
+"""A few rows through many steps: what `transform` gives, with like steps as one."""
+
+import pandas as pd
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators import (
+    CleanText,
+    DateParts,
+    FillMissing,
+    Filter,
+    HashBucket,
+    ParseNumber,
+    operator_class,
+    operator_names,
+)
+from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.workflow.flow import alike
+from gigabatch.features.workflow.workflow import Workflow
+
+TEXTS = {
+    "CleanText": (["Oslo ", None, "BONN"], ["oslo"], {"case": "lower"}),
+    "ParseNumber": (["$1,027.62", None, "(3)", ""], ["7"], {}),
+    "ParseDuration": (["02:13", None], ["1:02:13"], {}),
+    "DateParts": (["2026-03-01T08:30:00", None], ["2026-03-01 08:30:00.5+02:00"], {"parts": ["hour", "year"]}),
+    "TextHash": (["Red shoes, a long one", None], ["x"], {"num_buckets": 4, "letters": 3}),
+}
+
+
+def values(column):
+    """A column's values as Python has them, None for null."""
+    return [None if pd.isna(value) else value for value in column.tolist()]
+
+
+def test_operators_by_value_make_of_columns_end_to_end_what_they_make_of_each():
+    known = [operator_class(name) for name in operator_names()]
+    kinds = [kind for kind in known if issubclass(kind, ColumnOperator) and kind.by_value]
+    assert {kind.__name__ for kind in kinds} == set(TEXTS)
+    for kind in kinds:
+        one, other, settings = TEXTS[kind.__name__]
+        named = {"prefix": "p"} if kind.__name__ in ("DateParts", "TextHash") else {}
+        step = kind("x", **settings, **named)
+        assert step.inputs == ("x",)
+        parts = [step(pd.DataFrame({"x": pd.array(texts, "str")})) for texts in (one, other)]
+        whole = step(pd.DataFrame({"x": pd.array(one + other, "str")}))
+        for name in step.outputs:
+            assert values(whole[name]) == values(parts[0][name]) + values(parts[1][name]), (kind, name)
+
+
+def test_steps_go_together_that_do_the_same_to_other_columns_and_none_overtakes_another():
+    def groups(*steps):
+        return alike(steps, [step.outputs for step in steps])
+
+    a, b = CleanText("a", case="lower"), CleanText("b", case="lower")
+    assert groups(a, b) == [[0, 1]]
+    assert groups(a, CleanText("b", case="upper")) == [[0], [1]]
+    assert groups(a, HashBucket("a", 8, "h"), b) == [[0, 2], [1]]  # a hash of what is cleaned
+    assert groups(HashBucket("a", 8, "h"), a, b) == [[0], [2], [1]]  # a hash of what is not
+    assert groups(CleanText("a", "x", case="lower"), a, b) == [[0, 2], [1]]
+    assert groups(a, CleanText("a", "x", case="lower")) == [[0], [1]]
+    assert groups(CleanText("a", "x", case="lower"), CleanText("b", "x", case="lower")) == [[0], [1]]
+    assert groups(a, Filter("b", ">", 1)) is None
+
+
+def test_a_few_rows_are_those_of_transform():
+    columns = {"a": ["$1", None], "b": ["2", "$3"], "c": [1.0, None], "d": ["2026-03-01", "2026-04-02"]}
+    columns |= {"e": ["2026-05-03", None], "f": pd.Categorical(["4", "5"])}
+    frame = pd.DataFrame(columns, index=[7, 9])
+    steps = [
+        HashBucket("a", 100, "raw"), ParseNumber("a"), ParseNumber("b"), ParseNumber("f", "g"), FillMissing("c"),
+        DateParts("d", ["hour", "day"], "d"), DateParts("e", ["hour", "day"], "e"), CleanText("d", "text"),
+    ]  # fmt: skip
+    workflow = Workflow(steps).fit([frame])
+    wanted = workflow.transform(frame)
+    found = workflow.of_few_rows(dict(frame.items()))
+    assert set(found) == set(wanted.columns)
+    for name in wanted.columns:
+        assert values(found[name]) == values(wanted[name]), name
+        assert found[name].index.tolist() == [7, 9]
+    assert workflow.of_few_rows(dict(frame.items()))["a"].tolist()[0] == 1.0  # what was given is as it was
+    assert frame["a"].tolist()[0] == "$1"
+
+
+def test_a_step_that_changes_rows_is_for_transform_and_errors_name_a_step():
+    frame = pd.DataFrame({"a": ["1"], "b": ["nothing"]})
+    whole = Workflow([ParseNumber("a"), ParseNumber("b")]).fit([frame.head(0)])
+    with pytest.raises(DataError, match=r"step 1 \(parse_number\): .*nothing"):
+        whole.of_few_rows(dict(frame.items()))
+    with pytest.raises(DataError, match="not fitted"):
+        Workflow([FillMissing("a")]).of_few_rows({})
