@@ -14,7 +14,7 @@ process whose cache of compiled loops is empty, cold.
 A batch size counts only if it costs nothing: every contender's AUC must reach that of batch 4,096 less 0.001, which is
 the AUC of `fastai_unoptimised` (on a GPU, where the peers do not run, of ours at 4,096, of which it may miss 0.1 %).
 Where ours does not, all claims fail; a peer that does not has been given more than its due. The table shows our own run
-at 4,096 too. Bars on two CPU cores: 15.6 times the first (what 2019 reached on a V100) and 5 times the second. On an
+at 4,096 too. Bars on two CPU cores: 20 times the first (2019 reached 15.6 on a V100) and 5 times the second. On an
 H200 with 42,800,000 rows, the default there: all of it in 5 s, the epoch in 1 s. The part on a GPU has not run yet.
 
 On a GPU the table's numbers are drawn there (benchmarks/pairs.py), and the warm-up takes a table whose batches have
@@ -46,7 +46,7 @@ SMALL_BATCH = 4_096
 AUC_TOLERANCE = 0.001
 SMALL_ROWS = 20_000
 OURS_AT_SMALL = "ours, batch 4,096"
-REQUIRED = {"fastai_unoptimised": 15.6, "fastai_tuned": 5.0}
+REQUIRED = {"fastai_unoptimised": 20.0, "fastai_tuned": 5.0}
 FASTAI_PYTHON = Path(".venv-bench/fastai/bin/python")
 
 

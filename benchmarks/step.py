@@ -15,7 +15,7 @@ The same again with layers [1000, 500] and dropout of .1 at batch 14,336, where 
 "torch's masks" is ours with the plain form and `nn.Dropout`, and "not folded" the plain form with our dropout.
 
 They take turns in one process, a few steps at a time, medians of all steps but the first of each turn (on a GPU, where
-steps are queued, of the turns' means). Bars: at least 4 times torch at batch 204,800 and 10 times at 4,096, and with
+steps are queued, of the turns' means). Bars: at least 5 times torch at batch 204,800 and 12 times at 4,096, and with
 dropout 1.4 times ours with torch's masks; at most 10 % of a step spent waiting for its rows (3 % on a GPU).
 """
 
@@ -51,7 +51,7 @@ with needed():
 NUM_IDS = (938_604, 903_867, 56, 32_763, 4, 27_842, *(3,) * 7)
 WIDTHS = (16, 16, 4, 8, 1, 8, *(3,) * 7)
 NUM_FLOATS, LAYERS = 20, (64, 32)
-BATCHES = {204_800: 4.0, 4_096: 10.0}
+BATCHES = {204_800: 5.0, 4_096: 12.0}
 WIDE, WIDE_BATCH, DROPOUT, WIDE_RATIO = (1000, 500), 14_336, 0.1, 1.4
 MOST_WAITING = {"cpu": 0.10, "cuda": 0.03}
 Step = Callable[[], Tensor]
