@@ -50,7 +50,8 @@ arrays = np
 
 def read_csv(path: Any, **options: Any) -> pd.DataFrame:
     """A CSV file as a frame; options are those that pandas and cuDF share."""
-    return pd.read_csv(path, **options)
+    # In pieces pandas would not hold the first row of each against the number of columns.
+    return pd.read_csv(path, **{"low_memory": False, **options})
 
 
 def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -6,11 +6,14 @@ Where that could change a value, the file is not read in blocks (`NotInParts`) a
 
 from __future__ import annotations
 
+import io
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 import pandas as pd
@@ -19,7 +22,8 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.errors import UNREADABLE, DataError, require_columns
+from gigabatch.features.reading.encodings import opened
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
     PARQUET_ENDINGS,
@@ -165,12 +169,84 @@ def _raw_blocks(
                     yield frame
             return
         options = csv_options(separator, header, null_values, text_columns(dtypes))
-        with pd.read_csv(path, chunksize=rows, **options) as reader:
-            for number, frame in enumerate(reader):
-                require_columns(frame, dtypes, f"input {path}")
-                if number == 0 or type(frame.index).__name__ != "RangeIndex":
-                    refuse_guesses(module, frame, path, dtypes, header, separator, None)
+        with opened(path) as file:
+            head, records = csv_records(file, separator, has_header=header is None)
+            while block := b"".join(islice(records, rows)):
+                content = head + block
+                try:
+                    frame = pd.read_csv(io.BytesIO(content), **options)
+                    require_columns(frame, dtypes, f"input {path}")
+                    refuse_guesses(module, frame, path, dtypes, header, separator, content)
+                except (DataError, *UNREADABLE) as error:
+                    # Read whole, the file is refused with the place of what is wrong, or has a sense that blocks lack.
+                    raise NotInParts(f"input {path}: a block of it cannot be read by itself ({error})") from error
                 yield frame
+
+
+def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[bytes, Iterator[bytes]]:
+    """Cut the text of a CSV file after each record.
+
+    A line break ends a record unless it is in quotes, which begin a field and are doubled within it (RFC 4180). Blocks
+    are parsed with the header before them, since a reader that goes on within a file does not hold the first row of
+    what it reads next against the number of columns.
+
+    Parameters
+    ----------
+    file
+        Its bytes, unpacked.
+    separator
+        Of fields.
+    has_header
+        Whether the first record names the columns.
+
+    Returns
+    -------
+    bytes, iterator of bytes
+        The header, or nothing; the other records.
+
+    Examples
+    --------
+    >>> import io
+    >>> head, records = csv_records(io.BytesIO(b'a,b\\n1,"x\\ny"\\n2,z\\n'), ",", has_header=True)
+    >>> head, list(records)
+    (b'a,b\\n', [b'1,"x\\ny"\\n', b'2,z\\n'])
+    """
+    begin = rb"(?:^|" + re.escape(separator[0].encode()) + rb")" + (rb" *" if separator[1:] else b"")
+    quoted, closing = re.compile(begin + rb'"(?:[^"]|"")*("?)'), re.compile(rb'(?:[^"]|"")*"(?!")')
+
+    def is_open(line: bytes, inside: bool) -> bool:
+        start = 0
+        if inside:
+            end = closing.match(line)
+            if end is None:
+                return True
+            start = end.end()
+        return any(not field[1] for field in quoted.finditer(line, start))
+
+    def records() -> Iterator[bytes]:
+        parts: list[bytes] = []
+        inside = False
+        for line in file:
+            if inside or b'"' in line:
+                inside = is_open(line, inside)
+            if inside:
+                parts.append(line)
+            elif parts:
+                yield b"".join((*parts, line))
+                parts = []
+            else:
+                yield line
+        if parts:
+            yield b"".join(parts)
+
+    found = records()
+    head = b""
+    while has_header and not head.strip():
+        record = next(found, None)
+        if record is None:
+            break
+        head += record
+    return head, found
 
 
 def about_rows(path: str) -> float:

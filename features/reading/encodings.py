@@ -16,7 +16,7 @@ from gigabatch.features.errors import UNREADABLE, DataError
 UTF8 = "utf-8"
 GUESS = "cp1252"  # Windows of Western Europe; Latin-1's letters are the same there
 MARKS = (  # UTF-32's begins with that of UTF-16
-    (codecs.BOM_UTF8, UTF8), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, UTF8), (b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
 CHUNK_BYTES = 1 << 22
@@ -170,11 +170,20 @@ def file_encoding(path: str) -> str:
 def _decoded(path: str, encoding: str, content: bytes | None) -> Iterator[str]:
     """The text of a file in pieces."""
     decoder = codecs.getincrementaldecoder(encoding)()
-    done, lines = 0, 1
+    utf8 = codecs.getincrementaldecoder(UTF8)() if _has_own_letters(encoding) else None
+    plain, done, lines = True, 0, 1
     with opened(path, content) as file:
         while True:
             chunk = file.read(CHUNK_BYTES)
+            if utf8 is not None and not done and chunk.startswith(codecs.BOM_UTF8):
+                raise DataError(f"input {path}: it begins with UTF-8's byte order mark, and encoding is {encoding}.")
             done += len(chunk)
+            plain = plain and chunk.isascii()
+            if utf8 is not None:
+                try:
+                    utf8.decode(chunk, final=not chunk)
+                except UnicodeDecodeError:
+                    utf8 = None
             try:
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
@@ -182,7 +191,21 @@ def _decoded(path: str, encoding: str, content: bytes | None) -> Iterator[str]:
             lines += text.count("\n")
             yield text
             if not chunk:
-                return
+                break
+    if utf8 is not None and not plain:
+        raise DataError(
+            f"input {path}: its bytes are UTF-8, and in encoding {encoding} its letters would be others. Files of one "
+            "configuration have one encoding: convert this one, or the others."
+        )
+
+
+def _has_own_letters(encoding: str) -> bool:
+    """Whether each byte is a letter of its own, so that text whose bytes happen to be UTF-8 is no text in it.
+
+    >>> [_has_own_letters(encoding) for encoding in ("cp1252", "latin-1", "utf-8", "utf-16", "gb2312")]
+    [True, True, False, False, False]
+    """
+    return codecs.lookup(encoding).name.startswith(("cp125", "iso8859", "cp437", "cp85", "mac"))
 
 
 def _undecodable(path: str, encoding: str, error: UnicodeDecodeError, done: int, lines: int) -> DataError:

@@ -206,9 +206,10 @@ def alike(steps: Sequence[Configured], made: Sequence[tuple[str, ...]]) -> list[
     """Positions of the steps in groups, in an order in which each may be given nothing but the columns that it reads.
 
     Steps of a group do the same to columns of other names (`ColumnOperator.by_value`), and none reads or replaces what
-    another reads or makes. made: the columns that each step makes. None where a step does more than add columns.
+    another reads or makes. made: the columns that each step makes. None where a step does more than add columns, or
+    reads none.
     """
-    if not all(_only_adds(step) for step in steps):
+    if not all(_only_adds(step) and to_apply(step) for step in steps):
         return None
     groups: dict[Hashable, list[int]] = {}
     turns: list[int] = []  # a step's is behind those of all earlier ones that it must not overtake

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from gigabatch.models.errors import require
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Rows
 from gigabatch.models.recommenders.drawn import OutputScale, require_one_binary
@@ -99,6 +100,11 @@ class Catalogue(nn.Module):
 
     def __init__(self, first: int, stop: int, most: int) -> None:
         super().__init__()
+        require(
+            stop > first,
+            "the loss over the catalogue has no item to compare with: the vocabulary of the items is empty. Lower "
+            "preprocess.min_count, or give more rows.",
+        )
         self.first, runs = first, min(most, stop - first)
         bounds = first + torch.arange(runs + 1) * (stop - first) // max(runs, 1)
         self.is_whole = runs == stop - first

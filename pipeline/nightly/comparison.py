@@ -366,7 +366,8 @@ def train_mean(features: Features, place: int = 0) -> Tensor:
 
 
 def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | None:
-    """What a run's summary.json says of this metric on its test split."""
+    """What a run's summary.json says of this metric on its test split; of a final run, on that of the measured one."""
+    summary = summary.get("measured") or summary
     value = summary.get("targets", {}).get("test", {}).get(target, {}).get(KEYS[metric])
     return None if value is None else float(value)
 

@@ -28,6 +28,7 @@ from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.training.callbacks import Callback
+from gigabatch.pipeline.training.checkpoint import TrainingError
 
 log = logging.getLogger(__name__)
 FRAMES, ROWS = "frames", "rows.parquet"
@@ -165,9 +166,14 @@ def fit(
             ", ".join(_role(column, table.schema.field(column).type) for column in made.leaks),
         )
     pipeline = Pipeline.from_config(config, *overrides, {"features.path": str(rows.path / ROWS)}, callbacks=callbacks)
-    if final is None:
-        final = timed and "time" in found and can_be_final(pipeline.config, len(table))
-    return pipeline.train_final() if final else pipeline.train()
+    if final is not None or not (timed and "time" in found and can_be_final(pipeline.config, len(table))):
+        return pipeline.train_final() if final else pipeline.train()
+    try:
+        return pipeline.train_final()
+    except (ConfigError, DataError, TrainingError) as error:  # nobody has asked for it
+        run = pipeline.train()
+        note(f"fit: {error} So the run of the measured model is returned.")
+        return run
 
 
 def _task(settings: Mapping[str, Any] | None) -> str | None:

@@ -6,8 +6,10 @@ epochs, is taken over; then a second run trains on them too, and holds out as fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from statistics import median_low
 from typing import Any
 
@@ -15,14 +17,14 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
+from gigabatch.pipeline.runs.pointers import read_pointers
+from gigabatch.pipeline.runs.promote import promote
 
+log = logging.getLogger(__name__)
 FEWEST_HELD = 50  # rows of valid and of test, each
 LEAST_ROWS = 1_000  # of a table for which it pays unasked
-SHARES_HELD = (
-    0.01,
-    0.02,
-    0.05,
-)  # tried in turn: a last moment of many rows leaves no test, and a class may be in a part that train lacks
+# Tried in turn: a last moment of many rows leaves no test, and a part may hold a class that train lacks.
+SHARES_HELD = (0.01, 0.02, 0.05)
 
 
 def require_final(config: RunConfig) -> None:
@@ -32,9 +34,10 @@ def require_final(config: RunConfig) -> None:
     def refuse(setting: str, reason: str) -> ConfigError:
         return ConfigError(f"{setting}: {reason} Train without `final`, or set it otherwise.")
 
-    own = [name for name in ("valid_path", "split_by") if getattr(features, name, None)]
-    if not is_dataclass(features) or not isinstance(getattr(features, "split", None), SplitFractions) or own:
-        what = f"features.{own[0]}" if own else f"recipe {config.recipe!r}"
+    own = [name for name in ("valid_path", "test_path", "train_path") if getattr(features, name, None)]
+    by_user = getattr(features, "way", None) == "leave_one_out"
+    if not is_dataclass(features) or not isinstance(getattr(features, "split", None), SplitFractions) or own or by_user:
+        what = f"features.{own[0]}" if own else "features.split_by=leave_one_out" if by_user else config.recipe
         raise refuse(what, "its splits are not cut by shares, so a final training cannot hold out fewer rows.")
     if not model_class(config.model.kind).learns_by_steps:
         raise refuse(f"model.kind={config.model.kind}", "it is fitted at once, and has no best epoch to go by.")
@@ -56,20 +59,42 @@ def can_be_final(config: RunConfig, num_rows: int) -> bool:
     return num_rows >= LEAST_ROWS
 
 
-def best_epochs(trained: Mapping[str, Any], settings: WholeTrainSettings) -> int:
-    """How many epochs the measured training took to its best; of an ensemble's members the lower median.
+def best_epochs(trained: Mapping[str, Any], settings: WholeTrainSettings, curve: Sequence[Mapping[str, Any]]) -> int:
+    """How many epochs the measured training took to its best, or last; of an ensemble's members the lower median.
 
-        trained: of the artifact. settings: of that training.
+    trained: of the artifact. settings, curve: of that training.
 
-        >>> from gigabatch.models.shelf import model_class
-    from gigabatch.pipeline.config.config import WholeTrainSettings
-        >>> settings = WholeTrainSettings(batch_size=64, epochs=9, lr_max=0.01)
-        >>> best_epochs({"best_epoch": 4}, settings), best_epochs({"best_epoch": -1}, settings)
-        (5, 9)
+    >>> from gigabatch.pipeline.config.config import WholeTrainSettings
+    >>> settings = WholeTrainSettings(batch_size=64, epochs=9, lr_max=0.01)
+    >>> best_epochs({"best_epoch": 4}, settings, []), best_epochs({"best_epoch": -1}, settings, [{"epoch": 6.0}])
+    (5, 6)
     """
-    members = (trained.get("ensemble") or {}).get("best_epochs")
-    best = median_low(members) if members else trained["best_epoch"]
-    return best + 1 if settings.select == "best" and best >= 0 else settings.epochs
+    ensemble = trained.get("ensemble") or {}
+    best = median_low(ensemble.get("best_epochs", [trained["best_epoch"]]))
+    if settings.select == "best" and best >= 0:
+        return best + 1
+    last = {point.get("member"): round(point["epoch"]) for point in curve}
+    return median_low(list(last.values()))
+
+
+def held_out(rows: Mapping[str, int]) -> list[int]:
+    """Rows of valid and of test that a final run may hold out, the fewest first; rows: by split, of the measured run.
+
+    `DataError` where they would be as many as the measured run's.
+
+    >>> held_out({"train": 8_000, "valid": 1_000, "test": 1_000})
+    [100, 200, 500]
+    """
+    num_rows = sum(rows.values())
+    held = sorted({max(int(num_rows * share), FEWEST_HELD) for share in SHARES_HELD})
+    out = rows["valid"] + rows["test"]
+    held = [number for number in held if 2 * number < out]
+    if not held:
+        raise DataError(
+            f"final: of {num_rows:,} rows {out:,} are in valid and test, and a final run holds out at least "
+            f"{2 * FEWEST_HELD:,}, so it would not train on more. Train without `final`."
+        )
+    return held
 
 
 def final_configs(
@@ -88,19 +113,7 @@ def final_configs(
     rows
         By split, of the measured run.
 
-    Raises
-    ------
-    DataError
-        Where there are too few rows to hold out fewer.
     """
-    num_rows = sum(rows.values())
-    held = sorted({max(int(num_rows * share), FEWEST_HELD) for share in SHARES_HELD})
-    held = [number for number in held if number < rows["valid"]]
-    if not held:
-        raise DataError(
-            f"final: of {num_rows:,} rows valid holds {rows['valid']:,}, and a final run at least {FEWEST_HELD:,}, so "
-            "it would not train on more. Train without `final`."
-        )
     taught = {
         "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "select": "last",
         "patience": None,
@@ -112,7 +125,7 @@ def final_configs(
                 "train": config.train.model_copy(update=taught),
             }
         )
-        for number in held
+        for number in held_out(rows)
     ]
 
 
@@ -126,15 +139,33 @@ def measured_text(summary: Mapping[str, Any]) -> str:
     return f"Run {summary['id']} on its {summary['rows_by_split']['test']:,} test rows: {found}."
 
 
-def final_note(measured: str, epochs: int, held: int) -> str:
-    """What the report says of a final run.
+def final_note(measured: str, epochs: int, rows: Mapping[str, int]) -> str:
+    """What the report says of a final run; rows: of it, by split.
 
-    >>> final_note("0a1b", 7, 120)
-    'Final model: trained for 7 epoch(s), the best of run 0a1b, on all rows but the 120 of valid and the 120 of test. \
-Run 0a1b is the measurement; the metrics here, of so few rows, are a check.'
+    >>> final_note("0a1b", 7, {"train": 9_000, "valid": 120, "test": 118})
+    'Final model: trained for 7 epoch(s), as was best in run 0a1b, on 9,000 rows; valid has 120 and test 118. Run 0a1b \
+is the measurement; the metrics here, of so few rows, are a check.'
     """
     return (
-        f"Final model: trained for {epochs} epoch(s), the best of run {measured}, on all rows but the {held:,} of "
-        f"valid and the {held:,} of test. Run {measured} is the measurement; the metrics here, of so few rows, are a "
-        "check."
+        f"Final model: trained for {epochs} epoch(s), as was best in run {measured}, on {rows['train']:,} rows; valid "
+        f"has {rows['valid']:,} and test {rows['test']:,}. Run {measured} is the measurement; the metrics here, of so "
+        "few rows, are a check."
     )
+
+
+def measurement(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the final run's summary.json keeps of the measured one's: its id, and its test rows and metrics."""
+    return {
+        "id": summary["id"],
+        "rows": summary["rows_by_split"]["test"],
+        "metrics": {"test": summary["metrics"]["test"]},
+        "targets": {"test": summary["targets"]["test"]},
+    }
+
+
+def promote_final(run: Path, measured: Path) -> None:
+    """Make a final run current where the measured one is."""
+    current = read_pointers(run.parent).current
+    if current is not None and current == measured.resolve():
+        promote(run.parent, run, current)
+        log.info("run %s is current: it is the final one of %s, which was", run.name, measured.name)

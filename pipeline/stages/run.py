@@ -207,11 +207,12 @@ class Run:
     def positive(self) -> dict[str, str]:
         """By binary target: the label whose probability is predicted, as text."""
         given = self.summary["config"]["features"].get("targets") or {}
-        return {
-            target.name: str((given.get(target.name) or {}).get("positive") or 1)
-            for target in self._bundle.schema.targets
-            if target.task == "binary"
-        }
+
+        def told(name: str) -> str:
+            positive = (given.get(name) or {}).get("positive")
+            return "1" if positive is None else str(positive)
+
+        return {target.name: told(target.name) for target in self._bundle.schema.targets if target.task == "binary"}
 
     @cached_property
     def _bundle(self) -> Bundle:
@@ -240,6 +241,8 @@ class Run:
     def _parts(self) -> Iterator[Part]:
         """Lines, and tables as rows and title, in the order in which a terminal and a notebook show them."""
         summary = self.summary
+        if summary.get("measured"):
+            yield summary["notes"][0]
         yield from evaluation_parts(summary, metric_rows(summary), f"Run {summary['name']} {summary['id']}")
         yield stage_rows(summary, self.skipped), "Stages"
 
@@ -392,7 +395,8 @@ class EvaluationData:
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run is made from. config: with nothing left to a rule; stages: the artifacts before the evaluation."""
+    """What a run is made from. config: with nothing left to a rule; stages: the artifacts before the evaluation;
+    measured: of a final run, what `measurement` keeps of the other one."""
 
     config: RunConfig
     engine: str
@@ -400,6 +404,7 @@ class RunData:
     notes: list[str]
     stages: dict[str, Artifact]
     evaluated: EvaluationData
+    measured: dict[str, Any] | None = None
 
 
 def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
@@ -633,6 +638,7 @@ def summarise(
         },
         "trained": trained,
         "started": data.stages["train"].manifest.get("started"),
+        "measured": data.measured,
         "skipped": [name for name, artifact in data.stages.items() if artifact.skipped],
         "notes": data.notes,
         "environment": environment(data.evaluated.device),

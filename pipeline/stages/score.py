@@ -32,7 +32,7 @@ from gigabatch.pipeline.stages.run import (
     show_parts,
     threshold_summary,
 )
-from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, packed_splits
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
 from gigabatch.pipeline.store.files import replacing, write_json
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ def _evaluated(
         )
     if known != today:
         raise DataError("evaluate: the model predicts other targets than today's features hold. Train again.")
+    if learnt := learnt_of(features, split, Run(path).summary, bundle.info):
+        log.warning("evaluate: final run %s has learnt from rows of %r (%s): no measurement.", used.id, split, learnt)
     started = time.perf_counter()
     with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:
         data = evaluation_data(features, bundle.preprocessor, tables, [split], split)

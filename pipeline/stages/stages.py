@@ -75,7 +75,16 @@ from gigabatch.pipeline.stages.encode import (
     read_together,
     write_churn,
 )
-from gigabatch.pipeline.stages.final import best_epochs, final_configs, final_note, measured_text, require_final
+from gigabatch.pipeline.stages.final import (
+    best_epochs,
+    final_configs,
+    final_note,
+    held_out,
+    measured_text,
+    measurement,
+    promote_final,
+    require_final,
+)
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, evaluate_beside, write_run
@@ -209,7 +218,7 @@ class Pipeline:
         self.lease = Lease(config.runs)
         require_tracking(config)
         self.starts: list[FoundRun] = []
-        self.notes: tuple[str, ...] = ()  # of the report, before the others
+        self.measured: Run | None = None  # of a final run: the one whose best epoch it takes
         tell_of_compilation()
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -374,7 +383,7 @@ class Pipeline:
         The second run takes the best number of epochs, the batch size and the rate of the first, and holds out a
         hundredth of the rows for valid and for test each, at least 50. Where rows are split by time, it has learnt from
         the newest ones too. Its report names the first run, whose metrics are the measurement. It becomes `current`
-        where there is none.
+        where there is none, and where that is the first run.
 
         Returns
         -------
@@ -391,20 +400,25 @@ class Pipeline:
         """
         require_final(self.config)
         encoded = self.encode()
+        held_out(encoded.features.rows)
         trained = encoded.fit_model()
         measured, settings = encoded.publish(trained, promote=False), encoded.train_settings
-        epochs = best_epochs(trained.manifest, settings)
+        note(measured_text(measured.summary))
+        epochs = best_epochs(trained.manifest, settings, measured.curve)
         configs = final_configs(self.config, settings, epochs, encoded.features.rows)
         for number, config in enumerate(configs, 1):
             final = self.with_config(config)
-            final.notes = (final_note(measured.path.name, epochs, config.features.split.valid_rows),)
-            note(f"{measured_text(measured.summary)} {final.notes[0]}")
+            final.measured = measured
             try:
-                return final.train()
-            except DataError as error:  # such as a split of one label alone
+                run = final.train()
+            except DataError as error:  # such as a last moment with so many rows that none are left for test
+                log.info("final: %s", error)
                 if number == len(configs):
-                    raise
-                log.info("final: %s; more rows are held out", error)
+                    raise DataError(f"final: no rows can be held out of a training of nearly all. {error}") from error
+                continue
+            note(run.summary["notes"][0])
+            promote_final(run.path, measured.path)
+            return run
         raise AssertionError("there is a configuration")
 
     def __repr__(self) -> str:
@@ -847,6 +861,11 @@ class Encoded:
             if config.train.changed == "refuse":
                 raise
             return None, f"Trained cold (train.changed=cold): {error}"
+        if learnt := learnt_of(self.features, "test", Run(found.path).summary, start.bundle.info):
+            log.warning(
+                "train.start_from: final run %s has learnt from test rows (%s): no measurement. Start from the run "
+                "that was measured.", found.id, learnt,
+            )  # fmt: skip
         return start, ""
 
     @property
@@ -1222,6 +1241,9 @@ class Encoded:
         """
         features, pipeline, config = self.features, self.features.pipeline, self.config
         settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
+        measured = None if pipeline.measured is None else pipeline.measured.summary
+        settings |= {} if measured is None else {"measured": measured["id"]}
+        final = [] if measured is None else [final_note(measured["id"], self.train_settings.epochs, features.rows)]
         key = artifact_key(
             "evaluate", {"train": trained.key}, settings, source_hash(["gigabatch.pipeline", "gigabatch.models"])
         )
@@ -1247,9 +1269,10 @@ class Encoded:
                 config=config,
                 engine=pipeline.engine,
                 rows=features.rows,
-                notes=[*pipeline.notes, *features.notes, *self.ruled, *trained.manifest.get("notes", ())],
+                notes=[*final, *features.notes, *self.ruled, *trained.manifest.get("notes", ())],
                 stages=artifacts,
                 evaluated=evaluated(),
+                measured=None if measured is None else measurement(measured),
             )
             with using_kernels(config.train.kernels), progress(None, "evaluate") as bar:
                 summary = write_run(folder, key[:12], data)
@@ -1428,6 +1451,20 @@ def split_times(features: Features, split: str) -> np.ndarray | None:
     engine = load_engine(features.pipeline.engine)
     parts = [engine.read_parquet(part, [time_column])[time_column] for part in features.parts(split)]
     return np.concatenate([engine.to_pandas(part).to_numpy() for part in parts])
+
+
+def learnt_of(features: Features, split: str, summary: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+    """Which rows of a split a final run has learnt from, in words; empty where there are none, or it is no final run.
+
+    summary, info: of the run, and of its bundle."""
+    if not summary.get("measured"):
+        return ""
+    times = split_times(features, split)
+    if times is not None and "trained_until" in info:
+        learnt = int((times <= info["trained_until"]).sum())
+        return f"{learnt:,} of {len(times):,}" if learnt else ""
+    now = features.pipeline.config.to_dict()["features"]
+    return "" if summary["config"]["features"].get("split") == now.get("split") else "its split was another"
 
 
 def training_period(features: Features) -> dict[str, Any]:

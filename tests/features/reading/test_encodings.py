@@ -84,3 +84,15 @@ def test_interactions_and_what_describes_them_are_read_by_their_settings(tmp_pat
     assert set(train["genre"]) == {"Würfel0", "Würfel1"}
     with pytest.raises(DataError, match=r"side table a\.csv: encoding 'klingon' is not known"):
         SideTable("a.csv", categorical=("genre",), encoding="klingon")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1"])
+def test_a_file_of_utf8_is_refused_in_an_encoding_of_single_letters(tmp_path, mark, encoding):
+    (tmp_path / "a.csv").write_bytes(mark + "city,n\nKöln,1\n".encode())
+    with pytest.raises(DataError, match=encoding):
+        read_files("pandas", str(tmp_path / "a.csv"), {"city": "string", "n": "int64"}, encoding=encoding)
+    (tmp_path / "b.csv").write_bytes("city,n\nKöln,1\n".encode(encoding))
+    (tmp_path / "c.csv").write_bytes(b"city,n\nBonn,1\n")
+    found = read_files("pandas", str(tmp_path / "[bc].csv"), {"city": "string", "n": "int64"}, encoding=encoding)
+    assert found["city"].tolist() == ["Köln", "Bonn"]

@@ -88,3 +88,12 @@ def test_a_step_that_changes_rows_is_for_transform_and_errors_name_a_step():
         whole.of_few_rows(dict(frame.items()))
     with pytest.raises(DataError, match="not fitted"):
         Workflow([FillMissing("a")]).of_few_rows({})
+
+
+def test_a_step_that_reads_no_column_is_left_to_transform():
+    workflow = Workflow.from_steps(
+        [{"clean_text": {"column": "city"}}, {"expression": {"expression": "1", "output": "one"}}]
+    )
+    row = pd.DataFrame({"city": [" Oslo"]})
+    assert workflow.fit([row]).of_few_rows(dict(row.items())) is None
+    assert workflow.transform(row)["one"].tolist() == [1.0]

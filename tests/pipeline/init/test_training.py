@@ -127,3 +127,12 @@ def test_a_split_that_is_given_takes_the_place_of_the_chosen_one(tmp_path, monke
         "rows_by_split"
     ]
     assert abs(rows["valid"] - 2_200) < 200
+
+
+def test_rows_without_a_label_do_not_count_for_the_split(tmp_path):
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({"price": random.normal(size=20_000), "sold": random.choice(["yes", "no"], 20_000)})
+    frame.loc[frame.index % 5 > 0, "sold"] = None  # 4,000 labels are left, of which a tenth is held out
+    frame.to_parquet(tmp_path / "shop.parquet")
+    init(str(tmp_path / "shop.parquet"), "sold", out=tmp_path / "shop.yaml")
+    assert "split" not in yaml.safe_load((tmp_path / "shop.yaml").read_text())["features"]

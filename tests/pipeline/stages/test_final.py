@@ -10,7 +10,9 @@ import pytest
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.nightly.comparison import recorded
 from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.stages.score import evaluate
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 2_000
@@ -56,7 +58,11 @@ def test_a_final_run_learns_from_the_newest_rows_as_long_as_was_best(config, fra
     train = final.summary["config"]["train"]
     assert (train["epochs"], train["select"]) == (int(np.argmin(losses)) + 1, "last")
     assert (train["batch_size"], train["lr_max"]) == (64, 0.02)
-    assert f"the best of run {measured.path.name}" in final.summary["notes"][0]
+    said = (
+        f"trained for {train['epochs']} epoch(s), as was best in run {measured.path.name}, on 1,900 rows; valid has 52"
+    )
+    assert said in final.summary["notes"][0]
+    assert final.summary["measured"]["metrics"]["test"] == measured.summary["metrics"]["test"]
     # A value of the held out rows alone is known to the final run, and to it alone.
     rows = frame[["day", "price", "shop"]].tail(4).assign(shop="new")
     other = rows.assign(shop="never seen")
@@ -98,7 +104,7 @@ def test_what_no_final_run_can_follow_is_refused_before_any_work(config, tmp_pat
 
 def test_a_final_run_of_too_few_rows_is_refused(config, frame):
     frame.head(400).to_parquet("rows.parquet")
-    with pytest.raises(DataError, match="of 400 rows valid holds 40, and a final run at least 50"):
+    with pytest.raises(DataError, match="of 400 rows 80 are in valid and test, and a final run holds out at least 100"):
         Pipeline.from_config(config, {"train.epochs": 1}).train_final()
 
 
@@ -115,6 +121,61 @@ def test_the_command_trains_a_final_run(config, tmp_path, capsys):
     (tmp_path / "shop.yaml").write_text(json.dumps(config))
     assert main(["train", "--config", "shop.yaml", "--final", "train.epochs=1"]) == 0
     said = capsys.readouterr()
-    measured, final = re.search(r"Run (\w+) on its 200 test rows: auc .*", said.err)[1], said.out.split()[2]
+    measured, final = (
+        re.search(r"Run (\w+) on its 200 test rows: auc .*", said.err)[1],
+        re.search(r"^Run shop (\w+)$", said.out, re.M)[1],
+    )
     assert measured != final
     assert (tmp_path / "runs" / "shop" / "current").resolve().name == final
+
+
+def test_a_training_that_ended_early_is_taken_as_long_as_it_was(config):
+    final = Pipeline.from_config(
+        config, {"train.epochs": 12, "train.patience": 1, "train.select": "last"}
+    ).train_final()
+    measured = Pipeline.from_config(config, {"train.epochs": 12, "train.patience": 1, "train.select": "last"}).train()
+    ended = round(measured.curve[-1]["epoch"])
+    assert ended < 12
+    assert final.summary["config"]["train"]["epochs"] == ended
+
+
+def test_the_final_run_is_told_apart_where_rows_that_it_learnt_would_judge_it(config, caplog):
+    final = Pipeline.from_config(config).train_final()
+    evaluate(config, run=final.path)
+    assert "has learnt from rows of 'test' (152 of 200): no measurement" in caplog.text
+    caplog.clear()
+    own = {"features.split": {"valid_rows": 50, "test_rows": 50}}
+    evaluate(config, own, run=final.path)
+    assert "no measurement" not in caplog.text
+    kept = {"train.start_from": str(final.path), "preprocess.from": str(final.path), "train.epochs": 1}
+    Pipeline.from_config(config, kept).train()
+    assert "has learnt from test rows (152 of 200)" in caplog.text
+    assert recorded(final.summary, "sold", "AUC") == final.summary["measured"]["targets"]["test"]["sold"]["auc"]
+    assert recorded(final.summary, "sold", "AUC") != final.summary["targets"]["test"]["sold"]["auc"]
+
+
+def test_fit_returns_the_measured_run_where_no_final_one_can_be_and_nobody_asked(config, frame, capsys):
+    places = {key: config[key] for key in ("device", "engine", "evaluate")} | {"train.epochs": 1}
+    last = frame["day"].where(np.arange(ROWS) < ROWS - 150, frame["day"].iloc[-1])
+    run = fit(frame.assign(day=last), places, target="sold")
+    assert run.summary["rows_by_split"]["train"] == 1600
+    assert run.summary["measured"] is None
+    assert "the run of the measured model is returned" in capsys.readouterr().err
+    with pytest.raises(DataError, match="no rows can be held out of a training of nearly all"):
+        fit(frame.assign(day=last), places, target="sold", final=True)
+
+
+def test_rows_that_are_split_by_user_are_refused(config):
+    features = {"path": "rows.parquet", "user": "shop", "item": "price"}
+    with pytest.raises(ConfigError, match="split_by=leave_one_out: its splits are not cut by shares"):
+        Pipeline.from_config(config | {"recipe": "interactions", "features": features, "train": {}}).train_final()
+
+
+def test_the_final_run_is_current_where_the_measured_one_was(config, tmp_path):
+    measured = Pipeline.from_config(config).train()
+    final = Pipeline.from_config(config).train_final()
+    home = tmp_path / "runs" / "shop"
+    assert (home / "current").resolve() == final.path.resolve()
+    assert (home / "previous").resolve() == measured.path.resolve()
+    other = Pipeline.from_config(config, {"seed": 5}).train_final()
+    assert (home / "current").resolve() == final.path.resolve() != other.path.resolve()

@@ -1,5 +1,7 @@
 """A table in parts: the rows, bits, schema and notes of the whole table, whatever the size of a part."""
 
+import csv
+import io
 import itertools
 import logging
 
@@ -8,6 +10,8 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.blocks import csv_records, read_blocks
+from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes.base import SPLITS, SplitFractions, typed_rows
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.recipes.table.staging import StagedRows
@@ -231,3 +235,43 @@ def test_three_labels_of_a_binary_target_are_found_over_all_parts(tmp_path):
     given = {"targets": {"late": {"task": "binary", "positive": "a"}}, **USED, "path": saved(tmp_path, frame)}
     with pytest.raises(DataError, match="a binary label has two values"):
         in_parts(given, tmp_path / "parts", 50)
+
+
+@pytest.mark.parametrize("place", range(3, 9))
+@pytest.mark.parametrize("wide", ["1,Bonn, Sued,7,9", "1,Bonn,Sued,7,", "1,Bonn"])
+def test_a_row_of_another_width_is_refused_or_read_alike_wherever_a_block_begins(tmp_path, place, wide):
+    lines = [f"{k % 2},Oslo,{k},{k % 5}" for k in range(12)]
+    lines[place] = wide
+    path = tmp_path / "shop.csv"
+    path.write_text("late,city,code,price\n" + "\n".join(lines) + "\n")
+    dtypes = {"late": "float32", "city": "string", "code": "string", "price": "float64"}
+    try:
+        whole = read_files("pandas", str(path), dtypes)
+    except DataError:
+        with pytest.raises(DataError):
+            list(read_blocks(str(path), dtypes, 3))
+        return
+    found = pd.concat(list(read_blocks(str(path), dtypes, 3)), ignore_index=True)
+    pd.testing.assert_frame_equal(found, whole.reset_index(drop=True))
+
+
+def test_records_end_where_pythons_csv_module_ends_them():
+    rng = np.random.default_rng(5)
+    letters = ["a", '"', '""', ",", "\n", " ", "b\r\n", '"x,\ny"', ',"q""\n",']
+    for _ in range(400):
+        fields = [["".join(rng.choice(letters, rng.integers(0, 5))) for _ in range(3)] for _ in range(6)]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(fields)
+        _, records = csv_records(io.BytesIO(text.getvalue().encode()), ",", has_header=False)
+        found = [next(csv.reader(io.StringIO(record.decode(), newline=""))) for record in records]
+        assert found == fields
+
+
+def test_a_row_too_wide_is_refused_where_pandas_reads_its_next_piece(tmp_path):
+    """Of three columns pandas' piece begins with row 262,144."""
+    lines = [f"{k % 7},p,{k % 2}" for k in range(262_150)]
+    lines[262_144] = "7,1,250,p,1"
+    path = tmp_path / "long.csv"
+    path.write_text("x,s,late\n" + "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match="Expected 3 fields in line 262146, saw 5"):
+        read_files("pandas", str(path), {"x": "float32", "s": "string", "late": "float64"})
