@@ -23,6 +23,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator
+from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
@@ -594,7 +595,26 @@ class Workflow:
         inputs = self.applied_inputs
         require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
-        return cast(frame, known, "workflow", nullable=set(known))
+        typed, marks = cast(frame, known, "workflow", nullable=set(known)), self.decimal_marks
+        floats = [
+            name for name in marks if name in known and str(frame[name].dtype).lower().startswith(("float", "double"))
+        ]
+        written = {name: typed[name].str.replace(".", marks[name], regex=False) for name in floats}
+        return typed.assign(**written) if written else typed
+
+    @property
+    def decimal_marks(self) -> dict[str, str]:
+        """By raw text column that `parse_number` alone reads: the decimal sign of its text, where that is no point.
+
+        A number given in place of such a text is written with it, else 158.412 would be read as 158,412."""
+        found: dict[str, set[str]] = {}
+        for position, step in enumerate(self.steps):
+            for name in step.inputs:
+                if not any(name in self.made(earlier) for earlier in range(position)):
+                    found.setdefault(name, set()).add(step.decimal if isinstance(step, ParseNumber) else "")
+        texts = {name for name, dtype in self.dtypes.items() if dtype == "string"}
+        alone = {name: next(iter(marks)) for name, marks in found.items() if name in texts and len(marks) == 1}
+        return {name: mark for name, mark in alone.items() if mark not in ("", ".")}
 
     def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
         """Keep the steps that make the output columns for rows without labels, as a workflow of its own.

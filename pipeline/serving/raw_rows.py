@@ -46,6 +46,7 @@ class RawRows:
         passed = [name for name in features if name not in made]
         self.columns = tuple(dict.fromkeys((*self._workflow.applied_inputs, *passed)))
         self._words = frozenset(bundle.info.get("null_values", ()))
+        self._marks = self._workflow.decimal_marks
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         """Values of the feature columns, in their order, of each row; `Refusal` 422 names the row that is wrong.
@@ -82,6 +83,8 @@ class RawRows:
         found = [None if type(value) is str and value in self._words else value for value in given]
         if _is_time(dtype):
             return self._require_one_kind(name, found)
+        if (mark := self._marks.get(name)) is not None:
+            found = [str(value).replace(".", mark) if type(value) is float else value for value in found]
         kind, is_float = AS_DECLARED.get(dtype), dtype in FLOATS
         return [
             value

@@ -1,5 +1,8 @@
 """A few rows through many steps: what `transform` gives, with like steps as one."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -17,6 +20,7 @@ from gigabatch.features.operators import (
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.workflow.flow import alike
 from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.pipeline.serving.raw_rows import RawRows
 
 TEXTS = {
     "CleanText": (["Oslo ", None, "BONN"], ["oslo"], {"case": "lower"}),
@@ -97,3 +101,16 @@ def test_a_step_that_reads_no_column_is_left_to_transform():
     row = pd.DataFrame({"city": [" Oslo"]})
     assert workflow.fit([row]).of_few_rows(dict(row.items())) is None
     assert workflow.transform(row)["one"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("number", [158.412, 2.0, -0.5, 158.0, 7, None])
+def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number):
+    step = ParseNumber("price", decimal=",", thousands=".")
+    workflow = Workflow([step], [], {"price": "string"}).fit([pd.DataFrame({"price": ["1.234,5"]})])
+    wanted = [1234.5, np.nan if number is None else number]
+    for row in (pd.DataFrame({"price": [number]}), pd.DataFrame({"price": [number]}, dtype="float64")):
+        found = workflow.transform(workflow.typed(row))["price"].tolist()
+        np.testing.assert_array_equal(found, wanted[1:])
+    bundle = SimpleNamespace(raw_workflow=workflow, info={"null_values": [""]})
+    served = RawRows(bundle, ["price"])([{"price": "1.234,5"}, {"price": number}])
+    np.testing.assert_array_equal([np.nan if pd.isna(value) else value for (value,) in served], wanted)
