@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,9 @@ def joined(device: str, num_threads: int | None) -> Iterator[Ranks]:
             take_gpu(device, local_rank())
         elif num_threads is None:
             torch.set_num_threads(max(available_cores() // ranks_of_machine(), 1))
+        # Its functions take the group that there is as they are made for a default, and keep it beyond its end: gloo's
+        # threads would outlive Python, and one that drops a tensor then aborts the process.
+        importlib.import_module("torch.distributed.nn.functional")
         backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=PATIENCE)
         yield Ranks()
