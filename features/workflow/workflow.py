@@ -608,10 +608,11 @@ class Workflow:
 
         A number given in place of such a text is written with it, else 158.412 would be read as 158,412."""
         found: dict[str, set[str]] = {}
+        made: set[str] = set()
         for position, step in enumerate(self.steps):
-            for name in step.inputs:
-                if not any(name in self.made(earlier) for earlier in range(position)):
-                    found.setdefault(name, set()).add(step.decimal if isinstance(step, ParseNumber) else "")
+            for name in set(step.inputs) - made:
+                found.setdefault(name, set()).add(step.decimal if isinstance(step, ParseNumber) else "")
+            made.update(self.made(position))
         texts = {name for name, dtype in self.dtypes.items() if dtype == "string"}
         alone = {name: next(iter(marks)) for name, marks in found.items() if name in texts and len(marks) == 1}
         return {name: mark for name, mark in alone.items() if mark not in ("", ".")}

@@ -97,9 +97,7 @@ def held_out(rows: Mapping[str, int]) -> list[int]:
     return held
 
 
-def final_configs(
-    config: RunConfig, settings: WholeTrainSettings, epochs: int, rows: Mapping[str, int]
-) -> list[RunConfig]:
+def final_configs(config: RunConfig, settings: WholeTrainSettings, epochs: int, held: Sequence[int]) -> list[RunConfig]:
     """Configurations of the final run, the one that holds out least first.
 
     Parameters
@@ -110,9 +108,8 @@ def final_configs(
         What its training settled: batch size and rate stay.
     epochs
         To train.
-    rows
-        By split, of the measured run.
-
+    held
+        Rows of valid and of test, of each configuration (`held_out`).
     """
     taught = {
         "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "select": "last",
@@ -125,7 +122,7 @@ def final_configs(
                 "train": config.train.model_copy(update=taught),
             }
         )
-        for number in held_out(rows)
+        for number in held
     ]
 
 

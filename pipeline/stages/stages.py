@@ -400,26 +400,25 @@ class Pipeline:
         """
         require_final(self.config)
         encoded = self.encode()
-        held_out(encoded.features.rows)
+        held = held_out(encoded.features.rows)
         trained = encoded.fit_model()
         measured, settings = encoded.publish(trained, promote=False), encoded.train_settings
         note(measured_text(measured.summary))
         epochs = best_epochs(trained.manifest, settings, measured.curve)
-        configs = final_configs(self.config, settings, epochs, encoded.features.rows)
-        for number, config in enumerate(configs, 1):
+        refused: DataError | None = None
+        for config in final_configs(self.config, settings, epochs, held):
             final = self.with_config(config)
             final.measured = measured
             try:
                 run = final.train()
             except DataError as error:  # such as a last moment with so many rows that none are left for test
                 log.info("final: %s", error)
-                if number == len(configs):
-                    raise DataError(f"final: no rows can be held out of a training of nearly all. {error}") from error
+                refused = error
                 continue
             note(run.summary["notes"][0])
             promote_final(run.path, measured.path)
             return run
-        raise AssertionError("there is a configuration")
+        raise DataError(f"final: no rows can be held out of a training of nearly all. {refused}") from refused
 
     def __repr__(self) -> str:
         name, recipe = self.config.name, self.config.recipe
