@@ -78,9 +78,17 @@ def threads_of_torch(number: int):
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _module_of_one_thread():
+    """The steps are tiny; on a machine that is shared, threads that wait for each other take most of the time. What a
+    module's own fixtures train has one thread too."""
+    with threads_of_torch(1):
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _one_thread():
-    """The steps are tiny; on a machine that is shared, threads that wait for each other take most of the time."""
+def _one_thread(_module_of_one_thread):
+    """Again for each test, whatever number the one before it has left."""
     with threads_of_torch(1):
         yield
 

@@ -4,18 +4,9 @@ import json
 import math
 
 import pytest
-import torch
 
 from gigabatch.pipeline.commands.app import main
 from tests.pipeline.list_rows import list_config
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.pipeline.bundle import load_bundle
@@ -51,14 +50,6 @@ def content(folder: Path, kind: str, length: int) -> dict:
         },
         "evaluate": {"importance": False, "baselines": [], "ranking": RANKING},
     }  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", MODELS)

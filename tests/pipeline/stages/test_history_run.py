@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from ruamel.yaml import YAML
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -56,14 +55,6 @@ def write_config(folder: Path, history: dict | None, **changes) -> Path:
     with path.open("w") as file:
         YAML(typ="safe").dump(content | changes, file)
     return path
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

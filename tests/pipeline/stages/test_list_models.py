@@ -1,7 +1,6 @@
 """Every model that takes lists, from a configuration file to metrics of rows whose labels only the lists tell."""
 
 import pytest
-import torch
 
 from gigabatch.models.shelf import MODELS, model_class
 from gigabatch.pipeline.bundle import load_bundle
@@ -14,14 +13,6 @@ KINDS = [
     for name in MODELS
     if model_class(name).takes_lists and not (model_class(name).entities or model_class(name).needs_lists)
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -80,14 +80,6 @@ def yaml_of(folder: Path, **changes) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(pipeline, run) of the two towers."""

@@ -77,14 +77,6 @@ def config_of(folder: Path, kind: str = "parquet", lists: bool = True, **changes
     return RunConfig(**raw)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def encoded(tmp_path_factory) -> Encoded:
     return Pipeline(config_of(tmp_path_factory.mktemp("lists"))).features().encode()

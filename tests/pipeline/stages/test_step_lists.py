@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from ruamel.yaml import YAML
 
 from gigabatch import fit
@@ -49,14 +48,6 @@ def write_config(folder: Path, kind: str, **features) -> Path:
     with (folder / "run.yaml").open("w") as file:
         YAML(typ="safe").dump(content, file)
     return folder / "run.yaml"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

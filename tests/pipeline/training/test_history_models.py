@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from ruamel.yaml import YAML
 
 from gigabatch.models.errors import ModelError
@@ -19,14 +18,6 @@ MODELS = {
     "sasrec": {"kind": "sasrec", "dim": 16, "num_blocks": 1, "length": 4, "dropout": 0.0},
 }
 TRAIN = {"epochs": 10, "batch_size": 128, "optimizer": "adamw", "optimizer_settings": {"rowwise": True}, "lr_max": 0.01}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def rows_of(kind: str) -> pd.DataFrame:
