@@ -128,12 +128,12 @@ def prose(text: str) -> str:
 
 
 def parameters_of(kind: Any) -> dict[str, str]:
-    """What the docstrings of a class and its bases say of each argument."""
+    """What the docstrings of a class and its bases say of each argument; what is as of a base, as the base says it."""
     found: dict[str, str] = {}
     for base in reversed(inspect.getmro(kind)):
-        found |= (
-            described(docstring_sections(base.__doc__).get("Parameters", "")) if base.__module__ != "builtins" else {}
-        )
+        body = "" if base.__module__ == "builtins" else docstring_sections(base.__doc__).get("Parameters", "")
+        told = described(body)
+        found |= {name: text for name, text in told.items() if name not in found or not text.startswith("As of `")}
     return found
 
 

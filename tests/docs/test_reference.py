@@ -58,6 +58,13 @@ def test_an_entry_says_type_unit_bounds_default_and_example(pages):
     )
 
 
+def test_a_setting_that_a_section_takes_over_is_described_as_there(pages):
+    """`preprocess` has the settings of a `Preprocessor`, whose class a reader of the page does not see."""
+    (entry,) = re.findall(r"^\[`preprocess.edges`\].*?\n\n", pages["settings"], re.MULTILINE | re.DOTALL)
+    assert ": Where the others lie: `quantile`, so that bins hold equally many rows, or `tree`" in entry
+    assert not re.findall(r"^: As of `\w+`\.", pages["settings"], re.MULTILINE)
+
+
 def leaves():
     for path, annotation, default, _, _ in generate.config_settings():
         if not (isinstance(default, BaseModel) or generate.sections_inside(annotation)[0]) and path not in (
