@@ -57,7 +57,7 @@ class NumberSettings:
     Parameters
     ----------
     bins
-        Bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`; None: as of all columns.
+        Bins whose edges are fitted for the model; 0 for none, at most 1024; None: as of all columns.
     distinct
         Where the train split has at most so many values, each is an edge instead; None: as of all columns, but 0 where
         `bins` is given, as who sets the bins of a column means them.

@@ -68,7 +68,8 @@ class SASRecSettings:
     dropout : float, default 0.2
         Of embedded elements, attention weights and what a block adds, in training.
     loss : {'full', 'softmax', 'drawn', 'bpr', 'bce'}, default 'full'
-        See `SASRec.training_loss`.
+        `full`: log softmax of the item among the whole catalogue. `softmax`: among those of other positives of a batch.
+        `drawn`, `bpr`: among its drawn negatives, or above each of them. `bce`: the target's own loss.
     softmax_rows : int, default 1024
         Positives of the batch among whose items one is to be found, its own among them (`softmax`).
     log_q : bool, default True

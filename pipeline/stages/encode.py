@@ -158,7 +158,7 @@ def encode_split(
     Workers of a cluster find the saved preprocessor in `preprocessor/` beside `folder` and leave their words there.
     """
     if preprocessor.schema.lists and cluster.distributed:
-        raise LoaderError("encode: list columns are packed by one process so far. Set cluster: null.")
+        raise LoaderError("encode: list columns are packed by one process so far. Set cluster: none.")
     with PackedWriter(folder, preprocessor.tensor_schema, num_rows) as writer:
         if cluster.distributed:
             tables = _tables_of_workers(preprocessor, engine, parts, folder, cluster)
