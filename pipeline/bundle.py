@@ -166,11 +166,15 @@ class Bundle:
     def predict_raw(self, frame: Any) -> Any:
         """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns.
 
-        Texts that stood for null in training (`null_values`) do so here.
+        Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
+        names steps make.
         """
-        workflow = self.raw_workflow
+        workflow, schema = self.raw_workflow, self.schema
+        lists = [name for column in schema.lists for name in column.columns]
+        needed = workflow.raw_columns_of([*schema.names("categorical", "continuous"), *lists])
         given, frame = frame, own_frame(frame, "predict_raw")
-        rows = without_null_words(frame, self.info.get("null_values", ()), workflow.dtypes)
+        rows = frame[[name for name in needed if name in frame.columns]]
+        rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
         return given_back(self.predict(workflow.transform(workflow.typed(rows))), given)
 
     @property
