@@ -380,10 +380,10 @@ class Pipeline:
     def train_final(self) -> Run:
         """Train and measure as `train` does, then train again with nearly all rows: the model to serve.
 
-        The second run takes the best number of epochs, the batch size and the rate of the first, and holds out a
-        hundredth of the rows for valid and for test each, at least 50. Where rows are split by time, it has learnt from
-        the newest ones too. Its report names the first run, whose metrics are the measurement. It becomes `current`
-        where there is none, and where that is the first run.
+        The second run takes the best number of epochs, the batch size and the rate of the first, with a warm-up cut to
+        end before these epochs, and holds out a hundredth of the rows for valid and for test each, at least 50. Where
+        rows are split by time, it has learnt from the newest ones too. Its report names the first run, whose metrics
+        are the measurement. It becomes `current` where there is none, and where that is the first run.
 
         Returns
         -------
@@ -406,7 +406,7 @@ class Pipeline:
         note(measured_text(measured.summary))
         epochs = best_epochs(trained.manifest, settings, measured.curve)
         refused: DataError | None = None
-        for config in final_configs(self.config, settings, epochs, held):
+        for config in final_configs(self.config, settings, epochs, held, encoded.num_trained):
             final = self.with_config(config)
             final.measured = measured
             try:

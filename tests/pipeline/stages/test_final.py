@@ -86,6 +86,18 @@ def test_the_batch_and_rate_of_the_measured_training_stay_where_a_rule_chose_the
     assert (train["batch_size"], train["lr_max"]) == (measured.batch_size, measured.lr_max)
 
 
+def test_a_warmup_longer_than_the_final_training_is_cut_to_end_before_it(config, monkeypatch):
+    """A best epoch within the warm-up was an error once the measured training had run."""
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.best_epochs", lambda *_: 2)
+    config["train"] |= {"schedule": "warmup_polynomial", "schedule_settings": {"warmup_steps": 70, "power": 2.0}}
+    final = Pipeline.from_config(config).train_final()
+    train = final.summary["config"]["train"]
+    assert train["schedule_settings"] == {"warmup_steps": 49, "power": 2.0}  # 1,600 rows are 25 steps an epoch
+    assert train["epochs"] == 2
+    measured = Pipeline.from_config(config).train()
+    assert measured.summary["config"]["train"]["schedule_settings"]["warmup_steps"] == 70
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
