@@ -12,6 +12,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.nightly.comparison import recorded
 from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.stages.score import evaluate
 from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -139,6 +140,14 @@ def test_the_command_trains_a_final_run(config, tmp_path, capsys):
     )
     assert measured != final
     assert (tmp_path / "runs" / "shop" / "current").resolve().name == final
+    rows = {row["run"]: row for row in list_runs(Pipeline.from_config("shop.yaml").config)}
+    of_200_rows = json.loads((tmp_path / "runs" / "shop" / measured / "summary.json").read_text())["metrics"]["test"]
+    of_48_rows = json.loads((tmp_path / "runs" / "shop" / final / "summary.json").read_text())["metrics"]["test"]
+    assert rows[final]["auc"] == rows[measured]["auc"] == of_200_rows["auc"] != of_48_rows["auc"]
+    assert rows[final]["state"] == f"current, latest, final of {measured}"
+    assert rows[measured]["state"] == ""
+    assert main(["runs", "--config", "shop.yaml"]) == 0
+    assert f"final of {measured}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_training_that_ended_early_is_taken_as_long_as_it_was(config):
