@@ -100,7 +100,7 @@ def held_out(rows: Mapping[str, int]) -> list[int]:
 def shorter_warmup(settings: WholeTrainSettings, epochs: int, rows: int) -> dict[str, Any]:
     """The schedule's settings for so many epochs: a warm-up that would not end before them leaves one step behind it.
 
-    A best epoch may lie within the warm-up of the measured training. rows: that it trained on, the final at least as many.
+    A best epoch may lie within the warm-up of the measured training. rows: that it trained on; the final has more.
 
     >>> from gigabatch.pipeline.config.config import WholeTrainSettings
     >>> warmup = {"schedule": "warmup_polynomial", "schedule_settings": {"warmup_steps": 60}}

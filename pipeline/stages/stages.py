@@ -528,6 +528,28 @@ class Features:
         parts = [engine.read_parquet(path, wanted)[wanted] for path in self.parts(split)]
         return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
 
+    def frames(self, split: str, rows: int) -> Iterator[Any]:
+        """The rows of `frame`, in frames of a multiple of `rows` rows, but for the last; no more than a file's rows and
+        `rows` are in memory.
+
+        Parameters
+        ----------
+        split
+            As of `frame`.
+        rows
+            1 or more.
+        """
+        engine, wanted, left = load_engine(self.pipeline.engine), self._columns(None), None
+        for path in self.parts(split):
+            part = engine.read_parquet(path, wanted)[wanted]
+            part = part if left is None else engine.frames.concat([left, part], ignore_index=True)
+            whole = len(part) // rows * rows
+            if whole:
+                yield part.iloc[:whole]
+            left = part.iloc[whole:].copy() if whole < len(part) else None
+        if left is not None:
+            yield left
+
     def head(self, n: int = 5, split: str = "train", columns: Sequence[str] | None = None) -> Any:
         """The first `n` rows of a split, or all where it has fewer; no file is read beyond them.
 

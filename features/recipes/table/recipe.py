@@ -712,8 +712,9 @@ class TableRecipe(Recipe):
                 )
         if (dtype := dtypes.get(chosen.split_key or "")) in ("float32", "float64"):
             raise DataError(
-                f"table: split_key {chosen.split_key!r} is read as {dtype}, and floats that look alike may be two keys. "
-                "Name a column of text, whole numbers or flags, or one that nothing reads as a float: it is read as text."
+                f"table: split_key {chosen.split_key!r} is read as {dtype}, and floats that look alike may be two "
+                "keys. Name a column of text, whole numbers or flags, or one that nothing reads as a float: it is read "
+                "as text."
             )
 
     def _prepared(self, frame: Any, pattern: str, first_row: int, where: str) -> Any:
