@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
+import zlib
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -258,6 +260,6 @@ def about_rows(path: str) -> float:
         if path.endswith(PARQUET_ENDINGS):
             return pq.read_metadata(path).num_rows
         line, size = line_bytes(path), Path(path).stat().st_size
-    except (OSError, ValueError):
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error):
         return 0
     return size * (UNPACKED_BYTES if path.endswith(PACKED) else 1) / line if line else 0

@@ -203,7 +203,7 @@ def score_run(
 
 def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
     """Columns of the features stage that scores of it are written from."""
-    own = [] if type(recipe).submission is Recipe.submission else recipe.submission_columns
+    own = () if type(recipe).submission is Recipe.submission else recipe.submission_columns
     asked = schema.table_columns if own is None else own
     return list(dict.fromkeys((*schema.names("key", "group", "time"), *asked)))
 
