@@ -186,7 +186,7 @@ class Bundle:
         """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns.
 
         Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
-        names steps make.
+        names steps make. A time without a zone is UTC, also where the training's had one.
         """
         workflow, schema = self.raw_workflow, self.schema
         lists = [name for column in schema.lists for name in column.columns]
