@@ -164,10 +164,11 @@ class Bundle:
             if count >= FEW_VALUES:
                 values = self._vocabulary(name).values
                 some = ", ".join(map(repr, engine_of(values).to_pandas(values[:3]).tolist()))
-                log.warning(
-                    "column %r: none of its %s values (%s) was there in training, whose values are such as %s. All "
-                    "count as unseen; is the column spelt or typed as it was?", name, f"{count:,}", dtype, some,
-                )  # fmt: skip
+                text = (
+                    f"column {name!r}: none of its {count:,} values ({dtype}) was there in training, whose values are "
+                    f"such as {some}. All count as unseen; is the column spelt or typed as it was?"
+                )
+                log.warning(text)
 
     def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn]) -> Iterator[tuple[str, int]]:
         """Columns of which no value is known, and how many there are: most often in another spelling, such as 3.0."""
