@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,46 +131,70 @@ class Bundle:
         A column of 20 or more values of which none was there in training is named in a warning of the log: CSV files
         are read as text, so a whole number with nulls that was written as `3.0` is not the 3 of a data frame.
         """
-        given, frame = frame, own_frame(frame, "predict")
-        rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
-        num_ids = len(self.schema.names("categorical"))
-        ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
-        lists = [column.to(self.device) for column in frame_lists(self.preprocessor, frame)]
-        for text in self._unknown(ids, lists, frame):
-            log.warning(text)
-        outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
-        return given_back(self._named(outputs, frame), given)
+        (found,) = self.predict_parts([frame])
+        return found
 
-    def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn], frame: Any) -> Iterator[str]:
-        """What to say of columns of which no value is known: most often another spelling, such as 3.0 for 3."""
-        given_ids = dict(zip(self.schema.names("categorical"), ids.T, strict=True))
-        vocabularies = {name: self.preprocessor.vocabularies[name] for name in given_ids}
-        for column, found in zip(self.schema.lists, lists, strict=True):
-            given_ids[column.name], vocabularies[column.name] = (
-                found.ids,
-                self.preprocessor.list_vocabulary(column.name),
-            )
-        for name, values in given_ids.items():
-            vocabulary = vocabularies[name]
-            if len(vocabulary.values) == 0 or bool((values >= vocabulary.layout.first).any()):
-                continue
-            given = int((values != vocabulary.layout.null).sum())
-            if given >= FEW_VALUES:
-                first = engine_of(vocabulary.values).to_pandas(vocabulary.values[:3])
-                some = ", ".join(map(repr, first.tolist()))
-                yield (
-                    f"column {name!r}: none of its {given:,} values ({frame[name].dtype}) was there in training, whose "
-                    f"values are such as {some}. All count as unseen; is the column spelt or typed as it was?"
+    def predict_parts(self, frames: Iterable[Any]) -> Iterator[Any]:
+        """As `predict`, of each part of a table in turn.
+
+        Parameters
+        ----------
+        frames
+            Parts of the rows. The bits are those of the whole where each but the last is a multiple of `BLOCK_ROWS`.
+
+        Yields
+        ------
+        data frame
+            As `predict` gives it, of each part. Behind the last one columns of the whole of which no value was there in
+            training are warned of.
+        """
+        unknown = dict[str, tuple[int, str]]()
+        for number, given in enumerate(frames):
+            frame = own_frame(given, "predict")
+            rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
+            num_ids = len(self.schema.names("categorical"))
+            ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
+            lists = [column.to(self.device) for column in frame_lists(self.preprocessor, frame)]
+            found = dict(self._unknown(ids, lists))
+            before = {name: unknown.get(name, (0, ""))[0] for name in found if number == 0 or name in unknown}
+            unknown = {name: (before[name] + found[name], str(frame[name].dtype)) for name in before}
+            outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
+            yield given_back(self._named(outputs, frame), given)
+        for name, (count, dtype) in unknown.items():
+            if count >= FEW_VALUES:
+                values = self._vocabulary(name).values
+                some = ", ".join(map(repr, engine_of(values).to_pandas(values[:3]).tolist()))
+                text = (
+                    f"column {name!r}: none of its {count:,} values ({dtype}) was there in training, whose values are "
+                    f"such as {some}. All count as unseen; is the column spelt or typed as it was?"
                 )
+                log.warning(text)
+
+    def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn]) -> Iterator[tuple[str, int]]:
+        """Columns of which no value is known, and how many there are: most often in another spelling, such as 3.0."""
+        given = dict(zip(self.schema.names("categorical"), ids.T, strict=True))
+        given |= {column.name: found.ids for column, found in zip(self.schema.lists, lists, strict=True)}
+        for name, values in given.items():
+            vocabulary = self._vocabulary(name)
+            if len(vocabulary.values) and not bool((values >= vocabulary.layout.first).any()):
+                yield name, int((values != vocabulary.layout.null).sum())
+
+    def _vocabulary(self, name: str) -> Any:
+        own = self.preprocessor.vocabularies
+        return own[name] if name in self.schema.names("categorical") else self.preprocessor.list_vocabulary(name)
 
     def predict_raw(self, frame: Any) -> Any:
         """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns.
 
-        Texts that stood for null in training (`null_values`) do so here.
+        Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
+        names steps make. A time without a zone is UTC, also where the training's had one.
         """
-        workflow = self.raw_workflow
+        workflow, schema = self.raw_workflow, self.schema
+        lists = [name for column in schema.lists for name in column.columns]
+        needed = workflow.raw_columns_of([*schema.names("categorical", "continuous"), *lists])
         given, frame = frame, own_frame(frame, "predict_raw")
-        rows = without_null_words(frame, self.info.get("null_values", ()), workflow.dtypes)
+        rows = frame[[name for name in needed if name in frame.columns]]
+        rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
         return given_back(self.predict(workflow.transform(workflow.typed(rows))), given)
 
     @property

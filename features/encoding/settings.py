@@ -61,8 +61,10 @@ class NumberSettings:
     distinct
         Where the train split has at most so many values, each is an edge instead; None: as of all columns, but 0 where
         `bins` is given, as who sets the bins of a column means them.
-    scale, edges
-        As of `PreprocessorSettings`; None: as of all columns.
+    scale
+        Whether the column becomes a z-score, or `robust`, by its median and quartiles; None: as of all columns.
+    edges
+        Where its edges lie: `quantile`, or `tree`, at the splits of a decision tree; None: as of all columns.
     """
 
     bins: int | None = None
@@ -113,8 +115,13 @@ class PreprocessorSettings:
 
     Parameters
     ----------
-    min_count, max_size, oov_buckets
-        Of every categorical column that `columns` does not name; see `CategorySettings`.
+    min_count
+        Values that the train split holds in fewer rows are unseen. This and the next two are of every categorical
+        column that `columns` does not name.
+    max_size
+        At most so many values of a column get an id of their own, the most frequent; None for no bound.
+    oov_buckets
+        Ids that unseen values share by their hash.
     columns
         Settings of single columns, by name: `CategorySettings` of categorical ones, `NumberSettings` (bins, distinct,
         scale, edges) of continuous ones.

@@ -6,10 +6,13 @@ Where that could change a value, the file is not read in blocks (`NotInParts`) a
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
+import zipfile
+import zlib
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -183,6 +186,42 @@ def _raw_blocks(
                 yield frame
 
 
+def ends_in_quotes(separator: str) -> Callable[[bytes, bool], bool]:
+    """Make the function that tells whether text of a CSV file ends within a field in quotes.
+
+    Parameters
+    ----------
+    separator
+        Of fields.
+
+    Returns
+    -------
+    callable
+        Of whole lines, and of whether they begin within such a field.
+
+    Examples
+    --------
+    >>> is_open = ends_in_quotes(",")
+    >>> is_open(b'5" screen,1\\n', False), is_open(b'1,"two\\n', False), is_open(b'lines",3\\n', True)
+    (False, True, False)
+    """
+    sign, inner = re.escape(separator[0].encode()), rb'[^"]*(?:""[^"]*)*'
+    # A quote that no other character stands before; a search that begins with the quote is the faster one.
+    opening = rb"(?:^|" + sign + rb') *"' if separator[1:] else rb'"(?<![^\n' + sign + rb']")'
+    quoted, closing = re.compile(opening + inner + rb'("?)', re.MULTILINE), re.compile(inner + rb'"(?!")')
+
+    def is_open(lines: bytes, inside: bool) -> bool:
+        start = 0
+        if inside:
+            end = closing.match(lines)
+            if end is None:
+                return True
+            start = end.end()
+        return quoted.findall(lines, start)[-1:] == [b""]  # one that is not closed reaches to the end
+
+    return is_open
+
+
 def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[bytes, Iterator[bytes]]:
     """Cut the text of a CSV file after each record.
 
@@ -211,24 +250,15 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
     >>> head, list(records)
     (b'a,b\\n', [b'1,"x\\ny"\\n', b'2,z\\n'])
     """
-    begin = rb"(?:^|" + re.escape(separator[0].encode()) + rb")" + (rb" *" if separator[1:] else b"")
-    quoted, closing = re.compile(begin + rb'"(?:[^"]|"")*("?)'), re.compile(rb'(?:[^"]|"")*"(?!")')
-
-    def is_open(line: bytes, inside: bool) -> bool:
-        start = 0
-        if inside:
-            end = closing.match(line)
-            if end is None:
-                return True
-            start = end.end()
-        return any(not field[1] for field in quoted.finditer(line, start))
+    is_open = ends_in_quotes(separator)
 
     def records() -> Iterator[bytes]:
         parts: list[bytes] = []
-        inside = False
+        inside, mark = False, codecs.BOM_UTF8
         for line in file:
-            if inside or b'"' in line:
-                inside = is_open(line, inside)
+            text, mark = line.removeprefix(mark), b""
+            if inside or b'"' in text:
+                inside = is_open(text, inside)
             if inside:
                 parts.append(line)
             elif parts:
@@ -258,6 +288,6 @@ def about_rows(path: str) -> float:
         if path.endswith(PARQUET_ENDINGS):
             return pq.read_metadata(path).num_rows
         line, size = line_bytes(path), Path(path).stat().st_size
-    except (OSError, ValueError):
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error):
         return 0
     return size * (UNPACKED_BYTES if path.endswith(PACKED) else 1) / line if line else 0

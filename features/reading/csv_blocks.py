@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.blocks import csv_records, ends_in_quotes
 from gigabatch.features.reading.sources import kept_files, read_bytes, read_files
 
 SPLITTABLE = (".csv",)  # compressed files, Parquet and URLs are one block each
@@ -39,11 +39,11 @@ class CsvBlock:
         return read_bytes(load_engine(engine), self.path, content, dtypes, null_values=null_values, nullable=nullable)
 
 
-def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = ()) -> list[CsvBlock]:
+def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = (), separator: str = ",") -> list[CsvBlock]:
     """Cut the files of a pattern into blocks that can be read apart from each other.
 
-    The files are scanned once for quotes, at the speed of the disk: RFC 4180 doubles a quote inside a quoted field, so
-    a line break ends a record exactly where the number of quotes before it is even.
+    The files are scanned once for fields in quotes, as `csv_records` does: a line break ends a record unless it is in
+    one.
 
     Parameters
     ----------
@@ -54,6 +54,8 @@ def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = ()) 
         each.
     leave_out
         Files that are not read, as `kept_files` takes them.
+    separator
+        Of fields.
 
     Returns
     -------
@@ -84,34 +86,22 @@ def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = ()) 
             path = os.path.abspath(path)  # a task may run in a process that works elsewhere
         local = "://" not in path and path.endswith(SPLITTABLE)
         found += (
-            _blocks_of(path, block_bytes) if local and Path(path).stat().st_size > block_bytes else [CsvBlock(path)]
+            _blocks_of(path, block_bytes, separator)
+            if local and Path(path).stat().st_size > block_bytes
+            else [CsvBlock(path)]
         )
     return found
 
 
-def _blocks_of(path: str, block_bytes: int) -> list[CsvBlock]:
+def _blocks_of(path: str, block_bytes: int, separator: str) -> list[CsvBlock]:
+    is_open = ends_in_quotes(separator)
     with open(path, "rb") as file:
-        header_stop = _next_record(file, 0)
-        file.seek(0)
-        header = file.read(header_stop)
-        size = file.seek(0, io.SEEK_END)
-        blocks, start = [], header_stop
-        while start < size:
-            stop = start + block_bytes
-            stop = size if stop >= size else _next_record(file, start, stop)
+        header, _ = csv_records(file, separator, has_header=True)
+        blocks, start = [], file.seek(len(header))
+        while lines := file.read(block_bytes) + file.readline():
+            stop, inside = start + len(lines), is_open(lines, False)
+            while inside and (line := file.readline()):
+                stop, inside = stop + len(line), is_open(line, True)
             blocks.append(CsvBlock(path, start, stop, header))
             start = stop
     return blocks
-
-
-def _next_record(file: io.BufferedReader, start: int, at_least: int = 0) -> int:
-    """Where the first record after `at_least` begins, given that one begins at `start`."""
-    file.seek(start)
-    quoted = file.read(max(at_least - start, 0)).count(b'"') % 2 == 1
-    position = max(at_least, start)
-    while line := file.readline():
-        position += len(line)
-        quoted ^= line.count(b'"') % 2 == 1
-        if not quoted and line.endswith(b"\n"):
-            break
-    return position

@@ -224,6 +224,8 @@ class Recipe(ABC):
     """
 
     Settings: ClassVar[type]
+    submission_columns: ClassVar[tuple[str, ...] | None] = None
+    """Columns that `submission` reads beside keys, group and time, which alone are held in memory; None: any."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

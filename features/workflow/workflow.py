@@ -168,6 +168,11 @@ class Workflow:
             self._applied = (made, self.fitted), tuple(dict.fromkeys((*raw, *passed)))
         return self._applied[1]
 
+    def raw_columns_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """`applied_inputs`, and the names that no step makes: the raw columns that `names` follow from."""
+        made = {name for position in range(len(self.steps)) for name in self.made(position)}
+        return tuple(dict.fromkeys((*self.applied_inputs, *(name for name in names if name not in made))))
+
     def made(self, position: int) -> tuple[str, ...]:
         """Columns that the step makes; as far as they are known, before the fit."""
         step = self.steps[position]

@@ -28,7 +28,7 @@ def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer |
     model : nn.Module
         Its `EmbeddingTables` are told which gradients the optimizer takes.
     name : str
-        A key of `OPTIMIZERS`: lamb, adamw, adagrad_lamb or cowclip.
+        A key of `OPTIMIZERS`: lamb, adamw or cowclip.
     **settings
         Keyword arguments of its builder below, of which `lr` is required.
 
@@ -225,7 +225,6 @@ def _scale(table_lr: float | None, lr: float | Tensor) -> float:
 OPTIMIZERS: dict[str, Callable[..., Optimizer | Optimizers]] = {
     "lamb": build_lamb,
     "adamw": build_adamw,
-    "adagrad_lamb": build_lamb,  # the name of the pair from when lamb moved tables by rows of LAMB
     "cowclip": build_cowclip,
 }
 

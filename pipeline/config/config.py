@@ -131,12 +131,10 @@ def _named_model(raw: Any) -> tuple[str, type[Model]]:
 
 @dataclass(frozen=True)
 class PreprocessSettings(PreprocessorSettings):
-    """How the encode stage encodes, and what it starts from.
+    """How the encode stage encodes, as `PreprocessorSettings` say, and what it starts from.
 
     Parameters
     ----------
-    min_count, max_size, oov_buckets, columns, indicator, scale, bins, distinct, edges
-        As of `PreprocessorSettings`.
     from_
         In YAML `from`: the fitted preprocessor to grow (docs/refit.md), by a run: `current`, `previous`, `latest` or an
         id; or by a folder: of a run, of an artifact of `encode` or `update`, of an import, or its own. None: a new fit.
@@ -318,7 +316,7 @@ class TrainSettings(Settings):
         "start_from, which then only grows the tables",
     )
     batch_size: int | None = Field(None, ge=2, description="rows of a step; null: by the rule of docs/training.md")
-    optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = Field("lamb", description="name of the optimizer")
+    optimizer: Literal["lamb", "adamw", "cowclip"] = Field("lamb", description="name of the optimizer")
     optimizer_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the optimizer")
     lr_max: float | None = Field(
         None, gt=0, description="highest learning rate of the schedule; null: by the rule of docs/training.md"

@@ -1,14 +1,16 @@
 """One pass over a raw file: its rows as the recipe reads them, what its columns are like, which rows are bad.
 
 A file is read by `RawFiles.read` with the pipeline's cache, so that the features stage finds its rows parsed: a check
-costs no second read. (Parquet is read as it is, and logs that are streamed in blocks are read again.)
+costs no second read. (Parquet is read as it is; files of many rows, which are read in parts, and logs that are streamed
+in blocks are read again.)
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,14 +25,16 @@ from gigabatch.features.columns.numbers import naming
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
 from gigabatch.features.reading.csv_blocks import csv_blocks
-from gigabatch.features.reading.encodings import csv_source, is_bytewise
+from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, csv_fields, drop_rows
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.clock import guessed_unit, unit_seconds
 
 BLOCK_BYTES = 64 << 20
+PART_ROWS = 1_000_000  # of files of more rows so many are in memory at once
 WRAP = 1 << 64
 ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, as hash functions mix with (Knuth, TAOCP 3, section 6.4)
 NULL = "\0null"  # no text of a CSV file holds a NUL
@@ -176,12 +180,12 @@ def measure_file(
         What makes a row bad.
     drop
         Up to which share of a file bad rows are left out of what is measured, and are told in `places` and `examples`;
-        of files that are not read in blocks.
+        of kinds without `blocks`.
     time_unit
         What numbers of the column of times count, as `nightly.time_unit`; `auto`: what the recipe says, else a guess by
         their median.
     without
-        Places of rows that do not count; of files that are not read in blocks.
+        Places of rows that do not count; of kinds without `blocks`.
     known
         What it held before, which is told from what has come since.
 
@@ -195,39 +199,98 @@ def measure_file(
     DataError
         Whatever keeps the recipe from reading it; the message names file and column.
     """
-    found, examples, unit, since = None, None, None, None if known is None else _Since(kind, known)
-    for raw in _frames(kind, engine, path, cache):
-        try:
-            raw = drop_rows(raw, path, without)
+    parts = engine == "pandas" and not kind.blocks and kind.encoding == UTF8 and about_rows(path) > PART_ROWS
+    parts = parts and not any(map(is_list_type, kind.dtypes.values()))
+    found = None
+    if parts:
+        with suppress(NotInParts):
+            unit = _unit_of_parts(kind, path, without, time_unit)
+            found = _measured_file(kind, path, _parts(kind, path, without), rules, drop, unit, known)
+    if found is None:
+        found = _measured_file(kind, path, _frames(kind, engine, path, cache, without), rules, drop, time_unit, known)
+    return replace(
+        found, columns=file_columns(kind, engine, path), ends=_ends(path) if is_bytewise(kind.encoding) else None
+    )
+
+
+def _measured_file(
+    kind: RawFiles,
+    path: str,
+    frames: Iterable[Any],
+    rules: Sequence[RowRule],
+    drop: float,
+    time_unit: str,
+    known: Known | None,
+) -> Measured:
+    """As `measure_file`, of the rows of a file in one frame or several, without what its header and its end are."""
+    unit, time_types = None, set[str]()
+    whole, kept = _Sum(kind, known), _Sum(kind, known)  # all rows, and those that are not bad
+    examples, num_rows = list[pd.DataFrame](), 0
+    for raw in frames:
+        with _of_file(path):
             frame = kind.make(raw) if kind.make else raw
             times, calendar = _times(kind, frame)
-            if found is None:
+            if times is not None:
+                time_types.add(str(times.dtype))
+            if len(time_types) > 1:
+                raise NotInParts(f"input {path}: column {kind.time!r} holds times of several types")
+            if whole.found is None:
                 unit = _unit(kind, times, calendar, time_unit)
             masks = {rule: _mask(kind, rule, frame, times, unit) for rule in rules}
             bad = {rule: _bad(kind, rule, mask, frame, times) for rule, mask in masks.items()}
             hit = [mask for rule, mask in masks.items() if bad[rule].rows]
             union: Any = functools.reduce(operator.or_, hit) if hit else None
-            count = 0 if union is None else int(union.sum())
-            if 0 < count <= drop * len(raw):
-                examples = _examples(raw, union, {rule: mask for rule, mask in masks.items() if bad[rule].rows})
-                kept = engine_of(frame).series(~union, frame)
-                frame = frame[kept].reset_index(drop=True)
-                times = None if times is None else times[kept].reset_index(drop=True)
-            part = replace(_measured(kind, frame, times), calendar=calendar, unit=unit, bad=bad, num_bad=count)
-            if since is not None:
-                since.take(frame, times)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise DataError(str(error) if path in str(error) else f"input {path}: {error}") from error
-        found = part if found is None else found.merge(part)
-    if found is None:
+            told = {"calendar": calendar, "unit": unit, "bad": bad, "num_bad": 0 if union is None else int(union.sum())}
+            part = whole.add(frame, times, told)
+            if drop and union is None:
+                kept.add(frame, times, told, part)
+            elif drop:
+                hits = {rule: mask for rule, mask in masks.items() if bad[rule].rows}
+                examples.append(_examples(raw, union, hits, num_rows))
+                good = engine_of(frame).series(~union, frame)
+                kept.add(frame[good].reset_index(drop=True), _chosen(times, good), told)
+            num_rows += len(raw)
+    if whole.found is None:
         raise DataError(f"input {path}: it has a header but no rows.")
-    if examples is not None:
-        found = replace(found, places=tuple(examples["row"].tolist()), examples=examples)
-    if since is not None:
-        found = replace(found, added=since.added(found), corrected=since.corrected)
-    return replace(
-        found, columns=file_columns(kind, engine, path), ends=_ends(path) if is_bytewise(kind.encoding) else None
-    )
+    if not 0 < whole.found.num_bad <= drop * num_rows:
+        return whole.measured()
+    shown = pd.concat(examples, ignore_index=True)
+    return replace(kept.measured(), places=tuple(shown["row"].tolist()), examples=shown)
+
+
+@contextmanager
+def _of_file(path: str) -> Iterator[None]:
+    """Whatever a file's rows raise as a `DataError` that names it."""
+    try:
+        yield
+    except NotInParts:
+        raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(str(error) if path in str(error) else f"input {path}: {error}") from error
+
+
+class _Sum:
+    """What is measured of a file so far."""
+
+    def __init__(self, kind: RawFiles, known: Known | None) -> None:
+        self.kind = kind
+        self.found: Measured | None = None
+        self.since = None if known is None else _Since(kind, known)
+
+    def add(self, frame: Any, times: Any, told: dict[str, Any], part: Measured | None = None) -> Measured:
+        """The next rows, measured, unless `part` is that already. told: fields of `Measured` beside what rows hold."""
+        part = replace(_measured(self.kind, frame, times), **told) if part is None else part
+        self.found = part if self.found is None else self.found.merge(part)
+        if self.since is not None:
+            self.since.take(frame, times)
+        return part
+
+    def measured(self) -> Measured:
+        """Of all rows, with what has come since."""
+        assert self.found is not None
+        if self.since is None:
+            return self.found
+        return replace(self.found, added=self.since.added(self.found), corrected=self.since.corrected)
 
 
 class _Since:
@@ -275,12 +338,50 @@ def _chosen(times: Any, mask: Any) -> Any:
     return None if times is None else times[mask].reset_index(drop=True)
 
 
-def _frames(kind: RawFiles, engine: str, path: str, cache: FileCache | None) -> Iterator[Any]:
+def _frames(kind: RawFiles, engine: str, path: str, cache: FileCache | None, without: Sequence[int]) -> Iterator[Any]:
+    """The whole file as one frame; of a kind with `blocks` its blocks."""
     if not kind.blocks:
-        yield kind.read(engine, path, cache)
+        raw = kind.read(engine, path, cache)
+        with _of_file(path):
+            raw = drop_rows(raw, path, without)
+        yield raw
         return
     for block in csv_blocks(path, BLOCK_BYTES):
         yield block.read(engine, kind.dtypes, null_values=kind.null_values, nullable=kind.nullable)
+
+
+def _parts(kind: RawFiles, path: str, without: Sequence[int], dtypes: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """The file in frames of `PART_ROWS` rows. dtypes: of the columns that are read; None: of all.
+
+    `NotInParts` where what is measured might be another than of the whole file: a column comes as several types, or a
+    time is null, which takes the place of another row's.
+    """
+    types = None
+    for raw in read_blocks(
+        path, kind.dtypes if dtypes is None else dtypes, PART_ROWS, null_values=kind.null_values,
+        separator=kind.separator, names=kind.names, nullable=kind.nullable, without=without,
+    ):  # fmt: skip
+        found = [str(dtype) for dtype in raw.dtypes]
+        types = found if types is None else types
+        if found != types:
+            raise NotInParts(f"input {path}: a column comes as several types")
+        if kind.time in raw and bool(raw[kind.time].isna().any()):
+            raise NotInParts(f"input {path}: column {kind.time!r} holds a null")
+        yield raw
+
+
+def _unit_of_parts(kind: RawFiles, path: str, without: Sequence[int], time_unit: str) -> str:
+    """The time unit, or where it is to be guessed what the median of all times says, for one part may say another."""
+    if time_unit != "auto" or kind.time is None or kind.unit is not None:
+        return time_unit
+    found = []
+    for raw in _parts(kind, path, without, {kind.time: kind.dtypes[kind.time]}):
+        with _of_file(path):
+            times, calendar = _times(kind, raw)
+        if calendar:
+            return time_unit
+        found.append(times)
+    return guessed_unit(float(pd.concat(found).median())) or "none" if found else time_unit
 
 
 def _times(kind: RawFiles, frame: Any) -> tuple[Any, bool | None]:
@@ -331,13 +432,14 @@ def _bad(kind: RawFiles, rule: RowRule, mask: Any, frame: Any, times: Any) -> Ba
     return Bad(count, _number(chosen.min() if rule.what in ("below", "before") else chosen.max()))
 
 
-def _examples(raw: Any, union: Any, masks: dict[RowRule, Any]) -> pd.DataFrame:
-    """The bad rows with their places in the file and what is wrong with each, on the host."""
+def _examples(raw: Any, union: Any, masks: dict[RowRule, Any], first_row: int) -> pd.DataFrame:
+    """The bad rows with their places in the file and what is wrong with each, on the host; first_row: place of the
+    first row of `raw`."""
     engine = engine_of(raw)
     rows = engine.to_pandas(raw[engine.series(union, raw)].reset_index(drop=True))
     hits = {f"{rule.column} {rule.what}": engine.to_host(mask[union]) for rule, mask in masks.items()}
     reasons = ["; ".join(text for text, hit in hits.items() if hit[place]) for place in range(len(rows))]
-    row, reason = engine.to_host(engine.arrays.flatnonzero(union)), "reason"
+    row, reason = first_row + engine.to_host(engine.arrays.flatnonzero(union)), "reason"
     return pd.concat([pd.DataFrame({"row": row, reason: reasons}), rows.rename(columns=_beside)], axis=1)
 
 

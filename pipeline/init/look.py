@@ -266,7 +266,7 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
             frame = parse(csv_source(path, encoding), None)
             step = -(-len(frame) // share)
             return frame.iloc[:: max(step, 1)], step <= 1
-        blocks = csv_blocks(path, BLOCK_BYTES)
+        blocks = csv_blocks(path, BLOCK_BYTES, separator=separator)
         if len(blocks) == 1:
             frame = parse(csv_source(path, encoding), share + 1)
             return frame.head(share), len(frame) <= share

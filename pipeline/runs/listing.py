@@ -34,7 +34,8 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     list of dict
         A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, and `trained_from` and
         `trained_until`, the first and last moment of the data that it was fitted and selected on: in ISO 8601, UTC,
-        where its time column holds dates, else the numbers of that column. A run that cannot be read, or that a link or
+        where its time column holds dates, else the numbers of that column. A final run has the metrics of the run that
+        measured it, and `final of` its id among its states. A run that cannot be read, or that a link or
         a block names and that is not there, has `damaged` or `missing` among its states. One that lies elsewhere is
         named by its folder.
 
@@ -61,7 +62,10 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
             try:
                 summary = json.loads((path / "summary.json").read_text())
                 info = json.loads((path / "model" / "bundle.json").read_text())["info"]
-                row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(summary["metrics"]["test"])}
+                measured = summary.get("measured")  # of a final run, whose own test rows are few
+                metrics_of = (measured or summary)["metrics"]["test"]
+                row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(metrics_of)}
+                states += [f"final of {measured['id']}"] if measured else []
                 dated = info.get("trained_from") is not None and _has_dates(path / "model")
                 row |= {end: _moment(info.get(end), dated) for end in ("trained_from", "trained_until")}
             except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -42,9 +42,7 @@ class RawRows:
     def __init__(self, bundle: Bundle, features: Sequence[str]) -> None:
         self._workflow, self._features = bundle.raw_workflow, tuple(features)
         self.steps = bool(self._workflow.steps)
-        made = {name for position in range(len(self._workflow.steps)) for name in self._workflow.made(position)}
-        passed = [name for name in features if name not in made]
-        self.columns = tuple(dict.fromkeys((*self._workflow.applied_inputs, *passed)))
+        self.columns = self._workflow.raw_columns_of(features)
         self._words = frozenset(bundle.info.get("null_values", ()))
         self._marks = self._workflow.decimal_marks
 

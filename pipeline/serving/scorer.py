@@ -51,37 +51,39 @@ class RowScorer:
         return self._predict(rows)
 
     def _are_raw(self, there: Set[str]) -> bool:
-        """Whether rows of these columns can be nothing but raw ones; `Refusal` where they may be either.
+        """Whether rows of these columns are raw ones; `Refusal` where they may be either, or are neither.
 
-        Rows that are neither are taken for those of the features stage, which refuses them by what is wrong."""
+        Without steps a raw row is one of the features stage, but for null words."""
         if self.raw is None:
             return False
-        if there == self._known == self._raw_columns and self.raw.steps:
+        made, only_raw = self._known - self._raw_columns, self._raw_columns - self._known
+        if there == self._known and (made or only_raw):
+            return False
+        if not there >= self._raw_columns:
+            if only_raw.isdisjoint(there) and not made.isdisjoint(there):
+                return False  # which says what is wrong of a row of the features stage
+            raise self._misses(
+                there, 0, f", and a row of the features stage has {_listed(sorted(self._known))}, no other"
+            )
+        if self.raw.steps and not only_raw and (there == self._known or not made.isdisjoint(there)):
             raise Refusal.invalid(
                 "raw",
-                "raw rows and rows of the features stage have the same columns here, and other values. Say "
+                "rows of these columns may be raw ones or of the features stage. Say "
                 '"raw": true for rows as they stand in files, "raw": false for rows of the features stage.',
             )
-        if self._known == self._raw_columns:  # without steps a raw row is one of the features stage, but for null words
-            return there >= self._raw_columns
-        made, only_raw = self._known - self._raw_columns, self._raw_columns - self._known
-        return bool(only_raw) and there >= self._raw_columns and made.isdisjoint(there)
+        return True
+
+    def _misses(self, there: Set[str], place: int, more: str = "") -> Refusal:
+        missing = _listed(sorted(self._raw_columns - there))
+        text = f"a raw row misses the column(s) {missing}{more}. Null is a value, absence is not."
+        return Refusal.invalid(f"rows[{place}]", text)
 
     def _of_raw(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         if self.raw is None:
             raise Refusal(409, "not_available", f"this bundle takes no raw rows: {self._no_raw}")
-        made = self._known - self._raw_columns
         for place, row in enumerate(rows):
             if not row.keys() >= self._raw_columns:
-                missing = _listed(sorted(self._raw_columns - row.keys()))
-                raise Refusal.invalid(
-                    f"rows[{place}]", f"a raw row misses the column(s) {missing}. Null is a value, absence is not."
-                )
-            if not made.isdisjoint(row.keys()):
-                held = _listed(sorted(made & row.keys()))
-                raise Refusal.invalid(
-                    f"rows[{place}]", f"a raw row holds {held}, which the bundle's steps make. Leave it out."
-                )
+                raise self._misses(row.keys(), place)
         return self.raw(rows)
 
     def _hint(self) -> str:

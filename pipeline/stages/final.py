@@ -97,7 +97,32 @@ def held_out(rows: Mapping[str, int]) -> list[int]:
     return held
 
 
-def final_configs(config: RunConfig, settings: WholeTrainSettings, epochs: int, held: Sequence[int]) -> list[RunConfig]:
+def shorter_warmup(settings: WholeTrainSettings, epochs: int, rows: int) -> dict[str, Any]:
+    """The schedule's settings for so many epochs: a warm-up that would not end before them leaves one step behind it.
+
+    A best epoch may lie within the warm-up of the measured training. rows: that it trained on; the final has more.
+
+    >>> from gigabatch.pipeline.config.config import WholeTrainSettings
+    >>> warmup = {"schedule": "warmup_polynomial", "schedule_settings": {"warmup_steps": 60}}
+    >>> settings = WholeTrainSettings(batch_size=64, epochs=4, lr_max=0.1, **warmup)
+    >>> shorter_warmup(settings, 2, 1_600), shorter_warmup(settings, 4, 1_600)
+    ({'warmup_steps': 49}, {'warmup_steps': 60})
+    """
+    schedule, steps = dict(settings.schedule_settings), max(rows // settings.batch_size, 1) * epochs
+    if schedule.get("warmup_steps", 0) >= steps:
+        log.info(
+            "final: warm-up cut from %d steps to %d, as %d are to be trained",
+            schedule["warmup_steps"],
+            steps - 1,
+            steps,
+        )
+        schedule["warmup_steps"] = steps - 1
+    return schedule
+
+
+def final_configs(
+    config: RunConfig, settings: WholeTrainSettings, epochs: int, held: Sequence[int], rows: int
+) -> list[RunConfig]:
     """Configurations of the final run, the one that holds out least first.
 
     Parameters
@@ -110,10 +135,12 @@ def final_configs(config: RunConfig, settings: WholeTrainSettings, epochs: int, 
         To train.
     held
         Rows of valid and of test, of each configuration (`held_out`).
+    rows
+        That the measured run trained on.
     """
     taught = {
         "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "select": "last",
-        "patience": None,
+        "patience": None, "schedule_settings": shorter_warmup(settings, epochs, rows),
     }  # fmt: skip
     return [
         config.model_copy(

@@ -181,7 +181,7 @@ class Run:
         frame
             Of pandas, Polars or cuDF, or an Arrow table, with the columns that the recipe reads, as they were in the
             files or in the frame that was trained on: also as `pandas.read_csv` gives them, with dates as text and
-            whole numbers beside a null as floats.
+            whole numbers beside a null as floats. A time without a zone is UTC, also where the training's had one.
 
         Returns
         -------

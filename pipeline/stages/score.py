@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import cast, file_columns, kept_files
 from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
-from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.features.schema import Schema
+from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
@@ -166,6 +168,8 @@ def score_run(
 ) -> int:
     """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions.
 
+    The split is read and predicted part by part; of all rows, predictions and what is written beside them are held.
+
     raw: score the rows of these files instead, which need no label.
     """
     pipeline = Pipeline.from_config(config, *overrides)
@@ -176,14 +180,32 @@ def score_run(
         return _score_raw(pipeline, used, bundle, raw, split, out or path / "scores-raw.parquet")
     features = pipeline.features()
     split = split or ("score" if "score" in features.rows else "test")
-    frame = features.frame(split)
-    if len(frame) == 0:
+    parts = features.frames(split, BLOCK_ROWS)
+    recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
+    held = _held_columns(recipe, features.schema)
+    kept: list[Any] = []
+
+    def told() -> Iterator[Any]:
+        for part in parts:
+            kept.append(part[held].copy())
+            yield part
+
+    found = list(bundle.predict_parts(told()))
+    if not found:
         raise DataError(f"split {split!r} has no rows to score.")
-    predictions = bundle.predict(frame)
-    submission = recipe_class(pipeline.config.recipe)(pipeline.config.features).submission(frame, predictions)
+    concat = engine_of(found[0]).frames.concat
+    frame, predictions = concat(kept, ignore_index=True), concat(found, ignore_index=True)
+    submission = recipe.submission(frame, predictions)
     target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
     content = with_keys(bundle.schema, frame, predictions) if submission is None else submission
     return _written(content, target, used)
+
+
+def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
+    """Columns of the features stage that scores of it are written from."""
+    own = () if type(recipe).submission is Recipe.submission else recipe.submission_columns
+    asked = schema.table_columns if own is None else own
+    return list(dict.fromkeys((*schema.names("key", "group", "time"), *asked)))
 
 
 def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:

@@ -380,10 +380,10 @@ class Pipeline:
     def train_final(self) -> Run:
         """Train and measure as `train` does, then train again with nearly all rows: the model to serve.
 
-        The second run takes the best number of epochs, the batch size and the rate of the first, and holds out a
-        hundredth of the rows for valid and for test each, at least 50. Where rows are split by time, it has learnt from
-        the newest ones too. Its report names the first run, whose metrics are the measurement. It becomes `current`
-        where there is none, and where that is the first run.
+        The second run takes the best number of epochs, the batch size and the rate of the first, with a warm-up cut to
+        end before these epochs, and holds out a hundredth of the rows for valid and for test each, at least 50. Where
+        rows are split by time, it has learnt from the newest ones too. Its report names the first run, whose metrics
+        are the measurement. It becomes `current` where there is none, and where that is the first run.
 
         Returns
         -------
@@ -406,7 +406,7 @@ class Pipeline:
         note(measured_text(measured.summary))
         epochs = best_epochs(trained.manifest, settings, measured.curve)
         refused: DataError | None = None
-        for config in final_configs(self.config, settings, epochs, held):
+        for config in final_configs(self.config, settings, epochs, held, encoded.num_trained):
             final = self.with_config(config)
             final.measured = measured
             try:
@@ -527,6 +527,28 @@ class Features:
         wanted = self._columns(columns)
         parts = [engine.read_parquet(path, wanted)[wanted] for path in self.parts(split)]
         return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
+
+    def frames(self, split: str, rows: int) -> Iterator[Any]:
+        """The rows of `frame`, in frames of a multiple of `rows` rows, but for the last; no more than a file's rows and
+        `rows` are in memory.
+
+        Parameters
+        ----------
+        split
+            As of `frame`.
+        rows
+            1 or more.
+        """
+        engine, wanted, left = load_engine(self.pipeline.engine), self._columns(None), None
+        for path in self.parts(split):
+            part = engine.read_parquet(path, wanted)[wanted]
+            part = part if left is None else engine.frames.concat([left, part], ignore_index=True)
+            whole = len(part) // rows * rows
+            if whole:
+                yield part.iloc[:whole]
+            left = part.iloc[whole:].copy() if whole < len(part) else None
+        if left is not None:
+            yield left
 
     def head(self, n: int = 5, split: str = "train", columns: Sequence[str] | None = None) -> Any:
         """The first `n` rows of a split, or all where it has fewer; no file is read beyond them.

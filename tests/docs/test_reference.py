@@ -103,6 +103,13 @@ def test_no_setting_is_left_without_a_description():
     assert missing == []
 
 
+def test_no_setting_is_described_by_the_name_of_a_class():
+    """`preprocess.scale` read "As of `PreprocessorSettings`.", a class that the page does not show."""
+    assert [path for path, *_, text in generate.config_settings() if re.search(r"\bAs of `[A-Z]", text)] == []
+    texts = {path: text for path, *_, text in generate.config_settings()}
+    assert texts["preprocess.min_count"].startswith("Values that the train split holds in fewer rows are unseen.")
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_setting_of_a_recipe_has_an_entry(pages, name):
     text = section(pages["settings"], f"## `features`, recipe `{name}`")

@@ -182,6 +182,22 @@ def test_a_column_of_which_no_value_is_known_is_named(caplog):
     assert "'3.0', '4.0'" in text
 
 
+def test_a_column_is_unknown_if_no_part_of_it_is_known(caplog):
+    columns = Column("shop", "categorical", "string"), Column("clicked", "target", "float32")
+    rows = pd.DataFrame({"shop": ["a", "b"] * 15, "clicked": [1.0, 0.0] * 15})
+    preprocessor = Preprocessor(Schema(columns, (Target("clicked", "binary"),))).fit([rows])
+    inputs = ModelInputs(num_ids=(preprocessor.tensor_schema.ids[0].num_ids,), num_floats=0)
+    bundle = Bundle(preprocessor, FactorizationMachine(inputs, FactorizationMachine.Settings()), {})
+    other = rows.assign(shop="c")
+    for parts in ([other, rows], [rows, other], [other.head(10), other.head(9)]):
+        assert [len(part) for part in bundle.predict_parts(parts)] == [len(part) for part in parts]
+        assert not caplog.messages
+    assert list(bundle.predict_parts([])) == []
+    assert len(list(bundle.predict_parts([other.head(15), other.head(15)]))) == 2
+    (text,) = caplog.messages
+    assert text.startswith("column 'shop': none of its 30 values (")
+
+
 def test_a_missing_column_is_named_with_those_there(bundle, many):
     with pytest.raises(DataError, match=r"column\(s\) 'signal' not found\. Columns there: .*'signul'"):
         bundle.predict(many.head(3).rename(columns={"signal": "signul"}))

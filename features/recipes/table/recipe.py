@@ -101,7 +101,7 @@ class TableSettings:
         ISO text. Of times that are written otherwise `inputs` gives the type.
     split_key
         Without `time` rows are split by a hash of this column (by default `group`, else the row number) and `seed`, so
-        that equal keys share a split.
+        that equal keys share a split. No column of floats.
     keys
         Columns carried along to predictions, as text; without any it is `row_number`, int64: the row's place in the
         files, whatever column of that name they may have.
@@ -702,7 +702,7 @@ class TableRecipe(Recipe):
         return self._prepared(frame, pattern, first_row, pattern)
 
     def _require_raw(self) -> None:
-        """Raise `DataError` where a step makes what is read before the steps."""
+        """Raise `DataError` where a step makes what is read before the steps, or rows would be split by floats."""
         chosen, dtypes = self.settings, self._dtypes()
         for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name and name not in dtypes and name != ROW:
@@ -710,6 +710,12 @@ class TableRecipe(Recipe):
                     f"table: {name!r} is made by a step, but targets, weight, group, time and split_key are read from "
                     "the files, before the steps. Name a column of the files."
                 )
+        if (dtype := dtypes.get(chosen.split_key or "")) in ("float32", "float64"):
+            raise DataError(
+                f"table: split_key {chosen.split_key!r} is read as {dtype}, and floats that look alike may be two "
+                "keys. Name a column of text, whole numbers or flags, or one that nothing reads as a float: it is read "
+                "as text."
+            )
 
     def _prepared(self, frame: Any, pattern: str, first_row: int, where: str) -> Any:
         """Rows of files, numbered, checked, with clean labels, those without one left out; where: for messages."""

@@ -89,6 +89,7 @@ class TrivagoRecipe(Recipe):
     """Splits train, valid, test and score; see the module's docstring."""
 
     Settings = TrivagoSettings
+    submission_columns = "clickout", "user_id", "session_id", "timestamp", "step", "candidate_order", "item_id"
     settings: TrivagoSettings
 
     def _pattern(self, name: str) -> str:
@@ -193,7 +194,7 @@ class TrivagoRecipe(Recipe):
     def submission(self, rows: Any, predictions: Any) -> Any:
         """The challenge's format, one line a clickout in order of user, session and step: user_id, session_id,
         timestamp, step and item_recommendations, its items by descending score, parted by spaces (a pandas frame)."""
-        names = ["clickout", "user_id", "session_id", "timestamp", "step", "candidate_order", "item_id"]
+        names = list(self.submission_columns)
         ranked = rows[names].reset_index(drop=True)
         ranked["score"] = predictions["target"].reset_index(drop=True)
         # Equal scores keep the shown order.

@@ -162,7 +162,8 @@ def sample_files(recipe: str, settings: Any, fraction: float, folder: Path) -> t
             elif path.endswith(PARQUET_ENDINGS):
                 share = _sample_parquet(Path(path), target, fraction)
             else:
-                share = _sample_csv(Path(path), target, fraction, headless, getattr(settings, "encoding", UTF8))
+                written = getattr(settings, "encoding", UTF8), getattr(settings, "separator", ",")
+                share = _sample_csv(Path(path), target, fraction, headless, *written)
             if name in files.rows:
                 taken, total = taken + share * os.path.getsize(path), total + os.path.getsize(path)
     return replace(settings, **changed), taken / total
@@ -211,7 +212,7 @@ def _opened(path: Path) -> Iterator[Any]:
         raise PlanError(f"plan: {path} cannot be read ({error}).") from error
 
 
-def _sample_csv(path: Path, target: Path, fraction: float, headless: bool, encoding: str) -> float:
+def _sample_csv(path: Path, target: Path, fraction: float, headless: bool, encoding: str, separator: str) -> float:
     """Whole records in pieces, packed as the file is, so that reading them costs what it does."""
     plain = target.with_name("unpacked.csv")
     bytewise = is_bytewise(encoding)
@@ -223,7 +224,7 @@ def _sample_csv(path: Path, target: Path, fraction: float, headless: bool, encod
     else:
         plain.symlink_to(path.absolute())
     size = plain.stat().st_size
-    pieces = csv_blocks(str(plain), max(round(size * fraction / PIECES), 1))
+    pieces = csv_blocks(str(plain), max(round(size * fraction / PIECES), 1), separator=separator)
     chosen = [pieces[place] for place in sorted({int((k + 0.5) * len(pieces) / PIECES) for k in range(PIECES)})]
     taken, encoder = 0, codecs.getincrementalencoder(encoding)()
     with _packed(target) as out, open(plain, "rb") as file:

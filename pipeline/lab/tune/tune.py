@@ -173,7 +173,7 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
         schedule["warmup_steps"] = min(schedule["warmup_steps"], max(int(MOST_WARMUP * steps), 1))
     lr = float(f"{square_root_scaled_lr(settings.lr_max, batch_size, settings.batch_size):.4g}")
     changes = {"batch_size": batch_size, "lr_max": lr, "schedule_settings": schedule}
-    if settings.optimizer in ("lamb", "adagrad_lamb") and settings.optimizer_settings.get("table_lr") is not None:
+    if settings.optimizer == "lamb" and settings.optimizer_settings.get("table_lr") is not None:
         table_lr = square_root_scaled_lr(settings.optimizer_settings["table_lr"], batch_size, settings.batch_size)
         changes["optimizer_settings"] = settings.optimizer_settings | {"table_lr": float(f"{table_lr:.4g}")}
     if settings.optimizer == "cowclip":

@@ -37,6 +37,43 @@ def test_blocks_are_the_whole_file_whatever_is_quoted_and_wherever_it_is_cut(tmp
         assert all(block.stop - block.start >= block_bytes for block in blocks[:-1])
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", ", "])
+@pytest.mark.parametrize("block_bytes", [1, 9, 12, 21, 30, 40])
+def test_a_quote_within_a_field_is_part_of_it_and_opens_nothing(tmp_path, separator, block_bytes):
+    """An inch sign made the number of quotes odd, so that blocks ended within a field in quotes."""
+    path = tmp_path / "data.csv"
+    lines = [
+        "name,number",
+        '5" screen,1',
+        '"one\ntwo, ""3""",2',
+        'x"y"z",3',
+        '"",4',
+        '"\n",5',
+        "é,6",
+        '"\n""",7',
+        'z"","\n8"',
+        "a,9",
+    ]
+    path.write_text("\n".join(lines).replace(",", separator) + "\n", newline="")
+    blocks = csv_blocks(str(path), block_bytes, separator=separator)
+    content = path.read_bytes()
+    records = [blocks[0].header] + [content[block.start : block.stop] for block in blocks]
+    assert b"".join(records) == content
+    how = {"delimiter": separator[0], "skipinitialspace": separator[1:] == " "}
+    expected = list(csv.reader(io.StringIO(content.decode(), newline=""), **how))
+    found = [row for text in records for row in csv.reader(io.StringIO(text.decode(), newline=""), **how)]
+    assert found == expected
+    assert len(blocks) > 1
+
+
+def test_a_byte_order_mark_before_a_quote_hides_no_field(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text('"na\nme",number\n' + "a,1\n" * 9, encoding="utf-8-sig")
+    (first, *others) = csv_blocks(str(path), 8)
+    assert first.header == b'\xef\xbb\xbf"na\nme",number\n'
+    assert sum(len(block.read("pandas", {"na\nme": "string"})) for block in (first, *others)) == 9
+
+
 def test_a_file_without_a_last_line_break_keeps_its_last_row(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("name,number\na,1\nb,2\nc,3")

@@ -81,7 +81,6 @@ def test_lamb_without_rowwise_treats_tables_as_dense_weights(model):
 ROWWISE = {
     "lamb": {},
     "adamw": {"rowwise": True},
-    "adagrad_lamb": {},
     "cowclip": {},
 }
 
@@ -171,10 +170,10 @@ def test_settings_reach_lamb(model):
     assert found == {"method": "lamb", "second_moment": "full", "step": "row", "lr_scale": 1.0}
 
 
-def test_settings_reach_adagrad_lamb(model):
+def test_settings_reach_lamb_and_adagrad_of_rows(model):
     settings = {"weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
     rows, dense = build_optimizer(
-        model, "adagrad_lamb", lr=0.2, table_lr=0.05, adagrad_eps=1e-5, max_grad_norm=7.0, **settings
+        model, "lamb", lr=0.2, table_lr=0.05, adagrad_eps=1e-5, max_grad_norm=7.0, **settings
     ).optimizers
     assert dense.max_grad_norm == 7.0
     assert {key: dense.param_groups[0][key] for key in settings} == settings
@@ -193,7 +192,7 @@ def test_settings_reach_cowclip(model):
 
 
 def test_tables_learn_at_their_own_rate(model):
-    optimizer = build_optimizer(model, "adagrad_lamb", lr=0.2, table_lr=0.05)
+    optimizer = build_optimizer(model, "lamb", lr=0.2, table_lr=0.05)
     set_lr_and_momentum(optimizer, 0.4, 0.9)
     rows = optimizer.optimizers[0]
     assert (rows._rule().lr, rows.param_groups[0]["lr"]) == (pytest.approx(0.1), 0.4)
@@ -235,10 +234,9 @@ def test_settings_reach_adamw(model):
     assert {key: group[key] for key in settings} == settings
 
 
-@pytest.mark.parametrize("name", ["lamb", "adagrad_lamb"])
-def test_lamb_moves_the_rows_of_tables_by_adagrad(model, name):
+def test_lamb_moves_the_rows_of_tables_by_adagrad(model):
     """What benchmarks/batch_scaling measured as the best: M15."""
-    rows, dense = build_optimizer(model, name, lr=0.2).optimizers
+    rows, dense = build_optimizer(model, "lamb", lr=0.2).optimizers
     assert (rows.param_groups[0]["method"], type(dense)) == ("adagrad", Lamb)
 
 
@@ -281,10 +279,9 @@ def test_settings_held_in_tensors_are_filled_in_place(model):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw, adagrad_lamb, cowclip"),
+        ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw, cowclip"),
         ("adamw", {"lr": 0.1, "trust_clip": 1.0}, "setting of adamw 'trust_clip'. Known: lr, weight_decay, betas, eps"),
         ("lamb", {"lr": 0.1, "decay": 1.0}, "setting of lamb 'decay'. Known: lr, table_lr, weight_decay"),
-        ("adagrad_lamb", {"lr": 0.1, "l2": 1.0}, "setting of adagrad_lamb 'l2'. Known: lr, table_lr, weight_decay"),
         ("cowclip", {"lr": 0.1, "weight_decay": 1.0}, "setting of cowclip 'weight_decay'. Known: lr, table_lr, l2"),
         ("lamb", {}, "lamb: the setting lr"),
     ],
@@ -416,7 +413,7 @@ def test_groups_without_parameters_are_left_out():
         ("lamb", 0.05, {"rowwise": False}),
         ("adamw", 0.05, {}),
         ("adamw", 0.05, {"rowwise": True}),
-        ("adagrad_lamb", 0.05, {"table_lr": 0.2}),
+        ("lamb", 0.05, {"table_lr": 0.2}),
         ("cowclip", 0.05, {"clip_floor": 1.0}),
     ],
 )

@@ -266,7 +266,7 @@ def test_what_was_solved_is_dropped_when_any_parameter_is_written_to_in_evaluati
         assert torch.equal(model(ids, floats), anew(ids, floats)), name
 
 
-@pytest.mark.parametrize(("optimizer", "options"), [("lamb", {"rowwise": False}), ("adagrad_lamb", {})])
+@pytest.mark.parametrize(("optimizer", "options"), [("lamb", {"rowwise": False}), ("lamb", {})])
 def test_what_was_solved_is_dropped_after_a_compiled_step_in_evaluation_mode(optimizer, options):
     """Also where no parameter of the kernel moves."""
     model = build().eval()
@@ -330,7 +330,7 @@ def test_a_row_optimizer_moves_the_rows_of_the_users_alone():
     ids, floats, target = table()
     user = int(ids[0, 0])
     own = ids[ids[:, 0] == user]
-    optimizer = build_optimizer(model, "adagrad_lamb", lr=0.1)
+    optimizer = build_optimizer(model, "lamb", lr=0.1)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.training_loss(batch_of(ids, floats, target), VALUES).backward()
     optimizer.step()

@@ -12,6 +12,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.nightly.comparison import recorded
 from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.stages.score import evaluate
 from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -86,6 +87,18 @@ def test_the_batch_and_rate_of_the_measured_training_stay_where_a_rule_chose_the
     assert (train["batch_size"], train["lr_max"]) == (measured.batch_size, measured.lr_max)
 
 
+def test_a_warmup_longer_than_the_final_training_is_cut_to_end_before_it(config, monkeypatch):
+    """A best epoch within the warm-up was an error once the measured training had run."""
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.best_epochs", lambda *_: 2)
+    config["train"] |= {"schedule": "warmup_polynomial", "schedule_settings": {"warmup_steps": 70, "power": 2.0}}
+    final = Pipeline.from_config(config).train_final()
+    train = final.summary["config"]["train"]
+    assert train["schedule_settings"] == {"warmup_steps": 49, "power": 2.0}  # 1,600 rows are 25 steps an epoch
+    assert train["epochs"] == 2
+    measured = Pipeline.from_config(config).train()
+    assert measured.summary["config"]["train"]["schedule_settings"]["warmup_steps"] == 70
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -127,6 +140,14 @@ def test_the_command_trains_a_final_run(config, tmp_path, capsys):
     )
     assert measured != final
     assert (tmp_path / "runs" / "shop" / "current").resolve().name == final
+    rows = {row["run"]: row for row in list_runs(Pipeline.from_config("shop.yaml").config)}
+    of_200_rows = json.loads((tmp_path / "runs" / "shop" / measured / "summary.json").read_text())["metrics"]["test"]
+    of_48_rows = json.loads((tmp_path / "runs" / "shop" / final / "summary.json").read_text())["metrics"]["test"]
+    assert rows[final]["auc"] == rows[measured]["auc"] == of_200_rows["auc"] != of_48_rows["auc"]
+    assert rows[final]["state"] == f"current, latest, final of {measured}"
+    assert rows[measured]["state"] == ""
+    assert main(["runs", "--config", "shop.yaml"]) == 0
+    assert f"final of {measured}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_training_that_ended_early_is_taken_as_long_as_it_was(config):

@@ -157,7 +157,7 @@ def test_a_killed_training_draws_the_same_negatives_when_it_goes_on(home, tmp_pa
     user, item = names.index("user"), names.index("item")
     inputs = ModelInputs(sizes, 0, 1, user=EntityColumns(user, (user,)), item=EntityColumns(item, (item,)))
     settings = TrainSettings(
-        epochs=2, batch_size=128, lr_max=0.01, optimizer="adagrad_lamb", negatives={"per_positive": 3},
+        epochs=2, batch_size=128, lr_max=0.01, optimizer="lamb", negatives={"per_positive": 3},
         checkpoint_every_steps=2,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
@@ -14,6 +15,7 @@ from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.score import evaluate, evaluate_run, score_run, with_keys, write_frame
+from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
@@ -63,6 +65,27 @@ def test_scores_are_written_with_their_keys(trained, tmp_path):
     assert_scores(found["predicted_clicked"], run.bundle().predict(expected)["clicked"])
     assert pd.read_csv(tmp_path / "scores.csv")["row"].tolist() == expected["row"].tolist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.csv", "scores.parquet"]
+
+
+def test_a_split_is_scored_in_parts_with_the_bits_of_the_whole(tiny, tmp_path, monkeypatch, caplog):
+    """Files of 70 rows and blocks of 32: no more than 70 + 31 rows are packed at once."""
+    run = tiny.train("rows_per_part=70", "train.epochs=1")
+    for module in ("gigabatch.pipeline.bundle", "gigabatch.pipeline.stages.score"):
+        monkeypatch.setattr(f"{module}.BLOCK_ROWS", 32)
+    features, bundle = Pipeline.from_config(tiny.config, "rows_per_part=70").features(), run.bundle()
+    assert len(features.parts("test")) == 5
+    whole = features.frame("test")
+    expected, packed, pack = bundle.predict(whole), [], Preprocessor.pack
+    monkeypatch.setattr(
+        Preprocessor, "pack", lambda self, frame, **how: packed.append(len(frame)) or pack(self, frame, **how)
+    )
+    assert score_run(tiny.config, ("rows_per_part=70",), None, "test", tmp_path / "scores.parquet") == 0
+    assert max(packed) < 70 + 32
+    assert sum(packed) == len(whole) == 300
+    assert all(rows % 32 == 0 for rows in packed[:-1])
+    found = pd.read_parquet(tmp_path / "scores.parquet")
+    np.testing.assert_array_equal(found["predicted_clicked"].to_numpy(), expected["clicked"].to_numpy())
+    assert found["row"].tolist() == whole["row"].tolist()
 
 
 def test_scores_lie_in_the_runs_folder_by_default(finished, capsys):

@@ -115,6 +115,21 @@ def test_equal_keys_share_a_split_whatever_the_order_of_rows(table, tmp_path, se
     assert {n: set(f["id"]) for n, f in one.items()} == {n: set(f["id"]) for n, f in two.items()}
 
 
+@pytest.mark.parametrize(
+    ("settings", "dtype"),
+    [
+        ({"inputs": {"x": "float64"}}, "float64"),
+        ({"continuous": ("x",)}, "float32"),
+        ({"weight": "x"}, "float32"),
+    ],
+)
+def test_rows_are_not_split_by_floats(table, tmp_path, settings, dtype):
+    with pytest.raises(DataError, match=rf"split_key 'x' is read as {dtype}, .*Name a column of text"):
+        build(path=str(tmp_path / "never read.csv"), split_key="x", categorical=("shop",), **settings)
+    parts = build(path=write(tmp_path, table), split_key="x", categorical=("shop",)).splits  # as text
+    assert sum(map(len, parts.values())) == len(table)
+
+
 def iso(minutes):
     return (pd.Timestamp("2013-12-31") + pd.to_timedelta(minutes, unit="min")).strftime("%Y-%m-%dT%H:%M:%S")
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.blocks import csv_records, read_blocks
+from gigabatch.features.reading.blocks import about_rows, csv_records, read_blocks
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes.base import SPLITS, SplitFractions, typed_rows
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
@@ -275,3 +275,14 @@ def test_a_row_too_wide_is_refused_where_pandas_reads_its_next_piece(tmp_path):
     path.write_text("x,s,late\n" + "\n".join(lines) + "\n")
     with pytest.raises(DataError, match="Expected 3 fields in line 262146, saw 5"):
         read_files("pandas", str(path), {"x": "float32", "s": "string", "late": "float64"})
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "csv.zip", "parquet"])
+def test_a_file_that_is_cut_has_no_known_number_of_rows_and_is_refused_by_whoever_reads_it(tmp_path, ending):
+    path, frame = tmp_path / f"rows.{ending}", shop()
+    frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
+    assert about_rows(str(path)) > SIZE / 8
+    path.write_bytes(path.read_bytes()[:-20])
+    assert about_rows(str(path)) == 0
+    with pytest.raises(DataError, match=rf"rows\.{ending}: cannot be read"):
+        list(read_blocks(str(path), {"at": "int64"}, 100))
