@@ -13,8 +13,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.blocks import csv_records, read_blocks
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes.base import SPLITS, SplitFractions, typed_rows
+from gigabatch.features.recipes.staging import StagedRows
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
-from gigabatch.features.recipes.table.staging import StagedRows
 
 LATE = {"late": {"task": "binary"}}
 SIZE = 400

@@ -13,7 +13,7 @@ import numpy as np
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import require_columns
 from gigabatch.features.reading.blocks import Kinds, NotInParts
-from gigabatch.features.recipes.base import TargetChecks, part_path, typed_rows
+from gigabatch.features.recipes.base import SplitFractions, TargetChecks, part_path, typed_rows
 from gigabatch.features.schema import Schema
 
 FLAGS = ["true", "false"]
@@ -36,10 +36,10 @@ class StagedRows:
         About how many rows a frame that is given back holds.
     time, row
         Columns of a row's time, without nulls, and of its place among all, by which rows of one time are in order. No
-        time: rows come back as they came.
+        time: rows come back as they came. No row: rows of one time come back in one frame, in no order of their own.
     """
 
-    def __init__(self, engine: str, folder: Path, rows: int, time: str | None, row: str) -> None:
+    def __init__(self, engine: str, folder: Path, rows: int, time: str | None, row: str | None) -> None:
         self.engine, self.folder, self.rows, self.time, self.row = load_engine(engine), folder, rows, time, row
         self.num_rows = 0
         self._groups: list[list[Path]] = []
@@ -47,19 +47,35 @@ class StagedRows:
         self._type: Any = None
         folder.mkdir(parents=True)
 
-    def add(self, frame: Any) -> None:
-        """Keep further rows."""
+    def add(self, frame: Any) -> Path | None:
+        """Keep further rows; gives the file that holds them, None for no row."""
         if not len(frame):
-            return
-        self._groups.append([self.folder / f"block-{len(self._groups):06d}.parquet"])
-        self.engine.write_parquet(frame, self._groups[-1][0])
+            return None
+        path = self._next_path()
+        self.engine.write_parquet(frame, path)
+        self._count(frame)
+        return path
+
+    def add_file(self, path: Path) -> None:
+        """Keep the rows of a Parquet file, which is not touched and stays where it is."""
+        self._next_path().symlink_to(path.absolute())
+        self._count(self.engine.read_parquet(path, None if self.time is None else [self.time]))
+
+    def _next_path(self) -> Path:
+        path = self.folder / f"block-{len(self._groups):06d}.parquet"
+        self._groups.append([path])
+        return path
+
+    def _count(self, frame: Any) -> None:
+        """Further rows are kept: how many, and when."""
         self.num_rows += len(frame)
         if self.time is not None:
             times = self._host(frame, self.time)
             self._type = times.dtype
             with self._times.open("ab") as file:
                 times.tofile(file)
-            self._in_order &= bool(times[0] >= self._last) and bool((times[1:] >= times[:-1]).all())
+            later = times[0] > self._last if self.row is None else times[0] >= self._last
+            self._in_order &= bool(later) and bool((times[1:] >= times[:-1]).all())
             self._last = times[-1]
 
     def settle(self) -> None:
@@ -80,12 +96,25 @@ class StagedRows:
         """All rows, frame by frame."""
         for paths in self._groups:
             frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
-            yield frame if self._in_order else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+            is_sorted = self._in_order or self.row is None
+            yield frame if is_sorted else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+
+    def cut(self, fractions: SplitFractions) -> Iterator[tuple[str, Any]]:
+        """Parts of train, valid and test, cut at the moments at which `split_by_time` cuts whole tables."""
+        if not self.num_rows:
+            return
+        first, second = (self.time_at(max(end - 1, 0)) for end in fractions.ends(self.num_rows))
+        for frame in self.frames():
+            at = frame[self.time]
+            masks = {"train": at <= first, "valid": (at > first) & (at <= second), "test": at > second}
+            for split, mask in masks.items():
+                if bool(mask.any()):
+                    yield split, frame[mask].reset_index(drop=True)
 
     def _deal(self, times: np.ndarray) -> None:
         """Deal the rows out to files of neighbouring times; times: ascending."""
         starts, counts = np.unique(times[self.rows :: self.rows], return_counts=True)
-        # A time of very many rows has files to itself, whose rows are in order as they come.
+        # A time of very many rows has files to itself, whose rows are in order as they come, if they are to have one.
         many = starts[counts > 1]
         ends = np.searchsorted(times, many, side="right")
         after = times[ends[ends < len(times)]]
@@ -104,7 +133,7 @@ class StagedRows:
                 self.engine.write_parquet(frame.iloc[order[start:stop]].reset_index(drop=True), dealt[place][-1])
             path.unlink()
         self._groups = []
-        alone = set(np.searchsorted(starts, many, side="right").tolist())
+        alone = set() if self.row is None else set(np.searchsorted(starts, many, side="right").tolist())
         for place in sorted(dealt):
             self._groups += [[path] for path in dealt[place]] if place in alone else [dealt[place]]
 
