@@ -97,8 +97,8 @@ class History(Protocol):
     ) -> None:
         """Keep what this run leaves, fields as of `RowsSoFar`, behind what it found, if it did not refuse that.
 
-        made: the rows that it finished itself. computed: how many rows it computed. parts: Parquet files of rows that
-        it finished before those of `made`, which nobody writes to any more.
+        made: the rows that it finished itself, or None where they are in `parts`, Parquet files in order, which nobody
+        writes to any more. computed: how many rows it computed.
         """
 
     def find_files(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import require_columns
 from gigabatch.features.reading.blocks import Kinds, NotInParts
-from gigabatch.features.recipes.base import SplitFractions, TargetChecks, part_path, typed_rows
+from gigabatch.features.recipes.base import SPLITS, SplitFractions, TargetChecks, part_path, typed_rows
 from gigabatch.features.schema import Schema
 
 FLAGS = ["true", "false"]
@@ -43,6 +47,7 @@ class StagedRows:
         self.engine, self.folder, self.rows, self.time, self.row = load_engine(engine), folder, rows, time, row
         self.num_rows = 0
         self._groups: list[list[Path]] = []
+        self._sizes: list[int] = []
         self._times, self._last, self._in_order = folder / "times", -np.inf, True
         self._type: Any = None
         folder.mkdir(parents=True)
@@ -69,6 +74,7 @@ class StagedRows:
     def _count(self, frame: Any) -> None:
         """Further rows are kept: how many, and when."""
         self.num_rows += len(frame)
+        self._sizes.append(len(frame))
         if self.time is not None:
             times = self._host(frame, self.time)
             self._type = times.dtype
@@ -94,22 +100,37 @@ class StagedRows:
 
     def frames(self) -> Iterator[Any]:
         """All rows, frame by frame."""
-        for paths in self._groups:
-            frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
-            is_sorted = self._in_order or self.row is None
-            yield frame if is_sorted else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+        yield from map(self._frame, self._groups)  # of which nothing is held while its rows are worked on
 
-    def cut(self, fractions: SplitFractions) -> Iterator[tuple[str, Any]]:
-        """Parts of train, valid and test, cut at the moments at which `split_by_time` cuts whole tables."""
+    def _frame(self, paths: Sequence[Path]) -> Any:
+        frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
+        is_sorted = self._in_order or self.row is None
+        return frame if is_sorted else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+
+    def cut(self, fractions: SplitFractions, whole_files: bool = False) -> Iterator[tuple[str, Any]]:
+        """Parts of train, valid and test, cut at the moments at which `split_by_time` cuts whole tables.
+
+        whole_files: give the path of a file all of whose rows are of one split, which is not read then; rows must have
+        come in order.
+        """
         if not self.num_rows:
             return
-        first, second = (self.time_at(max(end - 1, 0)) for end in fractions.ends(self.num_rows))
-        for frame in self.frames():
-            at = frame[self.time]
-            masks = {"train": at <= first, "valid": (at > first) & (at <= second), "test": at > second}
-            for split, mask in masks.items():
-                if bool(mask.any()):
-                    yield split, frame[mask].reset_index(drop=True)
+        moments = [self.time_at(max(end - 1, 0)) for end in fractions.ends(self.num_rows)]
+        ends = [0, *map(int, np.searchsorted(self._sorted, moments, side="right")), self.num_rows]
+        cuts, start = dict(zip(SPLITS, pairwise(ends), strict=True)), 0
+        for number, paths in enumerate(self._groups):
+            if whole_files:
+                stop = start + self._sizes[number]
+                if whole := [split for split, (low, high) in cuts.items() if low <= start and stop <= high]:
+                    yield whole[0], paths[0]
+                    start = stop
+                    continue
+            frame = self._frame(paths)
+            for split, (low, high) in cuts.items():
+                part = frame.iloc[max(low - start, 0) : max(high - start, 0)]
+                if len(part):
+                    yield split, part.reset_index(drop=True)
+            start += len(frame)
 
     def _deal(self, times: np.ndarray) -> None:
         """Deal the rows out to files of neighbouring times; times: ascending."""
@@ -203,6 +224,32 @@ class SplitWriter:
         NotInParts
             Where the parts differ in what the whole table has one of.
         """
+        self._look(split, frame)
+        if not len(frame):
+            return
+        self.engine.write_parquet(typed_rows(self._schema, split, frame), self._next_path(split))
+        self.rows[split] += len(frame)
+
+    def write_file(self, split: str, path: Path) -> None:
+        """Make a Parquet file a part of a split, by a second name where the file system has one. It holds typed rows
+        whose targets can be used, and nobody writes to it any more.
+
+        Raises
+        ------
+        NotInParts
+            As `write`.
+        """
+        file = pq.read_metadata(path)
+        self._look(split, exact_frame_of(file.schema.to_arrow_schema().empty_table()))
+        target = self._next_path(split)
+        try:
+            os.link(path.resolve(), target)
+        except OSError:
+            shutil.copyfile(path, target)
+        self.rows[split] += file.num_rows
+
+    def _look(self, split: str, frame: Any) -> None:
+        """Check a part of a split."""
         if self._schema is None:
             self._schema = self.schema_of(frame)
             self._checks = TargetChecks(self._schema)
@@ -211,13 +258,12 @@ class SplitWriter:
         require_columns(frame, self._schema.table_columns, "table, after the steps")
         self._kinds.look(frame, self._schema.table_columns)
         self._checks.look(split, frame)
-        if not len(frame):
-            return
+
+    def _next_path(self, split: str) -> Path:
         path = part_path(self.folder, split, self._parts[split])
         path.parent.mkdir(exist_ok=True)
-        self.engine.write_parquet(typed_rows(self._schema, split, frame), path)
         self._parts[split] += 1
-        self.rows[split] += len(frame)
+        return path
 
     def finish(self, splits: Sequence[str]) -> tuple[dict[str, int], Schema]:
         """Rows by split and the schema, once all parts were written; `DataError` for targets that cannot be used."""

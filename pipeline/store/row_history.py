@@ -211,7 +211,7 @@ class RowHistory:
         earlier = 0 if found is None or found[1] is None else found[1].num_finished
         self._tell(earlier, computed)
         new_sizes = [pq.read_metadata(part).num_rows for part in parts]
-        finished = earlier + sum(new_sizes) + len(made)
+        finished = earlier + sum(new_sizes) + (0 if made is None else len(made))
         if finished == 0:
             return
         all_parts = [*([] if found is None else _parts(found[0].path)), *parts]
@@ -219,6 +219,9 @@ class RowHistory:
 
         def write(folder: Path) -> dict[str, Any]:
             parts, sizes, last = list(all_parts), list(all_sizes), made
+            if last is None:
+                sizes.pop()
+                last = engine.read_parquet(parts.pop())
             while parts and sizes[-1] <= min(len(last), MOST_TOGETHER - len(last)):
                 last = engine.frames.concat([engine.read_parquet(parts.pop()), last], ignore_index=True)
                 sizes.pop()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,30 +121,6 @@ class FlightsSettings:
     split: SplitFractions = field(default_factory=SplitFractions)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Hold what a piece of time comes to.
-
-    Parameters
-    ----------
-    rows
-        Flights with an outcome, in order, with the columns that are written: the finished ones, and of the last piece
-        the open ones behind them.
-    num_finished
-        How many of them are finished.
-    schema
-        Of the rows.
-    left
-        What finished flights leave, those of earlier pieces and runs among them; the open ones have `NEW` and
-        `flight_row`.
-    """
-
-    rows: Any
-    num_finished: int
-    schema: Schema
-    left: RowsSoFar
-
-
 class FlightsRecipe(Recipe):
     """Read New York's flights of 2013; the module's docstring states the rules that every feature keeps."""
 
@@ -212,19 +188,20 @@ class FlightsRecipe(Recipe):
             module.frames.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0], _num_of(before)
         )
         num_pieces = -(-len(frame) // PIECE_FLIGHTS)
+        made: list[Any] = []
         try:
-            pieces = list(self._in_pieces(_slices(frame, num_pieces), len(frame), raw, before))
+            left, schema = self._in_pieces(_slices(frame, num_pieces), len(frame), raw, before, made.append)
         except NotLater:
             if num_pieces == 1:
                 raise
             # A flight left long before it was due, across the end of a piece.
-            pieces = list(self._in_pieces([frame], len(frame), raw, before))
-        last = pieces[-1]
-        labelled = module.frames.concat([piece.rows for piece in pieces], ignore_index=True)
+            made.clear()
+            left, schema = self._in_pieces([frame], len(frame), raw, before, made.append)
+        labelled = module.frames.concat(made, ignore_index=True)
         whole = labelled if before is None else gathered(before, labelled)
-        num_finished = sum(piece.num_finished for piece in pieces)
-        self._keep(last.left, raw["weather"], labelled.iloc[:num_finished], len(labelled), ())
-        return whole, last.schema, _added_counts(last.left.facts["counts"], last.left.open)
+        num_finished = len(labelled) - len(made[-1])
+        self._keep(left, raw["weather"], labelled.iloc[:num_finished], len(labelled), ())
+        return whole, schema, _added_counts(left.facts["counts"], left.open)
 
     def _write(self, engine: str, folder: Path, rows: int, before: RowsSoFar | None, paths: list[str]) -> FeatureParts:
         """`write_parts`: flights are read into files by time, computed into files a piece after the other, and cut."""
@@ -240,24 +217,27 @@ class FlightsRecipe(Recipe):
         made = StagedRows(engine, folder / "made", rows, "at", "flight_row")
         for path in () if before is None else before.parts:
             made.add_file(path)
-        finished, computed, piece = [], 0, None
-        for piece in self._in_pieces(_numbered(flights.frames(), _num_of(before)), flights.num_rows, raw, before):
-            finished.append(made.add(piece.rows.iloc[: piece.num_finished]))
-            made.add(piece.rows.iloc[piece.num_finished :])
-            computed += len(piece.rows)
-            piece = replace(piece, rows=piece.rows.iloc[:0].copy())  # while the next one is computed
-        assert piece is not None, "there is a piece"
+        first, known = _num_of(before), made.num_rows
+
+        def number(frame: Any) -> Any:
+            nonlocal first
+            first += len(frame)
+            return numbered(frame, first - len(frame))
+
+        files: list[Path | None] = []
+        left, _ = self._in_pieces(
+            map(number, flights.frames()), flights.num_rows, raw, before, lambda rows: files.append(made.add(rows))
+        )
         shutil.rmtree(folder / "raw")
         made.settle()
         writer = SplitWriter(engine, folder, self.schema)
-        for split, part in made.cut(self.settings.split):
-            writer.write(split, part)
-        files = [path for path in finished if path is not None]
-        last = load_engine(engine).read_parquet(files.pop()) if files else piece.rows
-        self._keep(piece.left, raw["weather"], last, computed, files)
+        for split, part in made.cut(self.settings.split, whole_files=True):
+            (writer.write_file if isinstance(part, Path) else writer.write)(split, part)
+        finished = [path for path in files[:-1] if path is not None]
+        self._keep(left, raw["weather"], None, made.num_rows - known, finished)
         written, schema = writer.finish(SPLITS)
         shutil.rmtree(folder / "made")
-        return FeatureParts(written, schema, _notes(_added_counts(piece.left.facts["counts"], piece.left.open)))
+        return FeatureParts(written, schema, _notes(_added_counts(left.facts["counts"], left.open)))
 
     def _blocks(self, engine: str, paths: Sequence[str], rows: int) -> Iterator[Any]:
         """Raw flights, so many at once; a file of fewer is one block, as it was kept."""
@@ -270,8 +250,13 @@ class FlightsRecipe(Recipe):
             yield from read_blocks(path, FLIGHTS, rows, without=self.without.get(same_file(path), ()))
 
     def _in_pieces(
-        self, frames: Iterable[Any], num_rows: int, raw: dict[str, Any], before: RowsSoFar | None
-    ) -> Iterator[Piece]:
+        self,
+        frames: Iterable[Any],
+        num_rows: int,
+        raw: dict[str, Any],
+        before: RowsSoFar | None,
+        take: Callable[[Any], None],
+    ) -> tuple[RowsSoFar, Schema]:
         """Compute the flights a piece of time after the other: each leaves behind what the next one needs, as a night
         does, so that in memory there is one piece with all columns.
 
@@ -285,13 +270,24 @@ class FlightsRecipe(Recipe):
             The tables that are looked up.
         before
             What an earlier run left.
+        take
+            Given flights with an outcome, in order, with the columns and types that are written: the finished ones of
+            each piece, and at the end those that stay open.
+
+        Returns
+        -------
+        RowsSoFar, Schema
+            What all finished flights leave, where open ones have `NEW` and `flight_row` too; the schema of what `take`
+            was given.
         """
         counts = NO_FLIGHTS if before is None else before.facts["counts"]
         until = None if before is None else before.facts["weather_until"]
-        waiting, schema, seen = None, None, 0
+        left, schema, seen = before, None, 0
+        waiting = None
         for frame in frames:
             engine, seen = engine_of(frame), seen + len(frame)
             rows = frame if waiting is None else engine.frames.concat([waiting, frame], ignore_index=True)
+            del frame
             new, front = engine.array(rows[NEW]), front_of(rows["at"], MARGIN)
             done = engine.array(rows["at"] < front)
             if seen == num_rows and self.history is None:
@@ -299,28 +295,28 @@ class FlightsRecipe(Recipe):
             stop = int(done.sum())
             rows = rows.drop(columns=[NEW])
             made, pasts = self._features(rows, raw, new, done, before)
-            known, told = made["late"].notna(), self.schema(made)
-            if schema not in (None, told):
+            if schema not in (None, told := self.schema(made)):
                 raise NotLater("columns of one piece are of other types")
-            schema, num_finished = told, int(known.iloc[:stop].sum())
-            if seen < num_rows:
-                known &= engine.series(done, rows)
-            # As they will be written, which is half as much to keep.
-            kept = cast(made[told.names()][known], told.dtypes(), "flights", nullable=set(told.names("categorical")))
-            del made
+            schema = told
             if stop:
                 counts, until = _added_counts(counts, rows.iloc[:stop]), int(rows["weather_hour"].iloc[:stop].max())
             waiting = rows.iloc[stop:].assign(**{NEW: False})
-            facts = {"counts": counts, "weather_until": until}
-            left = RowsSoFar(lambda: None, waiting, pasts, front, seen, facts)
+            left = RowsSoFar(lambda: None, waiting, pasts, front, seen, {"counts": counts, "weather_until": until})
             before = left if pasts else None
-            yield Piece(kept, num_finished, told, left)
+            del rows
+            take(_written(made.iloc[:stop], schema))
+            if seen == num_rows:
+                take(_written(made.iloc[stop:], schema))
+            del made
+        assert left is not None, "there is a piece"
+        assert schema is not None, "which has columns"
+        return left, schema
 
     def _keep(self, left: RowsSoFar, weather: Any, made: Any, computed: int, files: Sequence[Path]) -> None:
         """Leave to the next run what it needs.
 
-        left: of the last piece. made: the finished flights with an outcome, behind those of `files`. computed: how many
-        flights with an outcome were computed.
+        left: of all finished flights. made: those with an outcome that this run computed, or None where they are in
+        `files`. computed: how many flights with an outcome it computed.
         """
         if self.history is None:
             return
@@ -493,6 +489,12 @@ def _notes(counts: dict[str, int]) -> tuple[str, ...]:
     )
 
 
+def _written(flights: Any, schema: Schema) -> Any:
+    """Those with an outcome, with the columns and types that are written, which take half as much memory."""
+    known = flights[schema.names()][flights["late"].notna()]
+    return cast(known, schema.dtypes(), "flights", nullable=set(schema.names("categorical")))
+
+
 def _num_of(before: RowsSoFar | None) -> int:
     """How many flights are finished, with an outcome or without: the next one's number."""
     return 0 if before is None else before.facts["counts"]["flights"]
@@ -502,13 +504,6 @@ def _slices(frame: Any, number: int) -> Iterator[Any]:
     """The frame in so many pieces of about as many rows."""
     for start, stop in pairwise(len(frame) * place // number for place in range(number + 1)):
         yield frame.iloc[start:stop].reset_index(drop=True)
-
-
-def _numbered(frames: Iterable[Any], first: int) -> Iterator[Any]:
-    """Each frame as `numbered` gives it, frame after frame."""
-    for frame in frames:
-        yield numbered(frame, first)
-        first += len(frame)
 
 
 def _added_counts(counts: dict[str, int], flights: Any) -> dict[str, int]:
