@@ -224,10 +224,10 @@ class SplitWriter:
         NotInParts
             Where the parts differ in what the whole table has one of.
         """
-        self._look(split, frame)
+        schema = self._look(split, frame)
         if not len(frame):
             return
-        self.engine.write_parquet(typed_rows(self._schema, split, frame), self._next_path(split))
+        self.engine.write_parquet(typed_rows(schema, split, frame), self._next_path(split))
         self.rows[split] += len(frame)
 
     def write_file(self, split: str, path: Path) -> None:
@@ -248,8 +248,8 @@ class SplitWriter:
             shutil.copyfile(path, target)
         self.rows[split] += file.num_rows
 
-    def _look(self, split: str, frame: Any) -> None:
-        """Check a part of a split."""
+    def _look(self, split: str, frame: Any) -> Schema:
+        """Check a part of a split; gives the schema that all of them have."""
         if self._schema is None:
             self._schema = self.schema_of(frame)
             self._checks = TargetChecks(self._schema)
@@ -258,6 +258,7 @@ class SplitWriter:
         require_columns(frame, self._schema.table_columns, "table, after the steps")
         self._kinds.look(frame, self._schema.table_columns)
         self._checks.look(split, frame)
+        return self._schema
 
     def _next_path(self, split: str) -> Path:
         path = part_path(self.folder, split, self._parts[split])
