@@ -1,6 +1,6 @@
 """The peers of benchmarks/features.py, by hand: the flights recipe in pandas and in Polars, raw files to Parquet.
 
-    python benchmarks/features_peers.py FORM RAW OUT
+    python -m benchmarks.features_peers FORM RAW OUT
 
 Run by the benchmark in the environment of `make bench-env`. RAW is the folder of the raw files, OUT an empty one, which
 gets train.parquet, valid.parquet and test.parquet with the columns and values of our features stage; the benchmark
@@ -18,6 +18,7 @@ import json
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -478,11 +479,13 @@ def with_polars(raw: str, out: str) -> None:
 
 FORMS = {"pandas": with_pandas, "pandas_search": with_pandas_search, "polars": with_polars}
 
-if __name__ == "__main__":
+
+def main(forms: dict[str, Callable[[str, str], None]]) -> None:
+    """Run the form that the command line names, and tell what it took."""
     name, raw_folder, out_folder = sys.argv[1:4]
-    __import__(name.partition("_")[0])
+    __import__("polars" if "polars" in name else "pandas")
     start, cpu = time.perf_counter(), time.process_time()
-    FORMS[name](raw_folder, out_folder)
+    forms[name](raw_folder, out_folder)
     told = {
         "peer": name,
         "seconds": time.perf_counter() - start,
@@ -490,3 +493,7 @@ if __name__ == "__main__":
         "peak": peak_bytes(),
     }
     print(json.dumps(told, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main(FORMS)

@@ -55,11 +55,15 @@ def operator_code(kind: type) -> str:
 
 def without_unused(files: Iterable[Path]) -> list[Path]:
     """The files of `gigabatch.features` without the operators that neither encoding nor workflows import themselves."""
-    files, operators = list(files), {path.resolve(): module for module, path in _operator_files().items()}
-    shared = [file for file in files if file.resolve() not in operators]
-    core = (file for file in shared if file.resolve().relative_to(FEATURES).parts[0] not in BY_USE)
+    files, operators = list(files), {path: module for module, path in _operator_files().items()}
+    folders = {folder: folder.resolve() for folder in {file.parent for file in files}}  # as many files take long
+    real = {file: folders[file.parent] / file.name for file in files}
+    core = [
+        file for file, path in real.items()
+        if path not in operators and path.relative_to(FEATURES).parts[0] not in BY_USE
+    ]  # fmt: skip
     used = _used_by(file.read_bytes() for file in core)
-    return [file for file in files if operators.get(file.resolve()) in (None, *used)]
+    return [file for file in files if operators.get(real[file]) in (None, *used)]
 
 
 def _used_by(texts: Iterable[bytes]) -> dict[str, bytes]:
@@ -67,10 +71,11 @@ def _used_by(texts: Iterable[bytes]) -> dict[str, bytes]:
     operators = _operator_files()
     files = _recipe_files() | operators
     found: dict[str, bytes] = {}
-    left = list(texts)
+    left, known = list(texts), set[str]()
     while left:
         text = left.pop()
-        names = _imported(text) if b"gigabatch" in text else ()
+        names = set(_imported(text) if b"gigabatch" in text else ()) - known
+        known |= names
         for module in {module for name in names for module in _meant(name, files, operators)} - found.keys():
             found[module] = files[module].read_bytes()
             left.append(found[module])

@@ -41,6 +41,8 @@ class RowsSoFar:
         How many rows are finished.
     facts
         What else the recipe needs to know of the rows so far, as JSON types.
+    parts
+        The Parquet files of the finished rows, in order, where they are in files.
     """
 
     finished: Callable[[], Any]
@@ -49,6 +51,7 @@ class RowsSoFar:
     front: float | int
     num_finished: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    parts: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,12 @@ class History(Protocol):
         facts: Mapping[str, Any],
         made: Any,
         computed: int,
+        parts: Sequence[Path] = (),
     ) -> None:
         """Keep what this run leaves, fields as of `RowsSoFar`, behind what it found, if it did not refuse that.
 
-        made: the rows that it finished itself. computed: how many rows it computed.
+        made: the rows that it finished itself, or None where they are in `parts`, Parquet files in order, which nobody
+        writes to any more. computed: how many rows it computed.
         """
 
     def find_files(

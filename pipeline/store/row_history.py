@@ -7,9 +7,10 @@ most of tonight's files; whatever does not fit is said and all rows are computed
 tonight's: it stops nothing when it comes, and is a new file when it leaves.
 
 Each night's artifact is whole by itself. Parts that it shares with the one before are hard links, so that a chain of
-nights takes the room of one; a part no larger than the rows behind it is written together with them, so that there are
-few parts. `gigabatch gc` leaves the last history of each configuration. A recipe whose rows are larger than memory
-keeps files of its own instead (`find_files`, `keep_files`), under the same rules.
+nights takes the room of one; a part no larger than the rows behind it is written together with them, up to
+`MOST_TOGETHER` rows, so that there are few parts. `gigabatch gc` leaves the last history of each configuration. A
+recipe whose rows are larger than memory gives parts that it has written (`keep`), or keeps files of its own instead
+(`find_files`, `keep_files`), under the same rules.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.history.past import Past
@@ -34,6 +37,7 @@ log = logging.getLogger(__name__)
 STAGE = "history"
 FORMAT = 1
 STATE, OPEN = "state.json", "open.parquet"
+MOST_TOGETHER = 1_000_000  # rows of parts that are written together, which are in memory then
 Loaded = TypeVar("Loaded")
 ROWS_OUT = " without "  # between a file's checksum and the hash of rows that are left out
 
@@ -200,21 +204,27 @@ class RowHistory:
         facts: Mapping[str, Any],
         made: Any,
         computed: int,
+        parts: Sequence[Path] = (),
     ) -> None:
         """Keep what this run leaves; see `History`."""
         found, engine = self._found, load_engine(self.files.engine)
         earlier = 0 if found is None or found[1] is None else found[1].num_finished
         self._tell(earlier, computed)
-        if earlier + len(made) == 0:
+        new_sizes = [pq.read_metadata(part).num_rows for part in parts]
+        finished = earlier + sum(new_sizes) + (0 if made is None else len(made))
+        if finished == 0:
             return
+        all_parts = [*([] if found is None else _parts(found[0].path)), *parts]
+        all_sizes = [*([] if found is None else found[0].manifest["parts"]), *new_sizes]
 
         def write(folder: Path) -> dict[str, Any]:
-            parts = [] if found is None else _parts(found[0].path)
-            sizes = [] if found is None else list(found[0].manifest["parts"])
-            last = made
-            while parts and sizes.pop() <= len(last):
+            parts, sizes, last = list(all_parts), list(all_sizes), made
+            if last is None:
+                sizes.pop()
+                last = engine.read_parquet(parts.pop())
+            while parts and sizes[-1] <= min(len(last), MOST_TOGETHER - len(last)):
                 last = engine.frames.concat([engine.read_parquet(parts.pop()), last], ignore_index=True)
-            sizes = [] if found is None else list(found[0].manifest["parts"])[: len(parts)]
+                sizes.pop()
             for number, part in enumerate(parts):
                 share_file(part, folder / _part_name(number))
             told, tables = {}, [(open_rows, folder / OPEN)]
@@ -228,9 +238,9 @@ class RowHistory:
                 tables.append((last, folder / _part_name(len(parts))))
                 sizes.append(len(last))
             engine.map_columns(lambda table: engine.write_parquet(*table), tables)
-            state = {"front": front, "facts": facts, "pasts": told, "finished": earlier + len(made)}
+            state = {"front": front, "facts": facts, "pasts": told, "finished": finished}
             (folder / STATE).write_text(json.dumps(state, allow_nan=False))
-            return self._manifest(earlier + len(made)) | {"parts": sizes}
+            return self._manifest(finished) | {"parts": sizes}
 
         named = {"files": self._checksums, "front": front, "facts": facts}
         self.store.build(STAGE, artifact_key(STAGE, named, {"way": self._way}, ""), write)
@@ -302,6 +312,7 @@ class RowHistory:
             state["front"],
             state["finished"],
             state["facts"],
+            _parts(folder),
         )
 
 

@@ -124,7 +124,7 @@ class KeptInMemory:
     def refuse(self, reason):
         raise AssertionError(reason)
 
-    def keep(self, open_rows, pasts, front, facts, made, computed):
+    def keep(self, open_rows, pasts, front, facts, made, computed, parts=()):
         assert all(isinstance(past.rows, CheckedFrame) for past in pasts.values())
         self.left = RowsSoFar(lambda: made, open_rows, pasts, front, len(made), facts)
 

@@ -11,13 +11,18 @@ All times are int64 minutes since 1970-01-01 UTC.
 
 from __future__ import annotations
 
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pandas.util import hash_pandas_object
 
 from gigabatch.features.columns.content_hash import hash_of
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import Operator
@@ -26,11 +31,23 @@ from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.numbers.difference import Difference
 from gigabatch.features.operators.rows.date_parts import DateParts
-from gigabatch.features.reading.sources import cast, read_files
-from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, split_by_time
+from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
+from gigabatch.features.reading.sources import cast, read_files, same_file
+from gigabatch.features.recipes.base import (
+    SPLITS,
+    FeatureParts,
+    FeatureTables,
+    RawFiles,
+    Recipe,
+    SplitFractions,
+    split_by_time,
+)
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered
+from gigabatch.features.recipes.staging import SplitWriter, StagedRows, remove
 from gigabatch.features.schema import Column, Schema, Target
 
+log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 FLIGHTS = {
     "dep_time": "float64",
     "sched_dep_time": "int64",
@@ -61,7 +78,8 @@ MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.
 
 MARGIN = 1440  # minutes before the last flight from which flights stay open: an early one departs before it is due
 NEW = "new__"
-PIECE_FLIGHTS = 500_000  # at most of which all columns are in memory, but for those of the margin
+NO_FLIGHTS = {"flights": 0, "cancelled": 0, "left_out": 0}
+PIECE_FLIGHTS = 500_000  # of which all columns are in memory, beside those of the margin; more are read into files
 
 CATEGORICAL = (
     "carrier", "flight_number", "tailnum", "origin", "dest", "route", "manufacturer", "model", "engine", "type",
@@ -116,122 +134,223 @@ class FlightsRecipe(Recipe):
         return [path for kind in self.raw_files() for path in self.files(kind.pattern)]
 
     def build(self, engine: str) -> FeatureTables:
-        labelled, columns, counts = self._rows_so_far(engine)
-        left_out, cancelled = counts["left_out"], counts["cancelled"]
-        notes = (
-            f"{left_out:,} of {counts['flights']:,} flights have no arrival delay ({cancelled:,} cancelled, "
-            f"{left_out - cancelled:,} diverted or without a record) and are left out of training and evaluation; "
-            "their schedules still count in the features of others.",
-        )
-        splits = split_by_time(labelled, "at", "flight_row", self.settings.split)
-        return FeatureTables({k: v[columns.names()] for k, v in splits.items()}, columns, notes)
+        rows, schema, counts = self._rows_so_far(lambda before, paths: self._follow(engine, before, paths))
+        splits = split_by_time(rows, "at", "flight_row", self.settings.split)
+        return FeatureTables({k: v[schema.names()] for k, v in splits.items()}, schema, _notes(counts))
 
-    def _rows_so_far(self, engine: str) -> tuple[Any, Schema, dict[str, int]]:
-        """Every flight with an outcome and its features, their schema, and how many flights there are of each kind.
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
+    ) -> FeatureParts | None:
+        """The splits in memory that does not grow with the flights, where there are more than `PIECE_FLIGHTS`; None,
+        which has `build` hold all of them, for fewer, and where a piece of time cannot be computed by itself."""
+        flights = sum(map(about_rows, self.files(self._pattern("flights"))))
+        if flights <= PIECE_FLIGHTS:
+            return None
+        reason = f"parts are for pandas, and the frames are of {engine}"
+        if engine == "pandas":
+            rows = min(rows_per_part, PIECE_FLIGHTS)
+            try:
+                return self._rows_so_far(lambda before, paths: self._write(engine, folder, rows, before, paths))
+            except (NotInParts, NotLater) as error:
+                reason = str(error)
+                remove(folder)
+                if self.cache is not None:
+                    self.cache.start_again()
+        log.info("flights: about %s of them are held in memory at once: %s.", f"{float(f'{flights:.2g}'):,.0f}", reason)
+        return None
 
-        Those that an earlier run finished are not computed again.
-        """
+    def _rows_so_far(self, follow: Callable[[RowsSoFar | None, list[str]], Made]) -> Made:
+        """What `follow` makes of what an earlier run left and the files that it did not have; of None and all files
+        where nothing that was left fits."""
         paths = self.files(self._pattern("flights"))
         if self.history is not None:
             others = [path for name in ("planes", "airports") for path in self.files(self._pattern(name))]
             found = self.history.find(paths, False, others)
             if found is not None:
                 try:
-                    return self._follow(engine, *found)
+                    return follow(*found)
                 except NotLater as error:
                     self.history.refuse(str(error))
-        return self._follow(engine, None, paths)
+        return follow(None, paths)
 
     def _follow(self, engine: str, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, Schema, dict[str, int]]:
-        """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
+        """Every flight with an outcome and its features, their schema, and how many flights there are of each kind.
+
+        Those that an earlier run finished are not computed again.
+        """
         raw = self.read(engine, paths)
         self.report("read")
-        frame = clock(raw.pop("flights")).assign(**{NEW: True}) if paths else None
-        counts = {"flights": 0, "cancelled": 0, "left_out": 0} if before is None else before.facts["counts"]
-        frame = numbered(frame if before is None else self._behind(before, frame, raw["weather"]), counts["flights"])
-        front = front_of(frame["at"], MARGIN)
-        new, finished = (engine_of(frame).array(mask) for mask in (frame[NEW], frame["at"] < front))
-        if self.history is None:
-            finished = ~new
-        done, known = engine_of(frame).series(finished, frame), frame["arr_delay"].notna()
-        frame = frame.drop(columns=[NEW])
+        parts = [] if before is None else [self._open(before, raw["weather"])]
+        if paths:
+            parts.append(self._new(before, raw.pop("flights")))
+        module = load_engine(engine)
+        frame = numbered(
+            module.frames.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0], _num_of(before)
+        )
         num_pieces = -(-len(frame) // PIECE_FLIGHTS)
+        made: list[Any] = []
         try:
-            labelled, columns, pasts = self._in_pieces(frame, raw, new, finished, before, num_pieces)
+            left, schema = self._in_pieces(_slices(frame, num_pieces), len(frame), raw, before, made.append)
         except NotLater:
             if num_pieces == 1:
                 raise
             # A flight left long before it was due, across the end of a piece.
-            labelled, columns, pasts = self._in_pieces(frame, raw, new, finished, before, 1)
+            made.clear()
+            left, schema = self._in_pieces([frame], len(frame), raw, before, made.append)
+        labelled = module.frames.concat(made, ignore_index=True)
         whole = labelled if before is None else gathered(before, labelled)
-        if self.history is not None:
-            until = int(frame["weather_hour"][done].max()) if bool(finished.any()) else None
-            if until is None and before is not None:
-                until = before.facts["weather_until"]
-            facts = {
-                "counts": _added_counts(counts, frame[["dep_time", "arr_delay"]][done]),
-                "weather_until": until,
-                "weather": None if until is None else weather_hash(raw["weather"], until),
-            }
-            made = labelled.iloc[: int((done & known).sum())]  # rows are in order, those that are finished first
-            open_flights = frame[~done].drop(columns=["flight_row"])
-            self.history.keep(open_flights, pasts, front, facts, made, len(labelled))
-        return whole, columns, _added_counts(counts, frame)
+        num_finished = len(labelled) - len(made[-1])
+        self._keep(left, raw["weather"], labelled.iloc[:num_finished], len(labelled), ())
+        return whole, schema, _added_counts(left.facts["counts"], left.open)
+
+    def _write(self, engine: str, folder: Path, rows: int, before: RowsSoFar | None, paths: list[str]) -> FeatureParts:
+        """`write_parts`: flights are read into files by time, computed into files a piece after the other, and cut."""
+        remove(folder)
+        raw = self.read(engine, [])
+        flights = StagedRows(engine, folder / "raw", rows, "at", None)
+        if before is not None:
+            flights.add(self._open(before, raw["weather"]))
+        for block in self._blocks(engine, paths, rows):
+            flights.add(self._new(before, block))
+        flights.settle()
+        self.report("read")
+        made = StagedRows(engine, folder / "made", rows, "at", "flight_row")
+        for path in () if before is None else before.parts:
+            made.add_file(path)
+        first, known = _num_of(before), made.num_rows
+
+        def number(frame: Any) -> Any:
+            nonlocal first
+            first += len(frame)
+            return numbered(frame, first - len(frame))
+
+        files: list[Path | None] = []
+        left, _ = self._in_pieces(
+            map(number, flights.frames()), flights.num_rows, raw, before, lambda rows: files.append(made.add(rows))
+        )
+        shutil.rmtree(folder / "raw")
+        made.settle()
+        writer = SplitWriter(engine, folder, self.schema)
+        for split, part in made.cut(self.settings.split, whole_files=True):
+            (writer.write_file if isinstance(part, Path) else writer.write)(split, part)
+        finished = [path for path in files[:-1] if path is not None]
+        self._keep(left, raw["weather"], None, made.num_rows - known, finished)
+        written, schema = writer.finish(SPLITS)
+        shutil.rmtree(folder / "made")
+        return FeatureParts(written, schema, _notes(_added_counts(left.facts["counts"], left.open)))
+
+    def _blocks(self, engine: str, paths: Sequence[str], rows: int) -> Iterator[Any]:
+        """Raw flights, so many at once; a file of fewer is one block, as it was kept."""
+        for path in paths:
+            if about_rows(path) <= rows:
+                yield read_files(engine, [path], FLIGHTS, cache=self.cache, without=self.without)
+                continue
+            if self.cache is not None:
+                self.cache.read_directly(path)
+            yield from read_blocks(path, FLIGHTS, rows, without=self.without.get(same_file(path), ()))
 
     def _in_pieces(
-        self, frame: Any, raw: dict[str, Any], new: Any, finished: Any, before: RowsSoFar | None, num_pieces: int
-    ) -> tuple[Any, Schema, dict[int, Past]]:
-        """Flights with an outcome, in order, with the columns that are written; their schema; what finished ones leave.
+        self,
+        frames: Iterable[Any],
+        num_rows: int,
+        raw: dict[str, Any],
+        before: RowsSoFar | None,
+        take: Callable[[Any], None],
+    ) -> tuple[RowsSoFar, Schema]:
+        """Compute the flights a piece of time after the other: each leaves behind what the next one needs, as a night
+        does, so that in memory there is one piece with all columns.
 
-        A piece of time after the other: each leaves behind what the next one needs, as a night does, so that of all
-        flights there are no more columns in memory than are written. Other arguments as of `follow`.
+        Parameters
+        ----------
+        frames
+            Numbered flights with `NEW`, those of a later time in a later frame.
+        num_rows
+            How many there are in all frames.
+        raw
+            The tables that are looked up.
+        before
+            What an earlier run left.
+        take
+            Given flights with an outcome, in order, with the columns and types that are written: the finished ones of
+            each piece, and at the end those that stay open.
+
+        Returns
+        -------
+        RowsSoFar, Schema
+            What all finished flights leave, where open ones have `NEW` and `flight_row` too; the schema of what `take`
+            was given.
         """
-        made: list[Any] = []
-        pasts: dict[int, Past] = {} if before is None else dict(before.pasts)
-        start, seen, columns = 0, 0, None
-        for number in range(1, num_pieces + 1):
-            end = len(frame) * number // num_pieces
-            rows, fresh = frame.iloc[start:end].reset_index(drop=True), new[start:end].copy()
-            fresh[: seen - start] = False
-            done, stop = finished[start:end], end
-            if number < num_pieces:
-                done = engine_of(rows).array(rows["at"] < front_of(rows["at"], MARGIN))
-                stop = start + int(done.sum())
-            made_now, left = self._features(rows, raw, fresh, done, before)
-            told = self.schema(made_now)
-            if columns not in (None, told):
+        counts = NO_FLIGHTS if before is None else before.facts["counts"]
+        until = None if before is None else before.facts["weather_until"]
+        left, schema, seen = before, None, 0
+        waiting = None
+        for frame in frames:
+            engine, seen = engine_of(frame), seen + len(frame)
+            rows = frame if waiting is None else engine.frames.concat([waiting, frame], ignore_index=True)
+            del frame
+            new, front = engine.array(rows[NEW]), front_of(rows["at"], MARGIN)
+            done = engine.array(rows["at"] < front)
+            if seen == num_rows and self.history is None:
+                done = engine.arrays.zeros(len(rows), dtype=bool)  # nobody goes on from them
+            stop = int(done.sum())
+            rows = rows.drop(columns=[NEW])
+            made, pasts = self._features(rows, raw, new, done, before)
+            if schema not in (None, told := self.schema(made)):
                 raise NotLater("columns of one piece are of other types")
-            columns, pasts = told, left or pasts
-            known = made_now["late"].notna()
-            known[made_now.index >= stop - start] = False
-            kept = made_now[told.names()][known]
-            if self.history is not None or num_pieces > 1:  # as they will be written, which is half as much to keep
-                kept = cast(kept, told.dtypes(), "flights", nullable=set(told.names("categorical")))
-            made.append(kept)
-            if stop > start and number < num_pieces:
-                before = RowsSoFar(lambda: None, None, pasts, 0, stop)
-            start, seen = stop, end
-        assert columns is not None, "there is a piece"
-        return engine_of(frame).frames.concat(made, ignore_index=True), columns, pasts
+            schema = told
+            if stop:
+                counts, until = _added_counts(counts, rows.iloc[:stop]), int(rows["weather_hour"].iloc[:stop].max())
+            waiting = rows.iloc[stop:].assign(**{NEW: False})
+            left = RowsSoFar(lambda: None, waiting, pasts, front, seen, {"counts": counts, "weather_until": until})
+            before = left if pasts else None
+            del rows
+            take(_written(made.iloc[:stop], schema))
+            if seen == num_rows:
+                take(_written(made.iloc[stop:], schema))
+            del made
+        assert left is not None, "there is a piece"
+        assert schema is not None, "which has columns"
+        return left, schema
 
-    def _behind(self, before: RowsSoFar, fresh: Any, weather: Any) -> Any:
-        """The open flights and the new ones, which `NEW` tells apart; fresh: None for no new file.
+    def _keep(self, left: RowsSoFar, weather: Any, made: Any, computed: int, files: Sequence[Path]) -> None:
+        """Leave to the next run what it needs.
+
+        left: of all finished flights. made: those with an outcome that this run computed, or None where they are in
+        `files`. computed: how many flights with an outcome it computed.
+        """
+        if self.history is None:
+            return
+        until = left.facts["weather_until"]
+        facts = {**left.facts, "weather": None if until is None else weather_hash(weather, until)}
+        open_flights = left.open.drop(columns=[NEW, "flight_row"])
+        self.history.keep(open_flights, left.pasts, left.front, facts, made, computed, files)
+
+    def _open(self, before: RowsSoFar, weather: Any) -> Any:
+        """The open flights of an earlier run.
 
         Raises
         ------
         NotLater
-            Where a flight is due before the front, or the weather that finished flights have seen is another.
+            Where the weather that finished flights have seen is another.
         """
         until = before.facts["weather_until"]
         if until is not None and weather_hash(weather, until) != before.facts["weather"]:
             raise NotLater("the weather of hours that finished flights have seen is another")
-        parts = [before.open.assign(**{NEW: False})]
-        if fresh is not None:
-            if bool((fresh["at"] < before.front).any()):
-                first = int(fresh["at"].min())
-                raise NotLater(f"a flight is due at minute {first}, before {before.front}, where finished ones end")
-            parts.append(fresh)
-        return engine_of(parts[0]).frames.concat(parts, ignore_index=True)
+        return before.open.assign(**{NEW: False})
+
+    def _new(self, before: RowsSoFar | None, flights: Any) -> Any:
+        """New flights with their times, from raw ones.
+
+        Raises
+        ------
+        NotLater
+            Where one is due before the front.
+        """
+        frame = clock(flights).assign(**{NEW: True})
+        if before is not None and bool((frame["at"] < before.front).any()):
+            first = int(frame["at"].min())
+            raise NotLater(f"a flight is due at minute {first}, before {before.front}, where finished ones end")
+        return frame
 
     def read(self, engine: str, paths: list[str] | None = None) -> dict[str, Any]:
         """The raw tables by name: flights, weather, planes, airports. paths: files of flights; of none no table, of
@@ -359,6 +478,32 @@ class FlightsRecipe(Recipe):
 
 def _id_dtype(column: Any) -> str:
     return "int64" if column.dtype.kind in "iu" else "string"
+
+
+def _notes(counts: dict[str, int]) -> tuple[str, ...]:
+    left_out, cancelled = counts["left_out"], counts["cancelled"]
+    return (
+        f"{left_out:,} of {counts['flights']:,} flights have no arrival delay ({cancelled:,} cancelled, "
+        f"{left_out - cancelled:,} diverted or without a record) and are left out of training and evaluation; "
+        "their schedules still count in the features of others.",
+    )
+
+
+def _written(flights: Any, schema: Schema) -> Any:
+    """Those with an outcome, with the columns and types that are written, which take half as much memory."""
+    known = flights[schema.names()][flights["late"].notna()]
+    return cast(known, schema.dtypes(), "flights", nullable=set(schema.names("categorical")))
+
+
+def _num_of(before: RowsSoFar | None) -> int:
+    """How many flights are finished, with an outcome or without: the next one's number."""
+    return 0 if before is None else before.facts["counts"]["flights"]
+
+
+def _slices(frame: Any, number: int) -> Iterator[Any]:
+    """The frame in so many pieces of about as many rows."""
+    for start, stop in pairwise(len(frame) * place // number for place in range(number + 1)):
+        yield frame.iloc[start:stop].reset_index(drop=True)
 
 
 def _added_counts(counts: dict[str, int], flights: Any) -> dict[str, int]:

@@ -34,6 +34,7 @@ from gigabatch.features.recipes.base import (
     split_by_time,
 )
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
+from gigabatch.features.recipes.staging import FlagTexts, SplitWriter, StagedRows, StagedSplits, remove
 from gigabatch.features.recipes.table.labels import (
     SplitLabels,
     TargetSettings,
@@ -44,7 +45,6 @@ from gigabatch.features.recipes.table.labels import (
     target_settings,
     with_labels,
 )
-from gigabatch.features.recipes.table.staging import FlagTexts, SplitWriter, StagedRows, StagedSplits, remove
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.fit import threads
 from gigabatch.features.workflow.flow import first_group_wise, place
@@ -498,17 +498,12 @@ class TableRecipe(Recipe):
         """Parts of the splits, as `_split` cuts whole tables."""
         shares, time = self.settings.split, self.settings.time
         for name, rows in staged.items():
-            ends: list[Any] = []
-            if time and rows.num_rows:
-                ends = [rows.time_at(max(end - 1, 0)) for end in shares.ends(rows.num_rows)]
+            if time:
+                yield from rows.cut(shares)
+                continue
             for frame in rows.frames():
                 parts = {name: frame}
-                if time:
-                    at = frame[time]
-                    first, second = ends
-                    masks = {"train": at <= first, "valid": (at > first) & (at <= second), "test": at > second}
-                    parts = {split: frame[mask] for split, mask in masks.items()}
-                elif name == "all":
+                if name == "all":
                     parts = cut_by_place(frame, self._place(frame), shares.cuts(rows.num_rows))
                 elif name == "train" and "valid" not in staged:
                     share = shares.train_of_two(rows.num_rows)

@@ -7,11 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.engines.pandas import read_parquet
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, expand, read_files
 from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.recipes.flights import recipe as flights_recipe
 from gigabatch.features.recipes.flights.recipe import FLIGHTS, OUTCOMES, FlightsRecipe, FlightsSettings
+from gigabatch.features.recipes.trivago.recipe import run_here
+from gigabatch.pipeline.store import row_history
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.store.row_history import RowHistory
@@ -273,7 +277,8 @@ def test_splits_lie_one_after_the_other_and_hold_every_labelled_flight_with_its_
     train = splits[0].set_index("flight_row")
     same = frame.set_index("flight_row").loc[train.index]
     np.testing.assert_array_equal(train["late"], same["arr_delay"] > 15)
-    assert changed_columns(train, same, names) == []
+    dtypes = {name: tables.schema.dtypes()[name] for name in names}
+    assert changed_columns(train, cast(same, dtypes, "test", nullable=set(names)), names) == []
     assert {*OUTCOMES, "late", "departed_at", "landed_at", "elapsed_min", "flight_row", "at"}.isdisjoint(names)
     assert len(names) > 50
     (note,) = tables.notes
@@ -323,7 +328,7 @@ class Nights:
         for name in ("weather", "planes", "airports"):
             (self.raw / f"{name}.csv").write_bytes((folder / f"{name}.csv").read_bytes())
 
-    def night(self, leave_out=(), without=None, compare=lambda: None):
+    def night(self, leave_out=(), without=None, make=lambda recipe: recipe.build("pandas")):
         """What is told, once the splits were found equal to those of a run without a history over a folder that holds
         nothing else than what counts."""
         recipe = FlightsRecipe(FlightsSettings(path=str(self.raw)))
@@ -331,8 +336,7 @@ class Nights:
         recipe.without = {str(self.raw / name): places for name, places in (without or {}).items()}
         recipe.cache = files = ParsedFiles(self.store, "pandas")
         recipe.history = history = RowHistory(self.store, files, {"recipe": "flights"}, recipe.without)
-        tables = recipe.build("pandas")
-        compare()
+        tables = make(recipe)
         copy = self.raw.with_name("counts")
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
@@ -343,11 +347,32 @@ class Nights:
                 (copy / path.name).write_text("".join(line for at, line in enumerate(lines) if at not in gone))
         whole = FlightsRecipe(FlightsSettings(path=str(copy))).build("pandas")
         assert (tables.schema, tables.notes) == (whole.schema, whole.notes)
-        categorical = set(whole.schema.names("categorical"))
         for name, rows in whole.splits.items():
-            typed = cast(rows, whole.schema.dtypes(), "test", nullable=categorical)
-            pd.testing.assert_frame_equal(tables.splits[name], typed, check_exact=True)
+            pd.testing.assert_frame_equal(tables.splits[name], rows, check_exact=True)
         return history.told
+
+
+class Parts:
+    """Makes tables of what a recipe wrote as parts of at most so many flights; `written` counts files by split."""
+
+    def __init__(self, folder, size, monkeypatch):
+        self.folder, self.size, self.monkeypatch, self.written = folder, size, monkeypatch, {}
+
+    def __call__(self, recipe):
+        with self.monkeypatch.context() as patch:
+            patch.setattr(flights_recipe, "PIECE_FLIGHTS", self.size)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+            parts = recipe.write_parts("pandas", self.folder, 10**6, run_here)
+        if parts is None:
+            assert not list(self.folder.iterdir())
+            return recipe.build("pandas")
+        assert sorted(path.name for path in self.folder.iterdir()) == ["test", "train", "valid"]
+        paths = {split: sorted((self.folder / split).iterdir()) for split in parts.rows}
+        self.written = {split: len(found) for split, found in paths.items()}
+        splits = {split: pd.concat(map(read_parquet, found), ignore_index=True) for split, found in paths.items()}
+        assert {split: len(rows) for split, rows in splits.items()} == parts.rows
+        return FeatureTables(splits, parts.schema, parts.notes)
 
 
 def test_nights_that_compute_new_flights_alone_give_what_a_full_run_gives(folder, raw, tmp_path):
@@ -379,38 +404,92 @@ def test_nights_that_compute_new_flights_alone_give_what_a_full_run_gives(folder
 def test_flights_in_pieces_of_time_are_those_of_one_piece(size, folder, raw, tmp_path, monkeypatch):
     flights, nights = raw["flights"], Nights(folder, tmp_path)
     days = flights["time_hour"].str.slice(0, 10)
-    cuts = ["2013-03-07", "2013-03-10", "2013-03-12"]
-    real = FlightsRecipe._in_pieces
-    asked = []
+    sizes, real = [], FlightsRecipe._features
 
-    def watched(self, *given):
-        asked.append(given[-1])
-        return real(self, *given)
+    def watched(self, frame, *given):
+        sizes.append(len(frame))
+        return real(self, frame, *given)
 
-    monkeypatch.setattr(FlightsRecipe, "_in_pieces", watched)
+    def in_pieces(recipe):
+        with monkeypatch.context() as patch:
+            patch.setattr(flights_recipe, "PIECE_FLIGHTS", size)
+            patch.setattr(FlightsRecipe, "_features", watched)
+            return recipe.build("pandas")
+
+    for number, (start, stop) in enumerate(itertools.pairwise(["2013-03-07", "2013-03-10", "2013-03-12"])):
+        flights[(days >= start) & (days < stop)].to_csv(nights.raw / f"flights-{number}.csv", index=False)
+        assert nights.night(make=in_pieces)["note"] is None
+    assert (len(sizes) > 3) == (size < 4000)
+    assert max(sizes) < size + 1100  # a day's flights are open
+
+
+@pytest.mark.parametrize("size", [700, 1500, 2400])
+def test_flights_that_were_written_in_parts_are_those_of_one_piece(size, folder, raw, tmp_path, monkeypatch):
+    """Files of more flights than a piece and of fewer, nights that go on, rows that are left out."""
+    flights, nights = raw["flights"].sample(frac=1, random_state=size), Nights(folder, tmp_path)
+    days = flights["time_hour"].str.slice(0, 10)
+    make = Parts(tmp_path / "parts", size, monkeypatch)
+    monkeypatch.setattr(row_history, "MOST_TOGETHER", 1200)
+    cuts = ["2013-03-07", "2013-03-10", "2013-03-11", "2013-03-12"]
+    drops = {"flights-0.csv": (3, 1501)}
     for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
         flights[(days >= start) & (days < stop)].to_csv(nights.raw / f"flights-{number}.csv", index=False)
-        monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", size)
-        told = nights.night(compare=lambda: monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 10**9))
+        told = nights.night(without=drops, make=make)
         assert told["note"] is None
-    assert len(asked) == 4
-    assert (asked[0] > 1) == (size < 2000)
-    assert asked[1::2] == [1, 1]
+        assert (told["reused"] > 1000) == (number > 0)
+        assert make.written["train"] > 1
+    drops["flights-0.csv"] = (3,)
+    assert "other rows of the file flights-0.csv" in nights.night(without=drops, make=make)["note"]
+    assert make.written["train"] > 1
 
 
-def test_a_flight_that_left_days_before_it_was_due_is_in_one_piece_with_all(folder, raw, tmp_path, monkeypatch):
+def test_parts_hold_one_piece_with_all_columns(folder, raw, tmp_path, monkeypatch):
+    held, real = [], FlightsRecipe._features
+
+    def watched(self, frame, *given):
+        held.append(len(frame))
+        return real(self, frame, *given)
+
+    monkeypatch.setattr(FlightsRecipe, "_features", watched)
+    monkeypatch.setattr(FlightsRecipe, "build", lambda *given: pytest.fail("all flights are held in memory"))
+    Parts(tmp_path / "parts", 1500, monkeypatch)(FlightsRecipe(FlightsSettings(path=str(folder))))
+    assert len(held) > 7
+    assert max(held) < 1500 + 1100
+
+
+def test_few_flights_and_frames_of_cudf_are_not_written_in_parts(folder, tmp_path, caplog, monkeypatch):
+    recipe = FlightsRecipe(FlightsSettings(path=str(folder)))
+    assert recipe.write_parts("pandas", tmp_path, 100, run_here) is None
+    monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 100)
+    with caplog.at_level("INFO"):
+        assert recipe.write_parts("cudf", tmp_path, 100, run_here) is None
+    assert "are held in memory at once: parts are for pandas, and the frames are of cudf." in caplog.text
+
+
+def test_a_flight_that_left_days_before_it_was_due_is_in_one_piece_with_all(folder, raw, tmp_path, monkeypatch, caplog):
     flights, nights = raw["flights"], Nights(folder, tmp_path)
     days = flights["time_hour"].str.slice(0, 10)
     some = flights[(days >= "2013-03-07") & (days < "2013-03-11")].reset_index(drop=True)
     some.loc[len(some) - 1000, "dep_delay"] = -3000
     some.to_csv(nights.raw / "flights.csv", index=False)
-    asked, real = [], FlightsRecipe._in_pieces
-    monkeypatch.setattr(
-        FlightsRecipe, "_in_pieces", lambda self, *given: (asked.append(given[-1]), real(self, *given))[1]
-    )
+    with caplog.at_level("INFO"):
+        nights.night(make=Parts(tmp_path / "parts", 1200, monkeypatch))
+    assert "of them are held in memory at once: AsOf of" in caplog.text
     monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 1200)
-    nights.night(compare=lambda: monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 10**9))
-    assert asked == [4, 1, 1]
+    FlightsRecipe(FlightsSettings(path=str(nights.raw))).build("pandas")
+
+
+def test_what_went_wrong_in_a_file_of_many_flights_is_said_as_of_one_of_few(folder, tmp_path, monkeypatch):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    lines = (folder / "flights.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "flights.csv").write_text("".join([*lines, lines[4000]]))
+    recipe = FlightsRecipe(FlightsSettings(path=str(tmp_path)))
+    with pytest.raises(DataError, match=r"flights: 1 flight\(s\) appear twice, for example"):
+        Parts(tmp_path / "parts", 1000, monkeypatch)(recipe)
+    (tmp_path / "flights.csv").write_text("".join(lines).replace("EWR", '"E', 1))
+    with pytest.raises(DataError, match=r"flights.csv: "):
+        Parts(tmp_path / "parts", 1000, monkeypatch)(recipe)
 
 
 def test_quarantined_files_of_flights_and_weather_stop_no_carrying(folder, raw, tmp_path):

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.blocks import about_rows, csv_records, read_blocks
+from gigabatch.features.reading.blocks import NotInParts, about_rows, csv_records, read_blocks
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes.base import SPLITS, SplitFractions, typed_rows
+from gigabatch.features.recipes.staging import SplitWriter, StagedRows
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
-from gigabatch.features.recipes.table.staging import StagedRows
+from gigabatch.features.schema import Column, Schema, Target
 
 LATE = {"late": {"task": "binary"}}
 SIZE = 400
@@ -157,6 +158,38 @@ def staged_frames(frame, folder, rows):
         staged.add(frame.iloc[start : start + rows].reset_index(drop=True))
     staged.settle()
     return staged.frames()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_rows_of_one_time_come_in_one_frame_where_they_have_no_order(rows, tmp_path):
+    frame = shop(size=120).sort_values("at")[["at", "price"]].reset_index(drop=True)  # several rows of each time
+    staged = StagedRows("pandas", tmp_path / "staged", rows, "at", None)
+    for start in range(0, len(frame), rows):
+        staged.add(frame.iloc[start : start + rows].reset_index(drop=True))
+    staged.settle()
+    found = list(staged.frames())
+    assert all(one["at"].max() < two["at"].min() for one, two in itertools.pairwise(found))
+    pd.testing.assert_frame_equal(pd.concat(found, ignore_index=True).sort_values(["at", "price"], ignore_index=True),
+                                  frame.sort_values(["at", "price"], ignore_index=True))  # fmt: skip
+
+
+def test_a_file_is_a_part_of_a_split_without_a_copy_where_its_columns_fit(tmp_path):
+    frame = pd.DataFrame({"x": [0.5, 1.5], "y": [0.0, 1.0]}, dtype="float32")
+    schema = Schema((Column("x", "continuous", "float32"), Column("y", "target", "float32")), (Target("y", "binary"),))
+    for name, rows in (("a", frame), ("b", frame.astype({"x": "int64"}))):
+        rows.to_parquet(tmp_path / f"{name}.parquet", index=False)
+    writer = SplitWriter("pandas", tmp_path / "made", lambda made: schema)
+    (tmp_path / "made").mkdir()
+    for split in SPLITS:
+        writer.write_file(split, tmp_path / "a.parquet")
+    writer.write("train", frame)
+    assert (tmp_path / "made/train/part-00000.parquet").samefile(tmp_path / "a.parquet")
+    assert len(pd.read_parquet(tmp_path / "made/train/part-00001.parquet")) == 2
+    assert writer.finish(SPLITS) == ({"train": 4, "valid": 2, "test": 2}, schema)
+    writer = SplitWriter("pandas", tmp_path / "made", lambda made: str(made.dtypes.to_dict()))
+    writer._schema, writer._checks = str(frame.dtypes.to_dict()), None
+    with pytest.raises(NotInParts, match="columns of other types"):
+        writer.write_file("train", tmp_path / "b.parquet")
 
 
 def test_a_table_of_one_block_takes_the_old_way(tmp_path):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import require_columns
 from gigabatch.features.reading.blocks import Kinds, NotInParts
-from gigabatch.features.recipes.base import TargetChecks, part_path, typed_rows
+from gigabatch.features.recipes.base import SPLITS, SplitFractions, TargetChecks, part_path, typed_rows
 from gigabatch.features.schema import Schema
 
 FLAGS = ["true", "false"]
@@ -36,30 +40,48 @@ class StagedRows:
         About how many rows a frame that is given back holds.
     time, row
         Columns of a row's time, without nulls, and of its place among all, by which rows of one time are in order. No
-        time: rows come back as they came.
+        time: rows come back as they came. No row: rows of one time come back in one frame, in no order of their own.
     """
 
-    def __init__(self, engine: str, folder: Path, rows: int, time: str | None, row: str) -> None:
+    def __init__(self, engine: str, folder: Path, rows: int, time: str | None, row: str | None) -> None:
         self.engine, self.folder, self.rows, self.time, self.row = load_engine(engine), folder, rows, time, row
         self.num_rows = 0
         self._groups: list[list[Path]] = []
+        self._sizes: list[int] = []
         self._times, self._last, self._in_order = folder / "times", -np.inf, True
         self._type: Any = None
         folder.mkdir(parents=True)
 
-    def add(self, frame: Any) -> None:
-        """Keep further rows."""
+    def add(self, frame: Any) -> Path | None:
+        """Keep further rows; gives the file that holds them, None for no row."""
         if not len(frame):
-            return
-        self._groups.append([self.folder / f"block-{len(self._groups):06d}.parquet"])
-        self.engine.write_parquet(frame, self._groups[-1][0])
+            return None
+        path = self._next_path()
+        self.engine.write_parquet(frame, path)
+        self._count(frame)
+        return path
+
+    def add_file(self, path: Path) -> None:
+        """Keep the rows of a Parquet file, which is not touched and stays where it is."""
+        self._next_path().symlink_to(path.absolute())
+        self._count(self.engine.read_parquet(path, None if self.time is None else [self.time]))
+
+    def _next_path(self) -> Path:
+        path = self.folder / f"block-{len(self._groups):06d}.parquet"
+        self._groups.append([path])
+        return path
+
+    def _count(self, frame: Any) -> None:
+        """Further rows are kept: how many, and when."""
         self.num_rows += len(frame)
+        self._sizes.append(len(frame))
         if self.time is not None:
             times = self._host(frame, self.time)
             self._type = times.dtype
             with self._times.open("ab") as file:
                 times.tofile(file)
-            self._in_order &= bool(times[0] >= self._last) and bool((times[1:] >= times[:-1]).all())
+            later = times[0] > self._last if self.row is None else times[0] >= self._last
+            self._in_order &= bool(later) and bool((times[1:] >= times[:-1]).all())
             self._last = times[-1]
 
     def settle(self) -> None:
@@ -78,14 +100,42 @@ class StagedRows:
 
     def frames(self) -> Iterator[Any]:
         """All rows, frame by frame."""
-        for paths in self._groups:
-            frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
-            yield frame if self._in_order else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+        yield from map(self._frame, self._groups)  # of which nothing is held while its rows are worked on
+
+    def _frame(self, paths: Sequence[Path]) -> Any:
+        frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
+        is_sorted = self._in_order or self.row is None
+        return frame if is_sorted else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+
+    def cut(self, fractions: SplitFractions, whole_files: bool = False) -> Iterator[tuple[str, Any]]:
+        """Parts of train, valid and test, cut at the moments at which `split_by_time` cuts whole tables.
+
+        whole_files: give the path of a file all of whose rows are of one split, which is not read then; rows must have
+        come in order.
+        """
+        if not self.num_rows:
+            return
+        moments = [self.time_at(max(end - 1, 0)) for end in fractions.ends(self.num_rows)]
+        ends = [0, *map(int, np.searchsorted(self._sorted, moments, side="right")), self.num_rows]
+        cuts, start = dict(zip(SPLITS, pairwise(ends), strict=True)), 0
+        for number, paths in enumerate(self._groups):
+            if whole_files:
+                stop = start + self._sizes[number]
+                if whole := [split for split, (low, high) in cuts.items() if low <= start and stop <= high]:
+                    yield whole[0], paths[0]
+                    start = stop
+                    continue
+            frame = self._frame(paths)
+            for split, (low, high) in cuts.items():
+                part = frame.iloc[max(low - start, 0) : max(high - start, 0)]
+                if len(part):
+                    yield split, part.reset_index(drop=True)
+            start += len(frame)
 
     def _deal(self, times: np.ndarray) -> None:
         """Deal the rows out to files of neighbouring times; times: ascending."""
         starts, counts = np.unique(times[self.rows :: self.rows], return_counts=True)
-        # A time of very many rows has files to itself, whose rows are in order as they come.
+        # A time of very many rows has files to itself, whose rows are in order as they come, if they are to have one.
         many = starts[counts > 1]
         ends = np.searchsorted(times, many, side="right")
         after = times[ends[ends < len(times)]]
@@ -104,7 +154,7 @@ class StagedRows:
                 self.engine.write_parquet(frame.iloc[order[start:stop]].reset_index(drop=True), dealt[place][-1])
             path.unlink()
         self._groups = []
-        alone = set(np.searchsorted(starts, many, side="right").tolist())
+        alone = set() if self.row is None else set(np.searchsorted(starts, many, side="right").tolist())
         for place in sorted(dealt):
             self._groups += [[path] for path in dealt[place]] if place in alone else [dealt[place]]
 
@@ -174,6 +224,32 @@ class SplitWriter:
         NotInParts
             Where the parts differ in what the whole table has one of.
         """
+        schema = self._look(split, frame)
+        if not len(frame):
+            return
+        self.engine.write_parquet(typed_rows(schema, split, frame), self._next_path(split))
+        self.rows[split] += len(frame)
+
+    def write_file(self, split: str, path: Path) -> None:
+        """Make a Parquet file a part of a split, by a second name where the file system has one. It holds typed rows
+        whose targets can be used, and nobody writes to it any more.
+
+        Raises
+        ------
+        NotInParts
+            As `write`.
+        """
+        file = pq.read_metadata(path)
+        self._look(split, exact_frame_of(file.schema.to_arrow_schema().empty_table()))
+        target = self._next_path(split)
+        try:
+            os.link(path.resolve(), target)
+        except OSError:
+            shutil.copyfile(path, target)
+        self.rows[split] += file.num_rows
+
+    def _look(self, split: str, frame: Any) -> Schema:
+        """Check a part of a split; gives the schema that all of them have."""
         if self._schema is None:
             self._schema = self.schema_of(frame)
             self._checks = TargetChecks(self._schema)
@@ -182,13 +258,13 @@ class SplitWriter:
         require_columns(frame, self._schema.table_columns, "table, after the steps")
         self._kinds.look(frame, self._schema.table_columns)
         self._checks.look(split, frame)
-        if not len(frame):
-            return
+        return self._schema
+
+    def _next_path(self, split: str) -> Path:
         path = part_path(self.folder, split, self._parts[split])
         path.parent.mkdir(exist_ok=True)
-        self.engine.write_parquet(typed_rows(self._schema, split, frame), path)
         self._parts[split] += 1
-        self.rows[split] += len(frame)
+        return path
 
     def finish(self, splits: Sequence[str]) -> tuple[dict[str, int], Schema]:
         """Rows by split and the schema, once all parts were written; `DataError` for targets that cannot be used."""
