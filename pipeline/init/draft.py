@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -15,6 +16,7 @@ import pyarrow as pa
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators.categories.text_hash import TextHash
+from gigabatch.features.operators.rows.date_parts import DateParts
 from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
@@ -285,6 +287,9 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     seen = f"{len(table.sample):,}"
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
+    for name, found in labels.items():
+        is_one = ", which is 1" if found.settings["task"] == "binary" else ""
+        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}{is_one}.")
     made.remarks += [found.advice for found in labels.values() if found.advice]
     for found in labels.values():
         if found.settings["task"] != "multiclass":
@@ -414,6 +419,10 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             continue
         if seen.kind == "date":
             more = _date_features(seen, time, names)
+            if alone := [f"{part} ({value})" for part, value in _parts_alone(seen).items() if part in _parts(seen, time)]:
+                made.remarks.append(
+                    f"{_shown(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no feature."
+                )
             categorical |= more[0]
             continuous += more[1]
             steps += more[2]
@@ -573,7 +582,8 @@ def _date_features(
     """Categories with their types, numbers and steps that are made of a column of dates.
 
     Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
-    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day.
+    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day. A part that is
+    the same in all rows is no feature.
     """
     if _is_of_day(seen):
         part, prefix = "minute_of_day", seen.name
@@ -581,12 +591,10 @@ def _date_features(
             prefix += "_"
         options = {"column": seen.name, "parts": [part], "prefix": prefix, "cyclical": [part]}
         return {}, [f"{prefix}_{part}{end}" for end in ("", "_sin", "_cos")], [{"date_parts": options}]
-    known = seen.values[~seen.null]
-    clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
+    alone = _parts_alone(seen)
+    left = [part for part in _parts(seen, time) if part not in alone]
     is_time = time is not None and seen.name == time.name
-    parts = [*(["month"] if is_time and span > 730 else []), *(["weekday"] if span > 14 and _has_days(seen) else [])]
-    parts += ["hour"] if clock else []
-    cyclical = ["day_of_year"] if span > 730 and not is_time else []
+    parts, cyclical = [part for part in left if part != "day_of_year"], [part for part in left if part == "day_of_year"]
     prefix = seen.name
     while any(f"{prefix}_{part}" in names for part in (*parts, *cyclical, "days")):
         prefix += "_"
@@ -600,6 +608,31 @@ def _date_features(
         steps.append({"expression": {"output": f"{prefix}_days", "expression": days}})
         numbers.append(f"{prefix}_days")
     return {f"{prefix}_{part}": "string" for part in parts}, numbers, steps
+
+
+def _parts(seen: Seen, time: Seen | None) -> list[str]:
+    """The parts of a column of dates that may be features, by how long the times last and what they tell."""
+    if _is_of_day(seen):
+        return []
+    known = seen.values[~seen.null]
+    span, is_time = float(known.max() - known.min()) / DAY, time is not None and seen.name == time.name
+    parts = [("month" if is_time else "day_of_year")] if span > 730 else []
+    parts += ["weekday"] if span > 14 and _has_days(seen) else []
+    return parts + (["hour"] if bool((known % DAY != 0).any()) else [])
+
+
+def _parts_alone(seen: Seen) -> dict[str, str]:
+    """Parts of a column of dates that are the same in all rows, with their value; 31 December is one day of the year."""
+    known = pd.DataFrame({"at": seen.values[~seen.null].astype("int64")})
+    zone = seen.zone if "/" in seen.zone else None
+    found = DateParts("at", ["month", "day", "weekday", "hour"], "", unit="us", zone=zone)(known).iloc[:, 1:]
+    first = {name[1:]: int(found[name].iloc[0]) for name in found if found[name].nunique() == 1}
+    told = {part: str(value) for part, value in first.items()}
+    if "weekday" in first:
+        told["weekday"] = calendar.day_name[first["weekday"]]
+    if {"month", "day"} <= set(first):
+        told["day_of_year"] = f"{first['day']} {calendar.month_name[first['month']]}"
+    return told
 
 
 def _col(seen: Seen) -> str:

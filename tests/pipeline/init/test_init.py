@@ -231,6 +231,42 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
 
 
 @pytest.mark.parametrize(
+    ("negative", "positive"),
+    [
+        ("-", "+"), ("<=50K", ">50K"), ("<50", "≥50"), ("N", "Y"), ("no", "yes"), ("neg", "pos"), ("N", "P"),
+        ("false", "true"), ("bad", "good"), ("1", "2"), ("-1", "1"), ("Nein", "Ja"), ("no", "recurrence"),
+        ("no-recurrence-events", "recurrence-events"), ("not spam", "spam"), ("non smoker", "smoker"),
+        ("inactive", "active"), ("unemployed", "employed"), ("tested_negative", "tested_positive"), ("ham", "spam"),
+        ("fail", "pass"), ("Failure", "Success"), ("low", "high"), ("absent", "present"), ("control", "case"),
+        ("benign", "malignant"), ("loss", "win"), ("off", "on"), ("healthy", "sick"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rarer", [0, 1])
+def test_the_positive_label_is_the_one_that_people_take_for_it(negative, positive, rarer):
+    labels = pd.Series([negative, positive, (positive, negative)[rarer]] * 100)
+    assert labels_of("y", labels, None, None).settings.get("positive") == positive
+
+
+@pytest.mark.parametrize("labels", [["red", "blue", "red"], ["north", "n", "n"], ["united", "ited", "united"]])
+def test_labels_that_say_neither_are_positive_where_they_are_rarer(labels):
+    rarer = min(set(labels), key=labels.count)
+    assert labels_of("y", pd.Series(labels * 100), None, None).settings["positive"] == rarer
+
+
+def test_plus_and_minus_are_labels_beside_columns_where_a_minus_is_null(tmp_path):
+    rng = np.random.default_rng(13)
+    x = rng.normal(size=600).round(3)
+    table = pd.DataFrame({
+        "x": np.where(rng.random(600) < 0.1, "-", x.astype(str)), "z": rng.normal(size=600),
+        "kind": rng.choice(["a", "b", "-"], 600), "y": np.where(x > 0, "+", "-"),
+    })  # fmt: skip
+    summary, made = trained(tmp_path, written(tmp_path, table), "y")
+    assert made.features["targets"] == {"y": {"task": "binary", "positive": "+"}}
+    assert made.remarks[1].startswith("Target y: binary; ") and made.remarks[1].endswith("% of the labels are '+', which is 1.")
+    assert sum(summary["rows"].values()) == 600
+
+
+@pytest.mark.parametrize(
     ("labels", "settings", "expected"),
     [
         (["yes", "Yes", "no"],

@@ -252,6 +252,35 @@ def test_a_date_that_is_always_the_same_is_shown_as_one(tmp_path):
     assert made.left_out["exported"] == "one value alone, 2024-12-31"
 
 
+@pytest.mark.parametrize(
+    ("first", "every", "gone", "told"),
+    [
+        ("2024-01-01T12:00", "7D", ["weekday", "hour"], "weekday (Monday) and one hour (12)"),
+        ("2024-01-01T12:00", "25h", [], ""),
+        ("2019-12-31", "YE", ["day_of_year"], "day_of_year (31 December)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["at", "delivered"])
+def test_a_part_of_a_date_that_is_the_same_in_all_rows_is_no_feature(tmp_path, first, every, gone, told, name):
+    days = pd.date_range(first, periods=60, freq=every)
+    table = pd.DataFrame({name: np.tile(days.strftime("%Y-%m-%dT%H:%M"), 10), "z": np.arange(600.0) % 7})
+    table["y"] = np.random.default_rng(14).integers(0, 2, 600)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
+    is_time = made.features.get("time") == name
+    assert is_time == (name == "at")
+    gone = ["month" if is_time and part == "day_of_year" else part for part in gone]
+    told = told.replace("day_of_year (31 December)", "month (12)") if is_time else told
+    parts = {part for step in made.features.get("steps", ()) for part in step.get("date_parts", {}).get("parts", ())}
+    parts |= {part for step in made.features.get("steps", ()) for part in step.get("date_parts", {}).get("cyclical", ())}
+    assert not parts & set(gone)
+    assert bool(parts) == (every != "7D")
+    said = [remark for remark in made.remarks if "is no feature" in remark]
+    assert said == ([f"{name} has one {told} alone in all rows looked at, which is no feature."] if told else [])
+    assert all(remark in out.read_text() for remark in said)
+    TableRecipe(TableSettings(**made.features)).build("pandas")
+
+
 def test_seconds_in_a_column_named_created_are_times(tmp_path):
     made, found = drafted(tmp_path, 1_700_000_000 + 5000 * np.arange(300), "created")
     assert made.features["inputs"] == {"created": "datetime[s]"}
