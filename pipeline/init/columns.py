@@ -60,7 +60,8 @@ CODE_NAME = re.compile(
     r"|(?i:(account|phone|order|invoice|card|customer|ticket|serial|article|item|part|flight)[ _-]?(no|num|number)$)"
     r"|(?i:nummer$)"
 )
-FEWEST_TEXT_WORDS, MOST_TEXT_WORDS = 2, 12  # of the middle text: fewer are names, more are hashed to noise
+FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
+MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -74,7 +75,7 @@ class Seen:
     name
         Of the column.
     kind
-        `number`, `date`, `category`, `text` for short texts whose words come again in other rows, `list`, or `other`
+        `number`, `date`, `category`, `text` for texts whose words come again in other rows, `list`, or `other`
         for what the recipe cannot read.
     values
         Of the sample: float64 numbers, or microseconds of dates, NaN where null; of categories text with None.
@@ -463,13 +464,13 @@ def _is_common(written: pd.Series, unit_of: Mapping[str, str]) -> bool:
     return bool(len(shares)) and float(shares.max()) >= UNIT_SHARE
 
 
-def is_short_text(seen: Seen) -> bool:
-    """Whether a category holds texts of a few words each, most of which come again in other rows.
+def holds_text(seen: Seen, most_words: int) -> bool:
+    """Whether a category holds texts of some words each, most of which come again in other rows.
 
     >>> import numpy as np
-    >>> from gigabatch.pipeline.init.columns import Seen, is_short_text
+    >>> from gigabatch.pipeline.init.columns import Seen, holds_text
     >>> titles = np.array(["red shoes", "blue shoes", "red hat", "blue hat"], dtype=object)
-    >>> is_short_text(Seen("title", "category", titles)), is_short_text(Seen("sku", "category", np.array(["a1", "b2"])))
+    >>> holds_text(Seen("title", "category", titles), 12), holds_text(Seen("sku", "category", np.array(["a1", "b2"])), 12)
     (True, False)
     """
     if seen.kind != "category":
@@ -477,7 +478,7 @@ def is_short_text(seen: Seen) -> bool:
     texts = pd.Series(seen.values).dropna().drop_duplicates().astype("str")
     words = texts.str.lower().str.findall(r"[^\W_]+").map(set)
     middle = float(words.map(len).median())
-    if not FEWEST_TEXT_WORDS <= middle <= MOST_TEXT_WORDS:
+    if not FEWEST_TEXT_WORDS <= middle <= most_words:
         return False
     counts = words.explode().value_counts()
     letters = counts[counts.index.str.contains(r"[^\W\d]")]

@@ -16,6 +16,7 @@ import pyarrow as pa
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators.categories.text_hash import TextHash
+from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.rows.date_parts import DateParts
 from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
@@ -24,10 +25,12 @@ from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
 from gigabatch.pipeline.init.columns import (
     CODE_NAME,
+    MOST_HASHED_WORDS,
+    MOST_TEXT_WORDS,
     WEAK_NULL_WORDS,
     Seen,
     column_seen,
-    is_short_text,
+    holds_text,
     spaced_lower,
     units_told,
 )
@@ -58,6 +61,8 @@ ENTITY_NAMES = {
 RANDOM = "of the random split"
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
+# Lists are made with all rows in memory; of larger tables texts are hashed to floats, which are made in parts.
+MOST_ROWS_OF_TOKENS, FEWEST_OF_WORD = 1_000_000, 5
 CHECKED = ("split", "class(es)", "multiclass needs two")  # what another seed may mend
 
 
@@ -84,7 +89,9 @@ class Draft:
     training
         Other sections of the configuration: what `training_for` chooses.
     texts
-        By column of short text: the features that are made of it.
+        By column of text: the features that are made of it.
+    words
+        Settings under `preprocess.columns` of the lists of words among them.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -96,12 +103,18 @@ class Draft:
     remarks: list[str] = field(default_factory=list)
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
     texts: dict[str, list[str]] = field(default_factory=dict)
+    words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
         """Type of each category."""
         found = self.features.get("categorical", ())
         return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, "string")
+
+    @property
+    def engine(self) -> dict[str, str]:
+        """The engine, where another than that which the machine has is needed."""
+        return {"engine": "pandas"} if self.features.get("lists") else {}
 
     @property
     def has_features(self) -> bool:
@@ -112,8 +125,8 @@ class Draft:
         """One line that says what each column is taken for."""
         roles = ("time", "categorical", "continuous", "lists")
         named = {role: self.features[role] for role in roles if self.features.get(role)}
-        hashes = {name for made in self.texts.values() for name in made}
-        named |= {"continuous": [name for name in named.get("continuous", ()) if name not in hashes]}
+        of_texts = {name for made in self.texts.values() for name in made}
+        named |= {role: [name for name in named.get(role, ()) if name not in of_texts] for role in roles[2:]}
         named |= {"text": list(self.texts)}
         texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items() if names]
         if self.left_out:
@@ -192,7 +205,7 @@ def _encoding_note(table: Table) -> str:
 
 def draft_columns(
     table: Table, labels: Mapping[str, Labels], *, timed: bool, names: Collection[str] = (),
-    numbers: Collection[str] = (), more: bool = False,
+    numbers: Collection[str] = (), more: bool = False, lists: bool = True,
 ) -> Draft:  # fmt: skip
     """What the columns of a table are: the settings of the recipe but for its files.
 
@@ -210,6 +223,8 @@ def draft_columns(
         Those of them that are continuous features.
     more
         Whether there are other features than these columns, so that possible leaks need not be kept for want of any.
+    lists
+        Whether lists of words may be made of texts; otherwise those of a few words are hashed to floats.
 
     Examples
     --------
@@ -234,16 +249,22 @@ def draft_columns(
     for name in [name for name in columns if name in flags]:
         del columns[name]
         made.left_out[name] = f"the name of the flag that says where {flags[name]} is null; rename yours to keep it"
-    kept = _kept(made, columns, labels, more)
-    _nulls(made, table, kept, labels)
-    _roles(made, table, kept, timed, {*table.sample.columns, *names})
-    made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     rows = len(table.sample) if table.whole else table.rows
+    lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
+    kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
+    _nulls(made, table, kept, labels)
+    taken = {*table.sample.columns, *names}
+    _roles(made, table, kept, timed, taken, lists)
+    if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
+        _hash_too(made, taken)
+    made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
         made.training = training_for(
             rows, bool(made.features.get("categorical")), len(made.features.get("continuous", ()))
         )
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
+    if made.words:
+        made.training.setdefault("preprocess", {})["columns"] = made.words
     return made
 
 
@@ -302,8 +323,10 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
             )
 
 
-def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool) -> dict[str, Seen]:
-    """The columns that may be features or times; the others are left out and said."""
+def _kept(
+    made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool, most_words: int
+) -> dict[str, Seen]:
+    """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
     kept, leaks = {}, {}
     for name, seen in columns.items():
         if seen.kind == "other":
@@ -315,7 +338,7 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
             shown = _shown if seen.kind != "date" else _day
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
-        elif (reason := _id_reason(seen)) and is_short_text(seen):
+        elif (reason := _id_reason(seen)) and holds_text(seen, most_words):
             seen.kind, seen.dtype, seen.steps = "text", "string", []
             kept[name] = seen
         elif reason:
@@ -394,8 +417,10 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         made.features["null_values"] = list(words)
 
 
-def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str]) -> None:
-    """Roles of the columns, the split, and the steps. names: that are taken."""
+def _roles(
+    made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool
+) -> None:
+    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
@@ -408,13 +433,20 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             lists[name] = {"elements": seen.elements}
             continue
         if seen.kind == "text":
-            step = TextHash(name, _free_prefix(name, names))
+            if tokens:
+                words = _free_name(f"{name}_words", names)
+                step: TextTokens | TextHash = TextTokens(name, words)
+                lists[words] = {"elements": "string"}
+                made.words[words] = {"min_count": FEWEST_OF_WORD}
+                made.notes[words] = f"the words of {_shown(name)}"
+            else:
+                step = TextHash(name, _free_prefix(name, names))
+                continuous += step.outputs
+                made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
             steps += to_steps([step])
-            continuous += step.outputs
             names.update(step.outputs)
             made.texts[name] = list(step.outputs)
             inputs[name] = seen.dtype
-            made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
             made.notes[f"inputs.{name}"] = f"{seen.num_values:,} texts, whose words come again in other rows"
             continue
         if seen.kind == "date":
@@ -461,9 +493,13 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
     if made.texts:
         shown = ", ".join(map(_shown, made.texts))
-        made.remarks.append(
-            f"Text: {shown}. Its words are hashed to floats (text_hash), in which two words may share a place."
+        how = (
+            f"A model learns a vector of each word that {FEWEST_OF_WORD} texts or more have (text_tokens)"
+            if tokens else
+            "Its words are hashed to floats (text_hash), in which two words may share a place; text_tokens with "
+            "rows in memory learns more"
         )
+        made.remarks.append(f"Text: {shown}. {how}.")
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(time.values.min())} to {_day(time.values.max())}"
@@ -502,6 +538,17 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
     }  # fmt: skip
 
 
+def _hash_too(made: Draft, names: set[str]) -> None:
+    """Make floats of the texts beside their lists, as rows of lists alone are not encoded. names: that are taken."""
+    steps = [TextHash(name, _free_prefix(name, names)) for name in made.texts]
+    for step in steps:
+        made.texts[step.column] += step.outputs
+        made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(step.column)}"
+    made.features["steps"] += to_steps(steps)
+    made.features["continuous"] = [name for step in steps for name in step.outputs]
+    made.remarks.append("Rows need a feature beside lists, so that words are hashed to floats too (text_hash).")
+
+
 def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
     """Say who the users and which the items are, by names of categories whose values come again, and which other
     features each of them has always alike. taken: columns of other roles."""
@@ -535,6 +582,13 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
         f"(docs/recommenders.md). Set group: {user} to measure how the rows of each user are ranked; without a time it "
         "keeps them in one split too."
     )
+
+
+def _free_name(name: str, names: Collection[str]) -> str:
+    """The name, with `_` behind it until no column has it."""
+    while name in names:
+        name += "_"
+    return name
 
 
 def _free_prefix(name: str, names: Collection[str]) -> str:

@@ -69,7 +69,8 @@ def init(
     made = draft_config(pattern, target, task, most_rows, encoding)
     text = config_text(made, run_name(str(out)), pattern, out)
     parse_config(
-        {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.training}, f"config {out}"
+        {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.engine, **made.training},
+        f"config {out}",
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}")
@@ -101,7 +102,9 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             "# A possible leak is a feature again under categorical or continuous: where its value is known at the "
             "time of prediction."
         )
-    lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1", "", "features:"]
+    lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1"]
+    lines += [f"{key}: {value}  # lists are made by it alone" for key, value in made.engine.items()]
+    lines += ["", "features:"]
     for key, value in made.features.items():
         if key in ("categorical", "continuous"):
             typed = (
@@ -116,7 +119,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             for step in value:
                 lines += [f"    - {scalar(operator)}: {flow(options)}" for operator, options in step.items()]
         elif isinstance(value, dict):
-            notes = made.notes if key == "targets" else {}
+            notes = made.notes if key in ("targets", "lists") else {}
             if key == "inputs":
                 notes = {named: made.notes.get(f"inputs.{named}", "") for named in value}
             lines.append(f"  {key}:")
@@ -131,6 +134,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
 
 WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
+    "preprocess.columns": "rarer words are taken for one word",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gigabatch import fit
+from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
@@ -12,7 +12,10 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
+from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.init.write import init
+from gigabatch.pipeline.serving.raw_rows import RawRows
+from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 400
@@ -463,25 +466,50 @@ def titles(rows=1500, seed=9):
     )
 
 
-def test_short_text_whose_words_come_again_is_hashed_and_learnt_from(tmp_path):
-    table = titles()
-    assert table["title"].nunique() > 0.9 * len(table)
+def reviews(rows=1000, length=20, seed=15):
+    """Texts of words of which one tells the label; no two are alike."""
+    rng = np.random.default_rng(seed)
+    words = np.array(["great", "poor", *(f"{a}{b}" for a in ("ban", "kor", "tul", "mes") for b in "aeiou" * 4)])
+    chosen = words[rng.integers(2, len(words), (rows, length))]
+    good = rng.random(rows) < 0.5
+    chosen[:, 5] = np.where(good, "Great,", "poor.")
+    return pd.DataFrame({"review": [" ".join(row) for row in chosen], "y": np.where(good, "yes", "no")})
+
+
+@pytest.mark.parametrize("length", [8, 20])
+@pytest.mark.parametrize("alone", [True, False])
+def test_words_of_text_are_a_list_and_learnt_from(tmp_path, length, alone):
+    table = reviews(length=length)
+    if not alone:
+        table["z"] = np.random.default_rng(1).normal(size=len(table))
     path = tmp_path / "t.csv"
     table.to_csv(path, index=False)
     out, made = init(str(path), "y", tmp_path / "o.yaml")
-    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
-    assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
-    assert "title" not in made.left_out
-    assert made.told() == "continuous z; text title"
-    assert "# Text: title. Its words are hashed" in out.read_text()
-    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
-    run = Pipeline.from_config(out, FAST, {"train.epochs": 20}, places).train()
-    # Of the rows a quarter has the word and a twentieth is noise; without the title the AUC is .5.
-    assert run.summary["metrics"]["test"]["auc"] > 0.8
-    asked = pd.DataFrame({"title": ["moller TUMA", "tuma blad", None], "z": [0.0] * 3})
+    hashed = [{"text_hash": {"column": "review", "prefix": "review"}}] if alone else []
+    assert made.features["steps"] == [{"text_tokens": {"column": "review", "output": "review_words"}}, *hashed]
+    assert made.features["lists"] == {"review_words": {"elements": "string"}}
+    assert made.told() == ("" if alone else "continuous z; ") + "text review"
+    text = out.read_text()
+    assert "# Text: review. A model learns a vector of each word that 5 texts or more have (text_tokens)." in text
+    assert "columns: {review_words: {min_count: 5}}" in text
+    assert "engine: pandas" in text
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
+    run = Pipeline.from_config(out, places, {"train.epochs": 15, "train.batch_size": 64, "train.lr_max": 0.02}).train()
+    assert run.summary["metrics"]["test"]["auc"] > 0.95
+    asked = pd.DataFrame({"review": ["GREAT banu", "poor banu", None], "z": [0.0] * 3})
+    asked = asked[[name for name in table if name != "y"]]
     found = run.predict(asked)["y"].tolist()
-    assert found[0] > found[1]
-    assert run.predict(asked.head(1))["y"].tolist() == pytest.approx(found[:1], rel=1e-4)
+    assert found[0] > 0.5 > found[1]
+    bundle = load_bundle(run.path / "model")
+    making = RawRows(bundle, bundle.online().columns)
+    sent = making([{"review": "GREAT banu", **({} if alone else {"z": 0.0})}])
+    (packed,), (whole,) = bundle.online().pack_lists(sent), bundle.preprocessor.pack_lists(
+        pd.DataFrame({"review_words": [["great", "banu"]]}))  # fmt: skip
+    np.testing.assert_array_equal(packed.ids, whole.ids)
+    assert score_run(out, [f"{name}={value}" for name, value in places.items()], None, None, tmp_path / "s.parquet",
+                     raw=str(path)) == 0  # fmt: skip
+    scored = pd.read_parquet(tmp_path / "s.parquet")["predicted_y"]
+    assert ((scored > 0.5) == (table["y"] == "yes")).mean() > 0.9
 
 
 def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
@@ -492,14 +520,39 @@ def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
     made, _ = drafted(tmp_path, names)
     assert made.left_out["x"].startswith("another value in each row")
     made, _ = drafted(tmp_path, [f"{k:04}-{k * 7 % 100}-ab" for k in range(300)], "ref")
-    assert "text_hash" not in str(made.features)
+    assert "steps" not in made.features
 
 
-def test_names_of_hashes_do_not_meet_other_columns(tmp_path):
-    table = titles(300).assign(title_3=1.5).assign(title_3=lambda rows: rows["z"] + 1)
+def test_texts_of_very_many_rows_and_of_an_encoder_are_hashed(tmp_path, monkeypatch):
+    table = titles(300)
+    monkeypatch.setattr("gigabatch.pipeline.init.draft.MOST_ROWS_OF_TOKENS", 299)
     made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
+    assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
+    assert made.told() == "continuous z; text title"
+    monkeypatch.undo()
+    columns = PreprocessorTransformer().fit(table[["title", "z"]]).get_feature_names_out().tolist()
+    assert set(columns) >= {*(f"title_{k}" for k in range(32)), "z"}
+
+
+def test_names_of_words_do_not_meet_other_columns(tmp_path, monkeypatch):
+    table = titles(300).assign(title_words=1.5).assign(title_words=lambda rows: rows["z"] + 1)
+    made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    assert made.features["steps"] == [{"text_tokens": {"column": "title", "output": "title_words_"}}]
+    table = table.rename(columns={"title_words": "title_3"})
+    made = draft_frame(arrow_table(table, "rows"), labels={"y": None}, lists=False)
     assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title_"}}]
     assert "title__31" in made.features["continuous"]
+
+
+def test_fit_and_an_estimator_learn_from_text():
+    table = titles(1200)
+    run = fit(table, {"train.epochs": 8, "train.batch_size": 64}, target="y")
+    assert run.summary["config"]["preprocess"]["columns"]["title_words"]["min_count"] == 5
+    model = GigabatchClassifier(train={"epochs": 8, "batch_size": 64}).fit(table[["title", "z"]], table["y"])
+    asked = pd.DataFrame({"title": ["moller TUMA", "tuma blad"], "z": [0.0] * 2})
+    assert model.predict_proba(asked)[0, 1] > model.predict_proba(asked)[1, 1]
+    assert model.preprocess is None
 
 
 def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
