@@ -20,7 +20,7 @@ from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.rows.date_parts import DateParts
 from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
-from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.features.recipes.table.recipe import ROW, TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
 from gigabatch.pipeline.init.columns import (
@@ -58,6 +58,7 @@ ENTITY_NAMES = {
         "(item|product|movie|film|video|book|isbn|track|song|article|game|recipe|restaurant|business|hotel|asin|sku|produkt"
         "|artikel)")),
 }  # fmt: skip
+HISTORY_LENGTH = 20
 RANDOM = "of the random split"
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
@@ -92,6 +93,8 @@ class Draft:
         By column of text: the features that are made of it.
     words
         Settings under `preprocess.columns` of the lists of words among them.
+    proposed
+        Further `steps` and `lists`, which the file holds as comments.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +107,7 @@ class Draft:
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
     texts: dict[str, list[str]] = field(default_factory=dict)
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
+    proposed: dict[str, Any] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -121,17 +125,19 @@ class Draft:
         """Whether a column is one."""
         return any(self.features.get(role) for role in ("categorical", "continuous", "lists"))
 
-    def told(self) -> str:
-        """One line that says what each column is taken for."""
+    def roles(self, most: int = 20) -> str:
+        """What columns are taken for, the first so many of each kind."""
         roles = ("time", "categorical", "continuous", "lists")
         named = {role: self.features[role] for role in roles if self.features.get(role)}
         of_texts = {name for made in self.texts.values() for name in made}
         named |= {role: [name for name in named.get(role, ()) if name not in of_texts] for role in roles[2:]}
         named |= {"text": list(self.texts)}
-        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items() if names]
-        if self.left_out:
-            texts.append("left out " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
-        return "; ".join(texts)
+        return "; ".join(f"{role} {names if role == 'time' else _some(names, most)}" for role, names in named.items() if names)
+
+    def told(self) -> str:
+        """One line that says what each column is taken for."""
+        left_out = [f"{name} ({why})" for name, why in self.left_out.items()]
+        return "; ".join(filter(None, (self.roles(), left_out and f"left out {_some(left_out, 20)}")))
 
 
 def draft_config(pattern: str, target: str, task: str | None, most_rows: int, encoding: str | None = None) -> Draft:
@@ -191,6 +197,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     _entities(made, table, {target, *made.features.get("keys", ())})
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
+    _history(made, set(table.sample.columns))
     return made
 
 
@@ -584,6 +591,23 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
     )
 
 
+def _history(made: Draft, names: set[str]) -> None:
+    """Propose the list of each user's last items where there are users, items and a time. names: that are taken."""
+    entities, time = made.features.get("entities"), made.features.get("time")
+    if entities is None or time is None:
+        return
+    user, item = (entities[entity]["key"] for entity in ENTITY_NAMES)
+    made_names = (*made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ()))
+    output = _free_name("history", names.union(made_names))
+    options = {"by": [user], "time": time, "order": ROW, "column": item, "length": HISTORY_LENGTH, "output": output}
+    made.proposed = {"steps": [{"history": options}], "lists": {output: {"shares": item}}}
+    made.remarks.append(
+        f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and a "
+        "list in comments, since they help some tables and not others, and rows to be predicted must bring them "
+        "(docs/lists.md). Take the signs # away and compare."
+    )
+
+
 def _free_name(name: str, names: Collection[str]) -> str:
     """The name, with `_` behind it until no column has it."""
     while name in names:
@@ -687,6 +711,12 @@ def _parts_alone(seen: Seen) -> dict[str, str]:
     if {"month", "day"} <= set(first):
         told["day_of_year"] = f"{first['day']} {calendar.month_name[first['month']]}"
     return told
+
+
+def _some(names: Collection[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = [f"{len(names) - most:,} more"] if len(names) > most else []
+    return ", ".join([*list(names)[:most], *more])
 
 
 def _col(seen: Seen) -> str:

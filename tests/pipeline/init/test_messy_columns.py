@@ -1,5 +1,7 @@
 """What `gigabatch init` and `fit` make of dates, numbers and names as people write them."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
@@ -573,6 +576,47 @@ def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
     places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
     run = Pipeline.from_config(out, FAST, places).train()
     assert run.summary["metrics"]
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_the_history_of_users_is_proposed_and_runs_without_its_signs(tmp_path, more):
+    rng = np.random.default_rng(16)
+    rows = 1500
+    table = pd.DataFrame({
+        "user_id": rng.integers(0, 50, rows), "movie_id": rng.integers(0, 30, rows), "z": rng.normal(size=rows),
+        "at": pd.date_range("2024-01-01", periods=rows, freq="h").strftime("%Y-%m-%dT%H:%M"),
+        "liked": rng.integers(0, 2, rows),
+    })  # fmt: skip
+    if more:  # steps and lists are there already
+        table["review"] = reviews(rows)["review"]
+        table["history"] = table["z"] + 1
+    else:  # all Mondays, so there is no step
+        days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(rows) // 50 * 7, unit="D")
+        table["at"] = days.strftime("%Y-%m-%d")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "liked", tmp_path / "o.yaml")
+    text = out.read_text()
+    output = "history_" if more else "history"
+    assert (
+        "\n  #   - history: {by: [user_id], time: at, order: row_number, column: movie_id, length: 20, "
+        f"output: {output}}}\n"
+    ) in text
+    assert made.remarks[-1].startswith("The last 20 values of movie_id that each user_id had before a row")
+    taken = tmp_path / "taken.yaml"
+    taken.write_text(re.sub(r"(?m)^( *)# (?= *(- history|history_?|steps|lists|engine):)", r"\1", text))
+    config = load_config(taken, ())
+    assert config.features.steps[-1]["history"]["column"] == "movie_id"
+    assert config.features.lists[output] == {"shares": "movie_id"}
+    assert config.engine == "pandas"
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    pipeline = Pipeline.from_config(taken, FAST, places)
+    run = pipeline.train()
+    row = pipeline.features().frame("test").iloc[-1]
+    asked = table.iloc[row["row_number"]]
+    earlier = table[(table["user_id"] == asked["user_id"]) & (table["at"] < asked["at"])]
+    assert list(row[output]) == earlier["movie_id"].astype("str").tolist()[-20:]
+    raw = table.drop(columns="liked").iloc[[row["row_number"]]].assign(**{output: [list(row[output])]})
+    assert run.predict(raw)["liked"].notna().all()
 
 
 @pytest.mark.parametrize("names", [("user_id", "size"), ("price", "item_id"), ("order_user", "itemised")])
