@@ -173,7 +173,13 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
             return Seen(name, "list", np.full(len(column), 1.0), elements=elements)
     if pa.types.is_null(arrow):
         return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value")
-    return Seen(name, "other", np.full(len(column), 1.0), note=f"the recipe does not read columns of type {arrow}")
+    way = (
+        "write each of its fields as a column" if pa.types.is_struct(arrow)
+        else "write a number, such as seconds" if pa.types.is_duration(arrow)
+        else "write text, such as 14:05" if pa.types.is_time(arrow) else ""
+    )  # fmt: skip
+    note = f"the recipe does not read columns of type {arrow}{'; ' * bool(way)}{way}"
+    return Seen(name, "other", np.full(len(column), 1.0), note=note)
 
 
 def _texts(column: pd.Series) -> np.ndarray:

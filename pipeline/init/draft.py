@@ -27,6 +27,7 @@ from gigabatch.pipeline.init.columns import (
     CODE_NAME,
     MOST_HASHED_WORDS,
     MOST_TEXT_WORDS,
+    NULL_WORDS,
     WEAK_NULL_WORDS,
     Seen,
     column_seen,
@@ -59,6 +60,8 @@ ENTITY_NAMES = {
         "|artikel)")),
 }  # fmt: skip
 HISTORY_LENGTH = 20
+NO_VALUES = {*NULL_WORDS, *WEAK_NULL_WORDS}
+TOTAL = re.compile(r"(?i)(grand |sub)?totals?:?|sum(me)?:?|gesamt(summe)?:?|somme:?|totale:?|suma:?")
 RANDOM = "of the random split"
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
@@ -250,6 +253,7 @@ def draft_columns(
         if name not in labels
     }
     _head(made, table, labels)
+    made.remarks += [] if table.arrow else _odd_ends(table, columns)
     flags = {
         indicator_name(name): name for name in (*numbers, *columns) if name in numbers or _is_number(columns[name])
     }
@@ -318,6 +322,8 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     for name, found in labels.items():
         is_one = ", which is 1" if found.settings["task"] == "binary" else ""
         made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}{is_one}.")
+    if nulls:
+        made.remarks.append(f"Rows without a label are left out: {nulls:,} of those looked at.")
     made.remarks += [found.advice for found in labels.values() if found.advice]
     for found in labels.values():
         if found.settings["task"] != "multiclass":
@@ -328,6 +334,25 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
                 f"{int((rare < 30).sum())} class(es) have fewer than 30 rows. A class of valid or test that train has "
                 "not stops the run: leave such rows out, or put the classes together."
             )
+
+
+def _odd_ends(table: Table, columns: Mapping[str, Seen]) -> list[str]:
+    """What is said of a first row that is a second header or holds units, and of a last one that holds totals."""
+    found = []
+    for place, which, what in ((0, "first", "a second header, or units"), (-1, "last", "a total, or a note")):
+        row = {name: str(table.sample[name].iloc[place]).strip() for name in columns}
+        words = [
+            name for name, seen in columns.items()
+            if seen.kind in ("number", "date") and pd.isna(seen.values[place]) and row[name] not in NO_VALUES
+        ]  # fmt: skip
+        totals = [
+            name for name in columns if TOTAL.fullmatch(row[name]) and (table.sample[name] == row[name]).sum() == 1
+        ]
+        shown = totals if which == "last" and totals else words if len(words) > 1 else []
+        if shown and (which == "first" or table.whole):
+            texts = ", ".join(f"{_shown(row[name])!r} in {_shown(name)}" for name in shown[:3])
+            found.append(f"The {which} row holds {texts}: where it is {what}, delete it from the file.")
+    return found
 
 
 def _kept(

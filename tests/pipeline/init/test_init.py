@@ -479,7 +479,7 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
          {"positive": "yes", "label_steps": [{"clean_text": {"case": "lower", "replace": {"unknown": None}}}]}),
         (("1", "0"), "missing", {"positive": "1", "label_steps": [{"clean_text": {"replace": {"missing": None}}}]}),
         (("yes", "no"), "none", {"positive": "yes", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
-        (("good", "bad"), " n/a ", {"positive": "bad", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
+        (("good", "bad"), " n/a ", {"positive": "good", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
     ],
 )  # fmt: skip
 def test_a_null_word_beside_two_labels_is_a_missing_label(tmp_path, others, word, settings):

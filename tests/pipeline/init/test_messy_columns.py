@@ -1,9 +1,11 @@
 """What `gigabatch init` and `fit` make of dates, numbers and names as people write them."""
 
+import datetime
 import re
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
@@ -576,6 +578,43 @@ def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
     places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
     run = Pipeline.from_config(out, FAST, places).train()
     assert run.summary["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        ("kg,hPa,a,", "", "The first row holds 'kg' in w, 'hPa' in p: where it is a second header, or units, delete it"),
+        ("", "88,99,Total,", "The last row holds 'Total' in k: where it is a total, or a note, delete it"),
+        ("", "as of,today,a,", "The last row holds 'as of' in w, 'today' in p: where it is a total, or a note, delete it"),
+        ("-,-,a,1", "?,88,b,1", ""),
+    ],
+)
+def test_a_second_header_and_a_line_of_totals_are_named(tmp_path, first, last, said):
+    rows = [f"{k % 7 + 0.5},{k % 11},{'ab'[k % 2]},{k % 3 % 2}" for k in range(300)]
+    (tmp_path / "t.csv").write_text("\n".join(filter(None, ["w,p,k,y", first, *rows, last])) + "\n")
+    _, made = init(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
+    found = [remark for remark in made.remarks if remark.startswith(("The first row", "The last row"))]
+    assert found == ([f"{said} from the file."] if said else [])
+    without = [remark for remark in made.remarks if remark.startswith("Rows without a label")]
+    assert without == (["Rows without a label are left out: 1 of those looked at."] if said else [])
+
+
+def test_lines_above_the_header_are_shown(tmp_path):
+    (tmp_path / "t.csv").write_text("Sales report 2024\n\nw,y\n" + "1,0\n2,1\n" * 50)
+    with pytest.raises(DataError, match=r"header has names \('Sales report 2024'\)\. Delete lines that stand above"):
+        draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+
+
+def test_of_types_that_are_not_read_it_is_said_what_to_write(tmp_path):
+    rows = 60
+    table = pa.table({
+        "x": pa.array(range(rows)), "s": pa.array([{"a": 1}] * rows), "d": pa.array([5] * rows, pa.duration("ms")),
+        "t": pa.array([datetime.time(3)] * rows), "y": pa.array([k % 2 for k in range(rows)]),
+    })  # fmt: skip
+    made = draft_frame(table, labels={"y": None})
+    assert made.left_out["s"].endswith("struct<a: int64>; write each of its fields as a column")
+    assert made.left_out["d"].endswith("duration[ms]; write a number, such as seconds")
+    assert made.left_out["t"].endswith("time64[us]; write text, such as 14:05")
 
 
 @pytest.mark.parametrize("more", [True, False])
