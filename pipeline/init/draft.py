@@ -135,7 +135,8 @@ class Draft:
         of_texts = {name for made in self.texts.values() for name in made}
         named |= {role: [name for name in named.get(role, ()) if name not in of_texts] for role in roles[2:]}
         named |= {"text": list(self.texts)}
-        return "; ".join(f"{role} {names if role == 'time' else _some(names, most)}" for role, names in named.items() if names)
+        texts = {role: names if role == "time" else _some(names, most) for role, names in named.items() if names}
+        return "; ".join(f"{role} {text}" for role, text in texts.items())
 
     def told(self) -> str:
         """One line that says what each column is taken for."""
@@ -449,9 +450,7 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         made.features["null_values"] = list(words)
 
 
-def _roles(
-    made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool
-) -> None:
+def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool) -> None:
     """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
@@ -483,9 +482,11 @@ def _roles(
             continue
         if seen.kind == "date":
             more = _date_features(seen, time, names)
-            if alone := [f"{part} ({value})" for part, value in _parts_alone(seen).items() if part in _parts(seen, time)]:
+            parts = _parts(seen, time)
+            if alone := [f"{part} ({value})" for part, value in _parts_alone(seen).items() if part in parts]:
                 made.remarks.append(
-                    f"{_shown(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no feature."
+                    f"{_shown(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no "
+                    "feature."
                 )
             categorical |= more[0]
             continuous += more[1]
@@ -527,8 +528,8 @@ def _roles(
         shown = ", ".join(map(_shown, made.texts))
         how = (
             f"A model learns a vector of each word that {FEWEST_OF_WORD} texts or more have (text_tokens)"
-            if tokens else
-            "Its words are hashed to floats (text_hash), in which two words may share a place; text_tokens with "
+            if tokens
+            else "Its words are hashed to floats (text_hash), in which two words may share a place; text_tokens with "
             "rows in memory learns more"
         )
         made.remarks.append(f"Text: {shown}. {how}.")
@@ -627,8 +628,8 @@ def _history(made: Draft, names: set[str]) -> None:
     options = {"by": [user], "time": time, "order": ROW, "column": item, "length": HISTORY_LENGTH, "output": output}
     made.proposed = {"steps": [{"history": options}], "lists": {output: {"shares": item}}}
     made.remarks.append(
-        f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and a "
-        "list in comments, since they help some tables and not others, and rows to be predicted must bring them "
+        f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and "
+        "a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
         "(docs/lists.md). Take the signs # away and compare."
     )
 
@@ -725,7 +726,7 @@ def _parts(seen: Seen, time: Seen | None) -> list[str]:
 
 
 def _parts_alone(seen: Seen) -> dict[str, str]:
-    """Parts of a column of dates that are the same in all rows, with their value; 31 December is one day of the year."""
+    """Parts of a column of dates that are the same in all rows, with their value; 31 December is one day of year."""
     known = pd.DataFrame({"at": seen.values[~seen.null].astype("int64")})
     zone = seen.zone if "/" in seen.zone else None
     found = DateParts("at", ["month", "day", "weekday", "hour"], "", unit="us", zone=zone)(known).iloc[:, 1:]

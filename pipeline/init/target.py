@@ -27,12 +27,13 @@ POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
     "verdadero", "vero", "sim", "verdadeiro", "tak", "ano", "+",
 )  # fmt: skip
-NEGATIVE = ("no", "false", "negative", "neg", "nein", "falsch", "non", "faux", "-", "none")
+NEGATIVE = ("no", "false", "negative", "neg", "nein", "falsch", "non", "faux", "-", "none", "other", "rest")
 # The first is positive beside the second.
 PAIRS = (
-    ("p", "n"), ("good", "bad"), ("success", "failure"), ("pass", "fail"), ("passed", "failed"), ("win", "loss"),
-    ("won", "lost"), ("high", "low"), ("above", "below"), ("on", "off"), ("present", "absent"), ("case", "control"),
-    ("malignant", "benign"), ("spam", "ham"), ("sick", "healthy"), ("fraud", "legit"), ("fake", "real"),
+    ("p", "n"), ("j", "n"), ("s", "n"), ("o", "n"), ("good", "bad"), ("success", "failure"), ("pass", "fail"),
+    ("passed", "failed"), ("win", "loss"), ("won", "lost"), ("high", "low"), ("above", "below"), ("on", "off"),
+    ("present", "absent"), ("case", "control"), ("malignant", "benign"), ("spam", "ham"), ("sick", "healthy"),
+    ("fraud", "legit"), ("fake", "real"),
 )  # fmt: skip
 NEGATED = re.compile(r"(?:(?:no|not|non|without)[ _-]+|non|un|in)")
 # Words that are no third label beside two others; the latter only beside yes and no, for elsewhere they are a grade.

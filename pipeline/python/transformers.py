@@ -53,8 +53,10 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
 
 
 def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
-    """What the columns of a frame are where `categorical` and `continuous` of the estimator do not say it; lists: whether
-    lists of words may be made of texts."""
+    """What the columns of a frame are where `categorical` and `continuous` of the estimator do not say it.
+
+    lists: whether lists of words may be made of texts.
+    """
     kind = type(estimator).__name__
     draft = draft_frame(
         arrow_table(frame, kind), categorical=estimator.categorical, continuous=estimator.continuous, lists=lists

@@ -12,12 +12,12 @@ from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
-from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.init.write import init
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import score_run
@@ -198,8 +198,9 @@ def test_many_words_among_numbers_are_categories(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["isbn", "phone", "plz", "account_number", "kontonummer", "Invoice No", "ean", "customerId", "Artikelnummer"],
-)
+    ["isbn", "phone", "plz", "account_number", "kontonummer", "Invoice No", "ean", "customerId", "Artikelnummer",
+     "PLZ", "Product", "visitorid", "ItemID", "reply_to_id_str"],
+)  # fmt: skip
 def test_numbers_that_are_names_are_categories(tmp_path, name):
     values = np.random.default_rng(2).choice(np.arange(10**6, 10**6 + 40), 300)
     made, found = drafted(tmp_path, values, name)
@@ -207,6 +208,21 @@ def test_numbers_that_are_names_are_categories(tmp_path, name):
     assert sorted(found[name]) == sorted(values.astype(str))
     of_frame = draft_frame(arrow_table(pd.DataFrame({name: values.astype(str)}), "rows"))
     assert of_frame.categories == {name: "string"}
+
+
+@pytest.mark.parametrize("frame", [True, False])
+def test_whole_numbers_that_no_float_holds_are_names(tmp_path, frame):
+    rng = np.random.default_rng(17)
+    values = 10**17 + rng.integers(0, 30, 300)
+    table = pd.DataFrame({"reply": values, "mass": rng.integers(1, 99, 300) * 1e22, "y": rng.integers(0, 2, 300)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    if frame:
+        made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    else:
+        made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+    assert list(made.categories) == ["reply"]
+    assert made.features["continuous"] == ["mass"]
+    assert made.notes["reply"] == "30 values, numbers taken for names, by their length"
 
 
 def test_a_zip_code_stays_the_same_whatever_type_it_comes_as(tmp_path):
@@ -279,8 +295,8 @@ def test_a_part_of_a_date_that_is_the_same_in_all_rows_is_no_feature(tmp_path, f
     assert is_time == (name == "at")
     gone = ["month" if is_time and part == "day_of_year" else part for part in gone]
     told = told.replace("day_of_year (31 December)", "month (12)") if is_time else told
-    parts = {part for step in made.features.get("steps", ()) for part in step.get("date_parts", {}).get("parts", ())}
-    parts |= {part for step in made.features.get("steps", ()) for part in step.get("date_parts", {}).get("cyclical", ())}
+    steps = [step["date_parts"] for step in made.features.get("steps", ()) if "date_parts" in step]
+    parts = {part for options in steps for part in (*options["parts"], *options.get("cyclical", ()))}
     assert not parts & set(gone)
     assert bool(parts) == (every != "7D")
     said = [remark for remark in made.remarks if "is no feature" in remark]
@@ -583,9 +599,9 @@ def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
 @pytest.mark.parametrize(
     ("first", "last", "said"),
     [
-        ("kg,hPa,a,", "", "The first row holds 'kg' in w, 'hPa' in p: where it is a second header, or units, delete it"),
-        ("", "88,99,Total,", "The last row holds 'Total' in k: where it is a total, or a note, delete it"),
-        ("", "as of,today,a,", "The last row holds 'as of' in w, 'today' in p: where it is a total, or a note, delete it"),
+        ("kg,hPa,a,", "", "The first row holds 'kg' in w, 'hPa' in p: where it is a second header, or units,"),
+        ("", "88,99,Total,", "The last row holds 'Total' in k: where it is a total, or a note,"),
+        ("", "as of,today,a,", "The last row holds 'as of' in w, 'today' in p: where it is a total, or a note,"),
         ("-,-,a,1", "?,88,b,1", ""),
     ],
 )
@@ -594,7 +610,7 @@ def test_a_second_header_and_a_line_of_totals_are_named(tmp_path, first, last, s
     (tmp_path / "t.csv").write_text("\n".join(filter(None, ["w,p,k,y", first, *rows, last])) + "\n")
     _, made = init(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
     found = [remark for remark in made.remarks if remark.startswith(("The first row", "The last row"))]
-    assert found == ([f"{said} from the file."] if said else [])
+    assert found == ([f"{said} delete it from the file."] if said else [])
     without = [remark for remark in made.remarks if remark.startswith("Rows without a label")]
     assert without == (["Rows without a label are left out: 1 of those looked at."] if said else [])
 
