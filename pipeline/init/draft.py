@@ -141,7 +141,8 @@ class Draft:
     def told(self) -> str:
         """One line that says what each column is taken for."""
         left_out = [f"{name} ({why})" for name, why in self.left_out.items()]
-        return "; ".join(filter(None, (self.roles(), left_out and f"left out {_some(left_out, 20)}")))
+        texts = [self.roles(), f"left out {_some(left_out, 20)}" if left_out else ""]
+        return "; ".join(filter(None, texts))
 
 
 def draft_config(pattern: str, target: str, task: str | None, most_rows: int, encoding: str | None = None) -> Draft:
