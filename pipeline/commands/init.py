@@ -36,6 +36,7 @@ def init(
     path, made = write.init(data, target, out, task=task, most_rows=rows, force=force, encoding=encoding)
     for remark in made.remarks:
         print(remark)
+    print(f"Features: {made.roles()}.")
     for name, why in made.left_out.items():
         print(f"left out {name!r}: {why}")
     print(f"{path}: try gigabatch train --config {path}")

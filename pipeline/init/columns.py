@@ -55,12 +55,15 @@ CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 CODE_NAME = re.compile(
-    r"(^|[^a-zA-Z])(id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean|gtin"
-    r"|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto)$|[a-z](Id|ID)$"
+    r"(^|[^a-zA-Z])(?i:id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean"
+    r"|gtin|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto|id_str)$|[a-z](Id|ID)$"
     r"|(?i:(account|phone|order|invoice|card|customer|ticket|serial|article|item|part|flight)[ _-]?(no|num|number)$)"
+    r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account)id$)"
     r"|(?i:nummer$)"
 )
-FEWEST_TEXT_WORDS, MOST_TEXT_WORDS = 2, 12  # of the middle text: fewer are names, more are hashed to noise
+LARGEST_EXACT = 2**53  # of whole numbers that floats hold; larger ones are ids
+FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
+MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -74,7 +77,7 @@ class Seen:
     name
         Of the column.
     kind
-        `number`, `date`, `category`, `text` for short texts whose words come again in other rows, `list`, or `other`
+        `number`, `date`, `category`, `text` for texts whose words come again in other rows, `list`, or `other`
         for what the recipe cannot read.
     values
         Of the sample: float64 numbers, or microseconds of dates, NaN where null; of categories text with None.
@@ -172,7 +175,13 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
             return Seen(name, "list", np.full(len(column), 1.0), elements=elements)
     if pa.types.is_null(arrow):
         return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value")
-    return Seen(name, "other", np.full(len(column), 1.0), note=f"the recipe does not read columns of type {arrow}")
+    way = (
+        "write each of its fields as a column" if pa.types.is_struct(arrow)
+        else "write a number, such as seconds" if pa.types.is_duration(arrow)
+        else "write text, such as 14:05" if pa.types.is_time(arrow) else ""
+    )  # fmt: skip
+    note = f"the recipe does not read columns of type {arrow}{'; ' * bool(way)}{way}"
+    return Seen(name, "other", np.full(len(column), 1.0), note=note)
 
 
 def _texts(column: pd.Series) -> np.ndarray:
@@ -206,9 +215,12 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
         return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note)
     seen.whole = is_whole
-    if seen.whole and CODE_NAME.search(name) and len(known) and (whole or np.abs(known).max() < 2**53):
+    large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
+    named = bool(CODE_NAME.search(name))
+    if seen.whole and len(known) and ((named and not large) or (whole and (named or large))):
         texts = np.array([None if np.isnan(value) else str(int(value)) for value in values], dtype=object)
-        return Seen(name, "category", texts, note="numbers taken for names, by the column's name", whole=True)
+        note = "numbers taken for names, by the column's name" if named else "numbers taken for names, by their length"
+        return Seen(name, "category", texts, note=note, whole=True)
     return seen
 
 
@@ -242,7 +254,10 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     values = np.full(len(raw), np.nan)
     values[left.index] = found.values
     if found.kind == "number" and not found.dtype:
-        found = _of_numbers(name, values, bool((found.values == np.floor(found.values)).all()))
+        whole = bool((found.values == np.floor(found.values)).all())
+        if whole and bool((np.abs(found.values) >= LARGEST_EXACT).any()):  # 6.02e23 is no id
+            whole = bool(left.str.match(r"^\s*-?[0-9]+\s*$").all())
+        found = _of_numbers(name, values, whole)
         if found.kind == "category":  # a code: its text is what is written
             return _of_categories(name, raw.where(~null, None), csv, words, found.note)
     elif found.kind == "number" and CODE_NAME.search(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
@@ -463,21 +478,24 @@ def _is_common(written: pd.Series, unit_of: Mapping[str, str]) -> bool:
     return bool(len(shares)) and float(shares.max()) >= UNIT_SHARE
 
 
-def is_short_text(seen: Seen) -> bool:
-    """Whether a category holds texts of a few words each, most of which come again in other rows.
+def holds_text(seen: Seen, most_words: int) -> bool:
+    """Whether a category holds texts of some words each, most of which come again in other rows; the middle text has at
+    most `most_words`.
 
     >>> import numpy as np
-    >>> from gigabatch.pipeline.init.columns import Seen, is_short_text
+    >>> from gigabatch.pipeline.init.columns import Seen, holds_text
     >>> titles = np.array(["red shoes", "blue shoes", "red hat", "blue hat"], dtype=object)
-    >>> is_short_text(Seen("title", "category", titles)), is_short_text(Seen("sku", "category", np.array(["a1", "b2"])))
-    (True, False)
+    >>> holds_text(Seen("title", "category", titles), 12)
+    True
+    >>> holds_text(Seen("sku", "category", np.array(["a1", "b2"])), 12)
+    False
     """
     if seen.kind != "category":
         return False
     texts = pd.Series(seen.values).dropna().drop_duplicates().astype("str")
     words = texts.str.lower().str.findall(r"[^\W_]+").map(set)
     middle = float(words.map(len).median())
-    if not FEWEST_TEXT_WORDS <= middle <= MOST_TEXT_WORDS:
+    if not FEWEST_TEXT_WORDS <= middle <= most_words:
         return False
     counts = words.explode().value_counts()
     letters = counts[counts.index.str.contains(r"[^\W\d]")]

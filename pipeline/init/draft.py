@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -15,17 +16,22 @@ import pyarrow as pa
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators.categories.text_hash import TextHash
+from gigabatch.features.operators.categories.text_tokens import TextTokens
+from gigabatch.features.operators.rows.date_parts import DateParts
 from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
-from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.features.recipes.table.recipe import ROW, TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
 from gigabatch.pipeline.init.columns import (
     CODE_NAME,
+    MOST_HASHED_WORDS,
+    MOST_TEXT_WORDS,
+    NULL_WORDS,
     WEAK_NULL_WORDS,
     Seen,
     column_seen,
-    is_short_text,
+    holds_text,
     spaced_lower,
     units_told,
 )
@@ -53,9 +59,14 @@ ENTITY_NAMES = {
         "(item|product|movie|film|video|book|isbn|track|song|article|game|recipe|restaurant|business|hotel|asin|sku|produkt"
         "|artikel)")),
 }  # fmt: skip
+HISTORY_LENGTH = 20
+NO_VALUES = {*NULL_WORDS, *WEAK_NULL_WORDS}
+TOTAL = re.compile(r"(?i)(grand |sub)?totals?:?|sum(me)?:?|gesamt(summe)?:?|somme:?|totale:?|suma:?")
 RANDOM = "of the random split"
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
+# Lists are made with all rows in memory; of larger tables texts are hashed to floats, which are made in parts.
+MOST_ROWS_OF_TOKENS, FEWEST_OF_WORD = 1_000_000, 5
 CHECKED = ("split", "class(es)", "multiclass needs two")  # what another seed may mend
 
 
@@ -82,7 +93,11 @@ class Draft:
     training
         Other sections of the configuration: what `training_for` chooses.
     texts
-        By column of short text: the features that are made of it.
+        By column of text: the features that are made of it.
+    words
+        Settings under `preprocess.columns` of the lists of words among them.
+    proposed
+        Further `steps` and `lists`, which the file holds as comments.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -94,6 +109,8 @@ class Draft:
     remarks: list[str] = field(default_factory=list)
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
     texts: dict[str, list[str]] = field(default_factory=dict)
+    words: dict[str, dict[str, Any]] = field(default_factory=dict)
+    proposed: dict[str, Any] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -102,21 +119,30 @@ class Draft:
         return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, "string")
 
     @property
+    def engine(self) -> dict[str, str]:
+        """The engine, where another than that which the machine has is needed."""
+        return {"engine": "pandas"} if self.features.get("lists") else {}
+
+    @property
     def has_features(self) -> bool:
         """Whether a column is one."""
         return any(self.features.get(role) for role in ("categorical", "continuous", "lists"))
 
-    def told(self) -> str:
-        """One line that says what each column is taken for."""
+    def roles(self, most: int = 20) -> str:
+        """What columns are taken for, the first so many of each kind."""
         roles = ("time", "categorical", "continuous", "lists")
         named = {role: self.features[role] for role in roles if self.features.get(role)}
-        hashes = {name for made in self.texts.values() for name in made}
-        named |= {"continuous": [name for name in named.get("continuous", ()) if name not in hashes]}
+        of_texts = {name for made in self.texts.values() for name in made}
+        named |= {role: [name for name in named.get(role, ()) if name not in of_texts] for role in roles[2:]}
         named |= {"text": list(self.texts)}
-        texts = [f"{role} {names if role == 'time' else ', '.join(names)}" for role, names in named.items() if names]
-        if self.left_out:
-            texts.append("left out " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
-        return "; ".join(texts)
+        texts = {role: names if role == "time" else _some(names, most) for role, names in named.items() if names}
+        return "; ".join(f"{role} {text}" for role, text in texts.items())
+
+    def told(self) -> str:
+        """One line that says what each column is taken for."""
+        left_out = [f"{name} ({why})" for name, why in self.left_out.items()]
+        texts = [self.roles(), f"left out {_some(left_out, 20)}" if left_out else ""]
+        return "; ".join(filter(None, texts))
 
 
 def draft_config(pattern: str, target: str, task: str | None, most_rows: int, encoding: str | None = None) -> Draft:
@@ -176,6 +202,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     _entities(made, table, {target, *made.features.get("keys", ())})
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
+    _history(made, set(table.sample.columns))
     return made
 
 
@@ -190,7 +217,7 @@ def _encoding_note(table: Table) -> str:
 
 def draft_columns(
     table: Table, labels: Mapping[str, Labels], *, timed: bool, names: Collection[str] = (),
-    numbers: Collection[str] = (), more: bool = False,
+    numbers: Collection[str] = (), more: bool = False, lists: bool = True,
 ) -> Draft:  # fmt: skip
     """What the columns of a table are: the settings of the recipe but for its files.
 
@@ -208,6 +235,8 @@ def draft_columns(
         Those of them that are continuous features.
     more
         Whether there are other features than these columns, so that possible leaks need not be kept for want of any.
+    lists
+        Whether lists of words may be made of texts; otherwise those of a few words are hashed to floats.
 
     Examples
     --------
@@ -226,22 +255,29 @@ def draft_columns(
         if name not in labels
     }
     _head(made, table, labels)
+    made.remarks += [] if table.arrow else _odd_ends(table, columns)
     flags = {
         indicator_name(name): name for name in (*numbers, *columns) if name in numbers or _is_number(columns[name])
     }
     for name in [name for name in columns if name in flags]:
         del columns[name]
         made.left_out[name] = f"the name of the flag that says where {flags[name]} is null; rename yours to keep it"
-    kept = _kept(made, columns, labels, more)
-    _nulls(made, table, kept, labels)
-    _roles(made, table, kept, timed, {*table.sample.columns, *names})
-    made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     rows = len(table.sample) if table.whole else table.rows
+    lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
+    kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
+    _nulls(made, table, kept, labels)
+    taken = {*table.sample.columns, *names}
+    _roles(made, table, kept, timed, taken, lists)
+    if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
+        _hash_too(made, taken)
+    made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
         made.training = training_for(
             rows, bool(made.features.get("categorical")), len(made.features.get("continuous", ()))
         )
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
+    if made.words:
+        made.training.setdefault("preprocess", {})["columns"] = made.words
     return made
 
 
@@ -285,6 +321,11 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     seen = f"{len(table.sample):,}"
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
+    for name, found in labels.items():
+        is_one = ", which is 1" if found.settings["task"] == "binary" else ""
+        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}{is_one}.")
+    if nulls:
+        made.remarks.append(f"Rows without a label are left out: {nulls:,} of those looked at.")
     made.remarks += [found.advice for found in labels.values() if found.advice]
     for found in labels.values():
         if found.settings["task"] != "multiclass":
@@ -297,8 +338,29 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
             )
 
 
-def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool) -> dict[str, Seen]:
-    """The columns that may be features or times; the others are left out and said."""
+def _odd_ends(table: Table, columns: Mapping[str, Seen]) -> list[str]:
+    """What is said of a first row that is a second header or holds units, and of a last one that holds totals."""
+    found = []
+    for place, which, what in ((0, "first", "a second header, or units"), (-1, "last", "a total, or a note")):
+        row = {name: str(table.sample[name].iloc[place]).strip() for name in columns}
+        words = [
+            name for name, seen in columns.items()
+            if seen.kind in ("number", "date") and pd.isna(seen.values[place]) and row[name] not in NO_VALUES
+        ]  # fmt: skip
+        totals = [
+            name for name in columns if TOTAL.fullmatch(row[name]) and (table.sample[name] == row[name]).sum() == 1
+        ]
+        shown = totals if which == "last" and totals else words if len(words) > 1 else []
+        if shown and (which == "first" or table.whole):
+            texts = ", ".join(f"{_shown(row[name])!r} in {_shown(name)}" for name in shown[:3])
+            found.append(f"The {which} row holds {texts}: where it is {what}, delete it from the file.")
+    return found
+
+
+def _kept(
+    made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool, most_words: int
+) -> dict[str, Seen]:
+    """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
     kept, leaks = {}, {}
     for name, seen in columns.items():
         if seen.kind == "other":
@@ -310,7 +372,7 @@ def _kept(made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels]
             shown = _shown if seen.kind != "date" else _day
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
-        elif (reason := _id_reason(seen)) and is_short_text(seen):
+        elif (reason := _id_reason(seen)) and holds_text(seen, most_words):
             seen.kind, seen.dtype, seen.steps = "text", "string", []
             kept[name] = seen
         elif reason:
@@ -389,8 +451,8 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         made.features["null_values"] = list(words)
 
 
-def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str]) -> None:
-    """Roles of the columns, the split, and the steps. names: that are taken."""
+def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool) -> None:
+    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
@@ -403,17 +465,30 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             lists[name] = {"elements": seen.elements}
             continue
         if seen.kind == "text":
-            step = TextHash(name, _free_prefix(name, names))
+            if tokens:
+                words = _free_name(f"{name}_words", names)
+                step: TextTokens | TextHash = TextTokens(name, words)
+                lists[words] = {"elements": "string"}
+                made.words[words] = {"min_count": FEWEST_OF_WORD}
+                made.notes[words] = f"the words of {_shown(name)}"
+            else:
+                step = TextHash(name, _free_prefix(name, names))
+                continuous += step.outputs
+                made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
             steps += to_steps([step])
-            continuous += step.outputs
             names.update(step.outputs)
             made.texts[name] = list(step.outputs)
             inputs[name] = seen.dtype
-            made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
             made.notes[f"inputs.{name}"] = f"{seen.num_values:,} texts, whose words come again in other rows"
             continue
         if seen.kind == "date":
             more = _date_features(seen, time, names)
+            parts = _parts(seen, time)
+            if alone := [f"{part} ({value})" for part, value in _parts_alone(seen).items() if part in parts]:
+                made.remarks.append(
+                    f"{_shown(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no "
+                    "feature."
+                )
             categorical |= more[0]
             continuous += more[1]
             steps += more[2]
@@ -452,9 +527,13 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
     if made.texts:
         shown = ", ".join(map(_shown, made.texts))
-        made.remarks.append(
-            f"Text: {shown}. Its words are hashed to floats (text_hash), in which two words may share a place."
+        how = (
+            f"A model learns a vector of each word that {FEWEST_OF_WORD} texts or more have (text_tokens)"
+            if tokens
+            else "Its words are hashed to floats (text_hash), in which two words may share a place; text_tokens with "
+            "rows in memory learns more"
         )
+        made.remarks.append(f"Text: {shown}. {how}.")
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(time.values.min())} to {_day(time.values.max())}"
@@ -493,6 +572,17 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
     }  # fmt: skip
 
 
+def _hash_too(made: Draft, names: set[str]) -> None:
+    """Make floats of the texts beside their lists, as rows of lists alone are not encoded. names: that are taken."""
+    steps = [TextHash(name, _free_prefix(name, names)) for name in made.texts]
+    for step in steps:
+        made.texts[step.column] += step.outputs
+        made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(step.column)}"
+    made.features["steps"] += to_steps(steps)
+    made.features["continuous"] = [name for step in steps for name in step.outputs]
+    made.remarks.append("Rows need a feature beside lists, so that words are hashed to floats too (text_hash).")
+
+
 def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
     """Say who the users and which the items are, by names of categories whose values come again, and which other
     features each of them has always alike. taken: columns of other roles."""
@@ -526,6 +616,30 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
         f"(docs/recommenders.md). Set group: {user} to measure how the rows of each user are ranked; without a time it "
         "keeps them in one split too."
     )
+
+
+def _history(made: Draft, names: set[str]) -> None:
+    """Propose the list of each user's last items where there are users, items and a time. names: that are taken."""
+    entities, time = made.features.get("entities"), made.features.get("time")
+    if entities is None or time is None:
+        return
+    user, item = (entities[entity]["key"] for entity in ENTITY_NAMES)
+    made_names = (*made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ()))
+    output = _free_name("history", names.union(made_names))
+    options = {"by": [user], "time": time, "order": ROW, "column": item, "length": HISTORY_LENGTH, "output": output}
+    made.proposed = {"steps": [{"history": options}], "lists": {output: {"shares": item}}}
+    made.remarks.append(
+        f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and "
+        "a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
+        "(docs/lists.md). Take the signs # away and compare."
+    )
+
+
+def _free_name(name: str, names: Collection[str]) -> str:
+    """The name, with `_` behind it until no column has it."""
+    while name in names:
+        name += "_"
+    return name
 
 
 def _free_prefix(name: str, names: Collection[str]) -> str:
@@ -573,7 +687,8 @@ def _date_features(
     """Categories with their types, numbers and steps that are made of a column of dates.
 
     Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
-    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day.
+    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day. A part that is
+    the same in all rows is no feature.
     """
     if _is_of_day(seen):
         part, prefix = "minute_of_day", seen.name
@@ -581,12 +696,10 @@ def _date_features(
             prefix += "_"
         options = {"column": seen.name, "parts": [part], "prefix": prefix, "cyclical": [part]}
         return {}, [f"{prefix}_{part}{end}" for end in ("", "_sin", "_cos")], [{"date_parts": options}]
-    known = seen.values[~seen.null]
-    clock, span = bool((known % DAY != 0).any()), float(known.max() - known.min()) / DAY
+    alone = _parts_alone(seen)
+    left = [part for part in _parts(seen, time) if part not in alone]
     is_time = time is not None and seen.name == time.name
-    parts = [*(["month"] if is_time and span > 730 else []), *(["weekday"] if span > 14 and _has_days(seen) else [])]
-    parts += ["hour"] if clock else []
-    cyclical = ["day_of_year"] if span > 730 and not is_time else []
+    parts, cyclical = [part for part in left if part != "day_of_year"], [part for part in left if part == "day_of_year"]
     prefix = seen.name
     while any(f"{prefix}_{part}" in names for part in (*parts, *cyclical, "days")):
         prefix += "_"
@@ -600,6 +713,37 @@ def _date_features(
         steps.append({"expression": {"output": f"{prefix}_days", "expression": days}})
         numbers.append(f"{prefix}_days")
     return {f"{prefix}_{part}": "string" for part in parts}, numbers, steps
+
+
+def _parts(seen: Seen, time: Seen | None) -> list[str]:
+    """The parts of a column of dates that may be features, by how long the times last and what they tell."""
+    if _is_of_day(seen):
+        return []
+    known = seen.values[~seen.null]
+    span, is_time = float(known.max() - known.min()) / DAY, time is not None and seen.name == time.name
+    parts = [("month" if is_time else "day_of_year")] if span > 730 else []
+    parts += ["weekday"] if span > 14 and _has_days(seen) else []
+    return parts + (["hour"] if bool((known % DAY != 0).any()) else [])
+
+
+def _parts_alone(seen: Seen) -> dict[str, str]:
+    """Parts of a column of dates that are the same in all rows, with their value; 31 December is one day of year."""
+    known = pd.DataFrame({"at": seen.values[~seen.null].astype("int64")})
+    zone = seen.zone if "/" in seen.zone else None
+    found = DateParts("at", ["month", "day", "weekday", "hour"], "", unit="us", zone=zone)(known).iloc[:, 1:]
+    first = {name[1:]: int(found[name].iloc[0]) for name in found if found[name].nunique() == 1}
+    told = {part: str(value) for part, value in first.items()}
+    if "weekday" in first:
+        told["weekday"] = calendar.day_name[first["weekday"]]
+    if {"month", "day"} <= set(first):
+        told["day_of_year"] = f"{first['day']} {calendar.month_name[first['month']]}"
+    return told
+
+
+def _some(names: Collection[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = [f"{len(names) - most:,} more"] if len(names) > most else []
+    return ", ".join([*list(names)[:most], *more])
 
 
 def _col(seen: Seen) -> str:

@@ -25,6 +25,7 @@ def draft_frame(
     drop: Sequence[str] = (),
     timed: bool = False,
     null_values: Sequence[str] = ("",),
+    lists: bool = True,
 ) -> Draft:
     """What the columns of a table are, as `draft_columns` says it but for those whose role is given.
 
@@ -44,6 +45,8 @@ def draft_frame(
         Whether rows may be split by a column of times.
     null_values
         Texts that stand for null.
+    lists
+        Whether lists of words may be made of texts.
 
     Raises
     ------
@@ -72,7 +75,7 @@ def draft_frame(
     found = {name: labels_of(name, seen.sample[name], seen.arrow[name], task) for name, task in labels.items()}
     made = draft_columns(
         seen, found, timed=timed, names=table.column_names, numbers=continuous,
-        more=bool(categorical or continuous),
+        more=bool(categorical or continuous), lists=lists,
     )  # fmt: skip
     types = made.categories
     for name in categorical:

@@ -257,7 +257,11 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
             source, **csv_fields(separator), dtype="str", keep_default_na=False, na_values=[], nrows=rows
         )
         if type(frame.index).__name__ != "RangeIndex" or len(frame.columns) != len(names):
-            raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
+            raise DataError(
+                f"input {path}: its rows have more fields than its header has names ({', '.join(map(repr, names[:5]))}"
+                f"{', ...' if len(names) > 5 else ''}). Delete lines that stand above the header, or repair header or "
+                "rows."
+            )
         frame.columns = names
         return pd.DataFrame(frame)
 

@@ -25,8 +25,17 @@ from gigabatch.pipeline.init.columns import (
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
-    "verdadero", "vero", "sim", "verdadeiro", "tak", "ano",
+    "verdadero", "vero", "sim", "verdadeiro", "tak", "ano", "+",
 )  # fmt: skip
+NEGATIVE = ("no", "false", "negative", "neg", "nein", "falsch", "non", "faux", "-", "none", "other", "rest")
+# The first is positive beside the second.
+PAIRS = (
+    ("p", "n"), ("j", "n"), ("s", "n"), ("o", "n"), ("good", "bad"), ("success", "failure"), ("pass", "fail"),
+    ("passed", "failed"), ("win", "loss"), ("won", "lost"), ("high", "low"), ("above", "below"), ("on", "off"),
+    ("present", "absent"), ("case", "control"), ("malignant", "benign"), ("spam", "ham"), ("sick", "healthy"),
+    ("fraud", "legit"), ("fake", "real"),
+)  # fmt: skip
+NEGATED = re.compile(r"(?:(?:no|not|non|without)[ _-]+|non|un|in)")
 # Words that are no third label beside two others; the latter only beside yes and no, for elsewhere they are a grade.
 NO_LABEL = {word.lower() for word in (*NULL_WORDS, *WEAK_NULL_WORDS)} - {"none", "nil", "inf", "-inf"}
 NO_ANSWER = ("none", "nil")
@@ -299,10 +308,22 @@ def _are_few_and_whole(labels: set[Any]) -> bool:
 
 
 def _positive(counts: pd.Series) -> str:
-    """The greater of two numbers, the label that says yes, else the rarer one."""
+    """The greater of two numbers, the label that says yes or more, or whose opposite says no; else the rarer one."""
     if all(re.match(PLAIN_NUMBER, label) for label in counts.index):
         return str(max(counts.index, key=float))
-    for label in counts.index:
-        if label.lower() in POSITIVE:
+    for label, other in (counts.index, counts.index[::-1]):
+        if _says_yes(label.lower(), other.lower()):
             return str(label)
     return str(counts.index[-1])
+
+
+def _says_yes(label: str, other: str) -> bool:
+    """Whether a label, in lower case, is the positive one of the two."""
+    if label in POSITIVE or other in NEGATIVE or (label, other) in PAIRS:
+        return True
+    if label[:1] in (">", "≥") and other[:1] in ("<", "≤"):
+        return True
+    if "negative" in other:
+        return label == other.replace("negative", "positive")
+    said = NEGATED.match(other)  # not spam, inactive
+    return said is not None and other[said.end() :] == label

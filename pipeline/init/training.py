@@ -87,6 +87,25 @@ def held_out_rows(rows: int, rarer: float = 0.5, classes: int = 2) -> int:
     return int(min(wanted, rows * MOST_HELD))
 
 
+def with_words(words: Mapping[str, Any], preprocess: Any) -> Any:
+    """Settings of `preprocess.columns`: those of lists of words where a user sets none.
+
+    Parameters
+    ----------
+    words
+        Settings by list.
+    preprocess
+        The section that a user sets.
+
+    Examples
+    --------
+    >>> with_words({"title_words": {"min_count": 5}}, {"columns": {"city": {"min_count": 2}}})
+    {'title_words': {'min_count': 5}, 'city': {'min_count': 2}}
+    """
+    given = preprocess.get("columns") or {} if isinstance(preprocess, Mapping) else {}
+    return {**words, **given} if isinstance(given, Mapping) else given
+
+
 def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 

@@ -69,7 +69,8 @@ def init(
     made = draft_config(pattern, target, task, most_rows, encoding)
     text = config_text(made, run_name(str(out)), pattern, out)
     parse_config(
-        {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.training}, f"config {out}"
+        {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.engine, **made.training},
+        f"config {out}",
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}")
@@ -101,7 +102,11 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             "# A possible leak is a feature again under categorical or continuous: where its value is known at the "
             "time of prediction."
         )
-    lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1", "", "features:"]
+    lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1"]
+    proposed = "# " if made.proposed and not made.engine else ""
+    if made.engine or proposed:
+        lines.append(f"{proposed}engine: pandas  # lists are made by it alone")
+    lines += ["", "features:"]
     for key, value in made.features.items():
         if key in ("categorical", "continuous"):
             typed = (
@@ -113,16 +118,22 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             ]
         elif key == "steps":
             lines.append("  steps:")
-            for step in value:
-                lines += [f"    - {scalar(operator)}: {flow(options)}" for operator, options in step.items()]
+            lines += map(_step, value)
+            lines += [_proposal(_step(step)) for step in made.proposed.get("steps", ())]
         elif isinstance(value, dict):
-            notes = made.notes if key == "targets" else {}
+            notes = made.notes if key in ("targets", "lists") else {}
             if key == "inputs":
                 notes = {named: made.notes.get(f"inputs.{named}", "") for named in value}
             lines.append(f"  {key}:")
-            lines += [_line(f"    {scalar(named)}: {flow(item)}", notes.get(named)) for named, item in value.items()]
+            lines += [_line(_entry(named, item), notes.get(named)) for named, item in value.items()]
+            if key == "lists":
+                lines += [_proposal(_entry(named, item)) for named, item in made.proposed.get("lists", {}).items()]
         else:
             lines.append(_line(f"  {key}: {flow(value)}", made.role_notes.get(key)))
+    if made.proposed and "steps" not in made.features:
+        lines += map(_proposal, ("  steps:", *map(_step, made.proposed["steps"])))
+    if made.proposed and "lists" not in made.features:
+        lines += map(_proposal, ("  lists:", *(_entry(*item) for item in made.proposed["lists"].items())))
     for section, settings in made.training.items():
         lines += ["", f"{section}:"]
         lines += [_line(f"  {key}: {flow(value)}", WHY.get(f"{section}.{key}")) for key, value in settings.items()]
@@ -131,9 +142,26 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
 
 WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
+    "preprocess.columns": "rarer words are taken for one word",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
+
+
+def _step(step: dict[str, Any]) -> str:
+    """A line of `steps`."""
+    ((operator, options),) = step.items()
+    return f"    - {scalar(operator)}: {flow(options)}"
+
+
+def _entry(name: str, item: Any) -> str:
+    """A line of a mapping of `features`."""
+    return f"    {scalar(name)}: {flow(item)}"
+
+
+def _proposal(line: str) -> str:
+    """A line as a comment, which is that line again without its first sign and blank."""
+    return f"  # {line[2:]}"
 
 
 def _line(text: str, note: str | None) -> str:

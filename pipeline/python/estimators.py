@@ -37,7 +37,7 @@ from gigabatch.pipeline.config.config import (
     with_column_settings,
 )
 from gigabatch.pipeline.display import silence
-from gigabatch.pipeline.init.training import left_to_rows
+from gigabatch.pipeline.init.training import left_to_rows, with_words
 from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
 from gigabatch.pipeline.stages.encode import pack
@@ -195,6 +195,8 @@ class _Estimator(BaseEstimator):
         given: dict[str, dict[str, Any]] = {"train": train, "preprocess": preprocess, "model": model}
         left = left_to_rows(given, num_rows, bool(self.categories_), len(self.numbers_))
         found = {name: left.get(name, {}) | section for name, section in given.items()}
+        if self.words_:
+            found["preprocess"]["columns"] = with_words(self.words_, preprocess)
         return found if held_out else found | {"train": {"select": "last"} | found["train"]}
 
     def _rows(self, X: Any) -> pd.DataFrame:
@@ -207,10 +209,10 @@ class _Estimator(BaseEstimator):
             self.lists_ = [ListColumn(name, **settings) for name, settings in found.get("lists", {}).items()]
             types = draft.categories | dict.fromkeys(self.numbers_, "float32") | found.get("inputs", {})
             types = {name: dtype for name, dtype in types.items() if name in frame}
-            lists = {name: dtype for column in self.lists_ for name, dtype in column.dtypes().items()}
-            steps = found.get("steps", ())
+            lists = {name: dtype for column in self.lists_ for name, dtype in column.dtypes().items() if name in frame}
+            steps, self.words_ = found.get("steps", ()), draft.words
         else:
-            self.categories_, self.numbers_, self.lists_ = {}, tuple(frame.columns), []
+            self.categories_, self.numbers_, self.lists_, self.words_ = {}, tuple(frame.columns), [], {}
             types, lists, steps = dict.fromkeys(frame.columns, "float32"), {}, ()
         known = types | lists
         self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), [], known)

@@ -22,7 +22,7 @@ from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
 from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
-from gigabatch.pipeline.init.training import left_to_rows
+from gigabatch.pipeline.init.training import left_to_rows, with_words
 from gigabatch.pipeline.stages.final import can_be_final
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
@@ -148,8 +148,10 @@ def fit(
         "lists": found.get("lists", {}) | dict(features.pop("lists", {})),
         "targets": {key: item or inferred[key] for key, item in targets.items()}, **features,
     }  # fmt: skip
-    config = {"name": name, "recipe": "table", "features": found}
+    config = {"name": name, "recipe": "table", "features": found, **made.engine}
     left = left_to_rows(sections, len(table), bool(made.categories), len(found.get("continuous", ())))
+    if made.words:
+        left.setdefault("preprocess", {})["columns"] = with_words(made.words, sections.get("preprocess", {}))
     overrides = (*overrides, {f"{part}.{key}": value for part, keys in left.items() for key, value in keys.items()})
     checked = load_config(config, overrides)
     rows = _stored(table, ArtifactStore(checked.artifacts, checked.name))

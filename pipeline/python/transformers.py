@@ -52,10 +52,15 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
     return pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])])
 
 
-def draft_of(estimator: Any, frame: pd.DataFrame) -> Draft:
-    """What the columns of a frame are where `categorical` and `continuous` of the estimator do not say it."""
+def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
+    """What the columns of a frame are where `categorical` and `continuous` of the estimator do not say it.
+
+    lists: whether lists of words may be made of texts.
+    """
     kind = type(estimator).__name__
-    draft = draft_frame(arrow_table(frame, kind), categorical=estimator.categorical, continuous=estimator.continuous)
+    draft = draft_frame(
+        arrow_table(frame, kind), categorical=estimator.categorical, continuous=estimator.continuous, lists=lists
+    )
     if not draft.has_features:
         raise DataError(f"{kind}: no column is left to learn from: {draft.told()}.")
     log.info("%s: %s", kind, draft.told())
@@ -131,7 +136,7 @@ class PreprocessorTransformer(_FrameTransformer):
         """
         frame = read_frame(self, X, reset=True)
         if has_names(X):
-            draft = draft_of(self, frame)
+            draft = draft_of(self, frame, lists=False)
             categories, numbers = draft.categories, tuple(draft.features["continuous"])
             inputs, steps = draft.features.get("inputs", {}), draft.features.get("steps", ())
             dates = [name for name, dtype in inputs.items() if dtype.startswith("datetime")]
@@ -146,7 +151,7 @@ class PreprocessorTransformer(_FrameTransformer):
         columns += [Column(name, "continuous", "float32") for name in numbers]
         schema = Schema(tuple(columns), ())
         settings = checked_settings(PreprocessorSettings, with_column_settings(self.settings or {}), "settings")
-        types = {name: inputs.get(name, dtype) for name, dtype in schema.dtypes().items()}
+        types = {name: dtype for name, dtype in (schema.dtypes() | inputs).items() if name in frame}
         self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), (), types)
         self.workflow_.fit([self._raw(frame)])
         self.preprocessor_ = Preprocessor(schema, settings)

@@ -231,6 +231,44 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
 
 
 @pytest.mark.parametrize(
+    ("negative", "positive"),
+    [
+        ("-", "+"), ("<=50K", ">50K"), ("<50", "≥50"), ("N", "Y"), ("no", "yes"), ("neg", "pos"), ("N", "P"),
+        ("N", "J"), ("other", "great"),
+        ("false", "true"), ("bad", "good"), ("1", "2"), ("-1", "1"), ("Nein", "Ja"), ("no", "recurrence"),
+        ("no-recurrence-events", "recurrence-events"), ("not spam", "spam"), ("non smoker", "smoker"),
+        ("inactive", "active"), ("unemployed", "employed"), ("tested_negative", "tested_positive"), ("ham", "spam"),
+        ("fail", "pass"), ("Failure", "Success"), ("low", "high"), ("absent", "present"), ("control", "case"),
+        ("benign", "malignant"), ("loss", "win"), ("off", "on"), ("healthy", "sick"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rarer", [0, 1])
+def test_the_positive_label_is_the_one_that_people_take_for_it(negative, positive, rarer):
+    labels = pd.Series([negative, positive, (positive, negative)[rarer]] * 100)
+    assert labels_of("y", labels, None, None).settings.get("positive") == positive
+
+
+@pytest.mark.parametrize("labels", [["red", "blue", "red"], ["north", "n", "n"], ["united", "ited", "united"]])
+def test_labels_that_say_neither_are_positive_where_they_are_rarer(labels):
+    rarer = min(set(labels), key=labels.count)
+    assert labels_of("y", pd.Series(labels * 100), None, None).settings["positive"] == rarer
+
+
+def test_plus_and_minus_are_labels_beside_columns_where_a_minus_is_null(tmp_path):
+    rng = np.random.default_rng(13)
+    x = rng.normal(size=600).round(3)
+    table = pd.DataFrame({
+        "x": np.where(rng.random(600) < 0.1, "-", x.astype(str)), "z": rng.normal(size=600),
+        "kind": rng.choice(["a", "b", "-"], 600), "y": np.where(x > 0, "+", "-"),
+    })  # fmt: skip
+    summary, made = trained(tmp_path, written(tmp_path, table), "y")
+    assert made.features["targets"] == {"y": {"task": "binary", "positive": "+"}}
+    assert made.remarks[1].startswith("Target y: binary; ")
+    assert made.remarks[1].endswith("% of the labels are '+', which is 1.")
+    assert summary["rows"] == 600
+
+
+@pytest.mark.parametrize(
     ("labels", "settings", "expected"),
     [
         (["yes", "Yes", "no"],
@@ -443,7 +481,7 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
          {"positive": "yes", "label_steps": [{"clean_text": {"case": "lower", "replace": {"unknown": None}}}]}),
         (("1", "0"), "missing", {"positive": "1", "label_steps": [{"clean_text": {"replace": {"missing": None}}}]}),
         (("yes", "no"), "none", {"positive": "yes", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
-        (("good", "bad"), " n/a ", {"positive": "bad", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
+        (("good", "bad"), " n/a ", {"positive": "good", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
     ],
 )  # fmt: skip
 def test_a_null_word_beside_two_labels_is_a_missing_label(tmp_path, others, word, settings):

@@ -1,18 +1,26 @@
 """What `gigabatch init` and `fit` make of dates, numbers and names as people write them."""
 
+import datetime
+import re
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from gigabatch import fit
+from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.write import init
+from gigabatch.pipeline.serving.raw_rows import RawRows
+from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 400
@@ -190,8 +198,9 @@ def test_many_words_among_numbers_are_categories(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["isbn", "phone", "plz", "account_number", "kontonummer", "Invoice No", "ean", "customerId", "Artikelnummer"],
-)
+    ["isbn", "phone", "plz", "account_number", "kontonummer", "Invoice No", "ean", "customerId", "Artikelnummer",
+     "PLZ", "Product", "visitorid", "ItemID", "reply_to_id_str"],
+)  # fmt: skip
 def test_numbers_that_are_names_are_categories(tmp_path, name):
     values = np.random.default_rng(2).choice(np.arange(10**6, 10**6 + 40), 300)
     made, found = drafted(tmp_path, values, name)
@@ -199,6 +208,21 @@ def test_numbers_that_are_names_are_categories(tmp_path, name):
     assert sorted(found[name]) == sorted(values.astype(str))
     of_frame = draft_frame(arrow_table(pd.DataFrame({name: values.astype(str)}), "rows"))
     assert of_frame.categories == {name: "string"}
+
+
+@pytest.mark.parametrize("frame", [True, False])
+def test_whole_numbers_that_no_float_holds_are_names(tmp_path, frame):
+    rng = np.random.default_rng(17)
+    values = 10**17 + rng.integers(0, 30, 300)
+    table = pd.DataFrame({"reply": values, "mass": rng.integers(1, 99, 300) * 1e22, "y": rng.integers(0, 2, 300)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    if frame:
+        made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    else:
+        made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+    assert list(made.categories) == ["reply"]
+    assert made.features["continuous"] == ["mass"]
+    assert made.notes["reply"] == "30 values, numbers taken for names, by their length"
 
 
 def test_a_zip_code_stays_the_same_whatever_type_it_comes_as(tmp_path):
@@ -250,6 +274,35 @@ def test_whole_numbers_that_count_the_rows_are_no_feature(tmp_path):
 def test_a_date_that_is_always_the_same_is_shown_as_one(tmp_path):
     made, _ = drafted(tmp_path, ["31.12.2024"] * 300, "exported")
     assert made.left_out["exported"] == "one value alone, 2024-12-31"
+
+
+@pytest.mark.parametrize(
+    ("first", "every", "gone", "told"),
+    [
+        ("2024-01-01T12:00", "7D", ["weekday", "hour"], "weekday (Monday) and one hour (12)"),
+        ("2024-01-01T12:00", "25h", [], ""),
+        ("2019-12-31", "YE", ["day_of_year"], "day_of_year (31 December)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["at", "delivered"])
+def test_a_part_of_a_date_that_is_the_same_in_all_rows_is_no_feature(tmp_path, first, every, gone, told, name):
+    days = pd.date_range(first, periods=60, freq=every)
+    table = pd.DataFrame({name: np.tile(days.strftime("%Y-%m-%dT%H:%M"), 10), "z": np.arange(600.0) % 7})
+    table["y"] = np.random.default_rng(14).integers(0, 2, 600)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
+    is_time = made.features.get("time") == name
+    assert is_time == (name == "at")
+    gone = ["month" if is_time and part == "day_of_year" else part for part in gone]
+    told = told.replace("day_of_year (31 December)", "month (12)") if is_time else told
+    steps = [step["date_parts"] for step in made.features.get("steps", ()) if "date_parts" in step]
+    parts = {part for options in steps for part in (*options["parts"], *options.get("cyclical", ()))}
+    assert not parts & set(gone)
+    assert bool(parts) == (every != "7D")
+    said = [remark for remark in made.remarks if "is no feature" in remark]
+    assert said == ([f"{name} has one {told} alone in all rows looked at, which is no feature."] if told else [])
+    assert all(remark in out.read_text() for remark in said)
+    TableRecipe(TableSettings(**made.features)).build("pandas")
 
 
 def test_seconds_in_a_column_named_created_are_times(tmp_path):
@@ -434,25 +487,50 @@ def titles(rows=1500, seed=9):
     )
 
 
-def test_short_text_whose_words_come_again_is_hashed_and_learnt_from(tmp_path):
-    table = titles()
-    assert table["title"].nunique() > 0.9 * len(table)
+def reviews(rows=1000, length=20, seed=15):
+    """Texts of words of which one tells the label; no two are alike."""
+    rng = np.random.default_rng(seed)
+    words = np.array(["great", "poor", *(f"{a}{b}" for a in ("ban", "kor", "tul", "mes") for b in "aeiou" * 4)])
+    chosen = words[rng.integers(2, len(words), (rows, length))]
+    good = rng.random(rows) < 0.5
+    chosen[:, 5] = np.where(good, "Great,", "poor.")
+    return pd.DataFrame({"review": [" ".join(row) for row in chosen], "y": np.where(good, "yes", "no")})
+
+
+@pytest.mark.parametrize("length", [8, 20])
+@pytest.mark.parametrize("alone", [True, False])
+def test_words_of_text_are_a_list_and_learnt_from(tmp_path, length, alone):
+    table = reviews(length=length)
+    if not alone:
+        table["z"] = np.random.default_rng(1).normal(size=len(table))
     path = tmp_path / "t.csv"
     table.to_csv(path, index=False)
     out, made = init(str(path), "y", tmp_path / "o.yaml")
-    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
-    assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
-    assert "title" not in made.left_out
-    assert made.told() == "continuous z; text title"
-    assert "# Text: title. Its words are hashed" in out.read_text()
-    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
-    run = Pipeline.from_config(out, FAST, {"train.epochs": 20}, places).train()
-    # Of the rows a quarter has the word and a twentieth is noise; without the title the AUC is .5.
-    assert run.summary["metrics"]["test"]["auc"] > 0.8
-    asked = pd.DataFrame({"title": ["moller TUMA", "tuma blad", None], "z": [0.0] * 3})
+    hashed = [{"text_hash": {"column": "review", "prefix": "review"}}] if alone else []
+    assert made.features["steps"] == [{"text_tokens": {"column": "review", "output": "review_words"}}, *hashed]
+    assert made.features["lists"] == {"review_words": {"elements": "string"}}
+    assert made.told() == ("" if alone else "continuous z; ") + "text review"
+    text = out.read_text()
+    assert "# Text: review. A model learns a vector of each word that 5 texts or more have (text_tokens)." in text
+    assert "columns: {review_words: {min_count: 5}}" in text
+    assert "engine: pandas" in text
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
+    run = Pipeline.from_config(out, places, {"train.epochs": 15, "train.batch_size": 64, "train.lr_max": 0.02}).train()
+    assert run.summary["metrics"]["test"]["auc"] > 0.95
+    asked = pd.DataFrame({"review": ["GREAT banu", "poor banu", None], "z": [0.0] * 3})
+    asked = asked[[name for name in table if name != "y"]]
     found = run.predict(asked)["y"].tolist()
-    assert found[0] > found[1]
-    assert run.predict(asked.head(1))["y"].tolist() == pytest.approx(found[:1], rel=1e-4)
+    assert found[0] > 0.5 > found[1]
+    bundle = load_bundle(run.path / "model")
+    making = RawRows(bundle, bundle.online().columns)
+    sent = making([{"review": "GREAT banu", **({} if alone else {"z": 0.0})}])
+    (packed,), (whole,) = bundle.online().pack_lists(sent), bundle.preprocessor.pack_lists(
+        pd.DataFrame({"review_words": [["great", "banu"]]}))  # fmt: skip
+    np.testing.assert_array_equal(packed.ids, whole.ids)
+    assert score_run(out, [f"{name}={value}" for name, value in places.items()], None, None, tmp_path / "s.parquet",
+                     raw=str(path)) == 0  # fmt: skip
+    scored = pd.read_parquet(tmp_path / "s.parquet")["predicted_y"]
+    assert ((scored > 0.5) == (table["y"] == "yes")).mean() > 0.9
 
 
 def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
@@ -463,14 +541,39 @@ def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
     made, _ = drafted(tmp_path, names)
     assert made.left_out["x"].startswith("another value in each row")
     made, _ = drafted(tmp_path, [f"{k:04}-{k * 7 % 100}-ab" for k in range(300)], "ref")
-    assert "text_hash" not in str(made.features)
+    assert "steps" not in made.features
 
 
-def test_names_of_hashes_do_not_meet_other_columns(tmp_path):
-    table = titles(300).assign(title_3=1.5).assign(title_3=lambda rows: rows["z"] + 1)
+def test_texts_of_very_many_rows_and_of_an_encoder_are_hashed(tmp_path, monkeypatch):
+    table = titles(300)
+    monkeypatch.setattr("gigabatch.pipeline.init.draft.MOST_ROWS_OF_TOKENS", 299)
     made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title"}}]
+    assert made.features["continuous"] == [*(f"title_{k}" for k in range(32)), "z"]
+    assert made.told() == "continuous z; text title"
+    monkeypatch.undo()
+    columns = PreprocessorTransformer().fit(table[["title", "z"]]).get_feature_names_out().tolist()
+    assert set(columns) >= {*(f"title_{k}" for k in range(32)), "z"}
+
+
+def test_names_of_words_do_not_meet_other_columns(tmp_path, monkeypatch):
+    table = titles(300).assign(title_words=1.5).assign(title_words=lambda rows: rows["z"] + 1)
+    made = draft_frame(arrow_table(table, "rows"), labels={"y": None})
+    assert made.features["steps"] == [{"text_tokens": {"column": "title", "output": "title_words_"}}]
+    table = table.rename(columns={"title_words": "title_3"})
+    made = draft_frame(arrow_table(table, "rows"), labels={"y": None}, lists=False)
     assert made.features["steps"] == [{"text_hash": {"column": "title", "prefix": "title_"}}]
     assert "title__31" in made.features["continuous"]
+
+
+def test_fit_and_an_estimator_learn_from_text():
+    table = titles(1200)
+    run = fit(table, {"train.epochs": 8, "train.batch_size": 64}, target="y")
+    assert run.summary["config"]["preprocess"]["columns"]["title_words"]["min_count"] == 5
+    model = GigabatchClassifier(train={"epochs": 8, "batch_size": 64}).fit(table[["title", "z"]], table["y"])
+    asked = pd.DataFrame({"title": ["moller TUMA", "tuma blad"], "z": [0.0] * 2})
+    assert model.predict_proba(asked)[0, 1] > model.predict_proba(asked)[1, 1]
+    assert model.preprocess is None
 
 
 def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
@@ -491,6 +594,84 @@ def test_users_and_items_are_entities_with_what_is_always_theirs(tmp_path):
     places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
     run = Pipeline.from_config(out, FAST, places).train()
     assert run.summary["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        ("kg,hPa,a,", "", "The first row holds 'kg' in w, 'hPa' in p: where it is a second header, or units,"),
+        ("", "88,99,Total,", "The last row holds 'Total' in k: where it is a total, or a note,"),
+        ("", "as of,today,a,", "The last row holds 'as of' in w, 'today' in p: where it is a total, or a note,"),
+        ("-,-,a,1", "?,88,b,1", ""),
+    ],
+)
+def test_a_second_header_and_a_line_of_totals_are_named(tmp_path, first, last, said):
+    rows = [f"{k % 7 + 0.5},{k % 11},{'ab'[k % 2]},{k % 3 % 2}" for k in range(300)]
+    (tmp_path / "t.csv").write_text("\n".join(filter(None, ["w,p,k,y", first, *rows, last])) + "\n")
+    _, made = init(str(tmp_path / "t.csv"), "y", tmp_path / "o.yaml")
+    found = [remark for remark in made.remarks if remark.startswith(("The first row", "The last row"))]
+    assert found == ([f"{said} delete it from the file."] if said else [])
+    without = [remark for remark in made.remarks if remark.startswith("Rows without a label")]
+    assert without == (["Rows without a label are left out: 1 of those looked at."] if said else [])
+
+
+def test_lines_above_the_header_are_shown(tmp_path):
+    (tmp_path / "t.csv").write_text("Sales report 2024\n\nw,y\n" + "1,0\n2,1\n" * 50)
+    with pytest.raises(DataError, match=r"header has names \('Sales report 2024'\)\. Delete lines that stand above"):
+        draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+
+
+def test_of_types_that_are_not_read_it_is_said_what_to_write(tmp_path):
+    rows = 60
+    table = pa.table({
+        "x": pa.array(range(rows)), "s": pa.array([{"a": 1}] * rows), "d": pa.array([5] * rows, pa.duration("ms")),
+        "t": pa.array([datetime.time(3)] * rows), "y": pa.array([k % 2 for k in range(rows)]),
+    })  # fmt: skip
+    made = draft_frame(table, labels={"y": None})
+    assert made.left_out["s"].endswith("struct<a: int64>; write each of its fields as a column")
+    assert made.left_out["d"].endswith("duration[ms]; write a number, such as seconds")
+    assert made.left_out["t"].endswith("time64[us]; write text, such as 14:05")
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_the_history_of_users_is_proposed_and_runs_without_its_signs(tmp_path, more):
+    rng = np.random.default_rng(16)
+    rows = 1500
+    table = pd.DataFrame({
+        "user_id": rng.integers(0, 50, rows), "movie_id": rng.integers(0, 30, rows), "z": rng.normal(size=rows),
+        "at": pd.date_range("2024-01-01", periods=rows, freq="h").strftime("%Y-%m-%dT%H:%M"),
+        "liked": rng.integers(0, 2, rows),
+    })  # fmt: skip
+    if more:  # steps and lists are there already
+        table["review"] = reviews(rows)["review"]
+        table["history"] = table["z"] + 1
+    else:  # all Mondays, so there is no step
+        days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(rows) // 50 * 7, unit="D")
+        table["at"] = days.strftime("%Y-%m-%d")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "liked", tmp_path / "o.yaml")
+    text = out.read_text()
+    output = "history_" if more else "history"
+    assert (
+        "\n  #   - history: {by: [user_id], time: at, order: row_number, column: movie_id, length: 20, "
+        f"output: {output}}}\n"
+    ) in text
+    assert made.remarks[-1].startswith("The last 20 values of movie_id that each user_id had before a row")
+    taken = tmp_path / "taken.yaml"
+    taken.write_text(re.sub(r"(?m)^( *)# (?= *(- history|history_?|steps|lists|engine):)", r"\1", text))
+    config = load_config(taken, ())
+    assert config.features.steps[-1]["history"]["column"] == "movie_id"
+    assert config.features.lists[output] == {"shares": "movie_id"}
+    assert config.engine == "pandas"
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    pipeline = Pipeline.from_config(taken, FAST, places)
+    run = pipeline.train()
+    row = pipeline.features().frame("test").iloc[-1]
+    asked = table.iloc[row["row_number"]]
+    earlier = table[(table["user_id"] == asked["user_id"]) & (table["at"] < asked["at"])]
+    assert list(row[output]) == earlier["movie_id"].astype("str").tolist()[-20:]
+    raw = table.drop(columns="liked").iloc[[row["row_number"]]].assign(**{output: [list(row[output])]})
+    assert run.predict(raw)["liked"].notna().all()
 
 
 @pytest.mark.parametrize("names", [("user_id", "size"), ("price", "item_id"), ("order_user", "itemised")])
