@@ -27,8 +27,9 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.models.errors import ModelError
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
+from gigabatch.pipeline.display import STAGES
 from gigabatch.pipeline.stages import stages
-from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
+from gigabatch.pipeline.stages.finished import Run, stage_rows
 from gigabatch.pipeline.stages.stages import Pipeline, write_features
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.training.checkpoint import TrainingError
