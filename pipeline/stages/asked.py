@@ -112,8 +112,8 @@ class Request:
             "there": sorted(path for pattern in DEVICES for path in glob.glob(pattern)),
             "visible": {name: os.environ.get(name) for name in VISIBLE},
         }
-        # Whether a setting was given counts, too: others may follow from that.
-        given = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        # Whether a setting was given counts, too: others may follow from that. JSON has one null for null and infinity.
+        given = {"given": repr(config.model_dump(by_alias=True, exclude_unset=True))}
         return cls(config, artifact_key("request", {"device": device}, given, source_hash(ALL)))
 
     def remember(self, run: Run | None = None) -> None:

@@ -60,6 +60,7 @@ class Run:
     --------
     >>> import pandas as pd
     >>> from gigabatch import Pipeline
+    >>> from gigabatch.pipeline.config.config import RunConfig
     >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
     >>> rows.to_csv("clicks.csv", index=False)
     >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}

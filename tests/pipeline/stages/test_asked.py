@@ -151,6 +151,11 @@ def test_what_follows_from_more_than_the_configuration_is_not_found_by_it(folder
     assert len(json.loads(Path("artifacts/requests.json").read_text())) == 1
 
 
+def test_infinity_is_another_setting_than_null(folder):
+    assert asked("model.dropout=.inf").key != asked("model.dropout=null").key
+    assert asked("model.dropout=.inf").key == asked("model.dropout=.inf").key
+
+
 def test_several_ranks_are_no_request(folder, monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
