@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -20,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 from gigabatch.features.encoding.lists import PackedList
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
-from gigabatch.features.engines.arrow_tables import given_back, own_frame
+from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.engines.arrow_tables import arrow_table, given_back, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.operators import operator_name
@@ -493,3 +496,26 @@ def _in_order(weights: Any, target: Target, called: Sequence[str]) -> Any:
 
 def _frame_device(engine: Any) -> str:
     return "cuda" if engine.NAME == "cudf" else "cpu"
+
+
+def predict_rows(bundle: Bundle, frame: Any) -> Any:
+    """`Run.predict` of the run that has this bundle."""
+    table = arrow_table(frame, "predict", bundle.raw_workflow.applied_inputs)
+    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table)))
+    if isinstance(frame, pd.DataFrame):
+        found.index = frame.index
+        return found
+    return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
+
+
+def with_classes(schema: Schema, predictions: pd.DataFrame) -> pd.DataFrame:
+    """The predictions of `Bundle.predict` with the likeliest class of each multiclass target, as text, before its
+    probabilities."""
+    found = predictions
+    for target in schema.targets:
+        if target.task != "multiclass" or not target.classes:
+            continue
+        names = list(target.prediction_names())
+        likeliest = np.asarray(target.classes, dtype=object)[predictions[names].to_numpy().argmax(axis=1)]
+        found.insert(found.columns.get_loc(names[0]), target.name, pd.Series(likeliest, index=found.index, dtype="str"))
+    return found

@@ -137,6 +137,28 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path):
     assert run(f"import sys, gigabatch; print({heavy} & set(sys.modules))", tmp_path).strip() == "set()"
 
 
+def test_the_stages_import_nothing_that_only_some_runs_need(tmp_path):
+    """What draws, solves or counts is imported by what draws, solves or counts: together half as long as torch."""
+    others = {
+        "matplotlib",
+        "scipy.sparse",
+        "sklearn",
+        "dask",
+        "torch.utils.flop_counter",
+        "mlflow",
+        "fastapi",
+        "IPython",
+    }
+    code = f"import sys, gigabatch.pipeline.stages.score; print(sorted({others} & set(sys.modules)))"
+    assert run(code, tmp_path).strip() == "[]"
+
+
+def test_reading_a_run_imports_neither_torch_nor_pandas(tmp_path):
+    heavy = {"torch", "pandas", "numba", "pyarrow", "matplotlib"}
+    code = f"import sys, gigabatch.pipeline.stages.finished; print(sorted({heavy} & set(sys.modules)))"
+    assert run(code, tmp_path).strip() == "[]"
+
+
 def test_importing_every_model_changes_no_global_state(tmp_path):
     state = (
         "(torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state()), torch.get_num_threads(), "

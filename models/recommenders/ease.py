@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from gigabatch.models.errors import ModelError
@@ -159,6 +158,8 @@ def item_gram(users: Tensor, items: Tensor, num_items: int, device: torch.device
     num_users, per_user = len(starts), starts.double()
     on_host = torch.device(device).type == "cpu"
     if on_host and SPARSE_COST * float((per_user**2).sum()) < num_users * float(num_items) ** 2:
+        from scipy import sparse  # a tenth of a second, which who fits no such model need not wait for
+
         ends = np.concatenate([[0], starts.cumsum(0).numpy()])
         matrix = sparse.csr_matrix((np.ones(len(items)), items.numpy(), ends), shape=(num_users, num_items))
         return torch.from_numpy((matrix.T @ matrix).toarray())

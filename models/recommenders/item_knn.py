@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 
@@ -131,6 +130,8 @@ def nearest_items(pairs: Tensor, num_items: int, k: int, shrinkage: float) -> tu
     pairs [N] int64 ascending, user * num_items + item. Items are worked out block by block, so that memory stays
     bounded by some `PRODUCTS_AT_ONCE` counts.
     """
+    from scipy import sparse  # a tenth of a second, which who fits no such model need not wait for
+
     users, items = (pairs // num_items).numpy(), (pairs % num_items).numpy()
     _, rows, per_user = np.unique(users, return_inverse=True, return_counts=True)
     by_user = sparse.csr_matrix((np.ones(len(items)), (rows, items)), shape=(len(per_user), num_items))

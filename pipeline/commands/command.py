@@ -22,6 +22,7 @@ from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
 PLACES = ("runs", "unblock", "gc")  # commands that ask a configuration only where things lie
+FOUND = ("features", "train")  # commands that check it as a whole themselves, where what they make is not there yet
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
@@ -83,7 +84,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
             with stoppable(), shown(verbose, quiet), only_errors(rank > 0):
                 if "config" in arguments:
                     try:
-                        check_config(arguments["config"], arguments["overrides"], whole=name not in PLACES)
+                        whole = name not in PLACES and (name not in FOUND or num_ranks > 1)
+                        check_config(arguments["config"], arguments["overrides"], whole)
                     except ValueError as error:
                         if local_rank() > 0:  # the first of a machine finds the same mistake
                             raise AnotherRankFailed(str(error)) from error

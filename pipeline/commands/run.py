@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice, Split
+
+if TYPE_CHECKING:
+    from gigabatch.models.parallel.ranks import Ranks
+    from gigabatch.pipeline.config.config import RunConfig
+    from gigabatch.pipeline.stages.stages import Pipeline
 
 Out = Annotated[
     Path | None,
@@ -17,22 +22,35 @@ Out = Annotated[
 
 def features(config: Config, overrides: Overrides) -> int:
     """Turn raw files into Parquet features."""
+    from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.display import render_table
-    from gigabatch.pipeline.stages.stages import Pipeline
+    from gigabatch.pipeline.stages.asked import Request
 
-    made = Pipeline.from_config(config, *overrides).features()
-    rows = [{"split": name, "rows": count} for name, count in made.rows.items()]
-    render_table(rows, f"features {'(skipped, unchanged)' if made.artifact.skipped else ''}")
-    if not made.artifact.skipped and any(made.files.values()):
+    request = Request.of(load_config(config, overrides, whole=False))
+    made, found = None, request.features()
+    if found is None:
+        made = _pipeline(load_config(config, overrides)).features()
+        found = made.artifact
+        request.remember()
+    rows = [{"split": name, "rows": count} for name, count in found.manifest["rows"].items()]
+    render_table(rows, f"features {'(skipped, unchanged)' if found.skipped else ''}")
+    if made is not None and not found.skipped and any(made.files.values()):
         print("input files: " + ", ".join(f"{count:,} {state}" for state, count in made.files.items()))
         if made.history is not None:
             print("rows with a history: {reused:,} reused, {computed:,} computed".format(**made.history))
             if made.history["note"]:
                 print(made.history["note"])
-    for note in made.notes:
+    for note in found.manifest["notes"]:
         print(note)
-    print(made.artifact.path)
+    print(found.path)
     return 0
+
+
+def _pipeline(checked: RunConfig, ranks: Ranks | None = None) -> Pipeline:
+    """Imported for a configuration that is whole and for work that is to be done: torch alone takes a second."""
+    from gigabatch.pipeline.stages.stages import Pipeline
+
+    return Pipeline(checked, ranks=ranks)
 
 
 def train(
@@ -45,14 +63,21 @@ def train(
 ) -> int:
     """Run every stage up to the evaluated model and its report; on several ranks under torchrun (docs/parallel.md)."""
     from gigabatch.pipeline.config.config import load_config
-    from gigabatch.pipeline.joining import joined
-    from gigabatch.pipeline.stages.stages import Pipeline
+    from gigabatch.pipeline.stages.asked import Request
 
+    request = Request.of(load_config(config, overrides, whole=False))
+    if not final and (found := request.run()) is not None:
+        found.show()
+        return 0
     checked = load_config(config, overrides)
+    from gigabatch.pipeline.joining import joined
+
     with joined(checked.device, checked.num_threads) as ranks:
-        pipeline = Pipeline(checked, ranks=ranks)
+        pipeline = _pipeline(checked, ranks)
         run = pipeline.train_final() if final else pipeline.train()
         if ranks.is_first:
+            if not final:
+                request.remember(run)
             run.show()
     return 0
 

@@ -9,6 +9,7 @@ other sections are checked first, then those of `model` and `features`, whose se
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import inspect
 import io
@@ -18,6 +19,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -59,6 +61,7 @@ Selectable = Literal[
     "auc", "accuracy", "logloss", "normalised_entropy", "mrr", "gauc", "rmse", "mae", "r2", "pinball", "deviance"
 ]
 SELECTABLE: tuple[str, ...] = get_args(Selectable)  # metrics of targets that may choose the epoch
+LOSS_METRICS = ("pinball", "deviance")  # of regressions that are trained by such a loss
 LESS_IS_BETTER = frozenset({"logloss", "normalised_entropy", "ece", "rmse", "mae", "pinball", "deviance"})
 COLD = {"train.start_from": None, "train.window": None, "train.codistill": None}  # of what tries trainings by itself
 ALONE = COLD | {"train.ensemble": 1}  # and of one model
@@ -788,7 +791,7 @@ class RunConfig(Settings):
         if not isinstance(self.model, ModelChoice):
             _named_model(self.model)  # an unknown name is told before the recipe is imported
         if not is_dataclass(features):
-            features = checked_settings(recipe_class(self.recipe).Settings, features, "features")
+            features = recipe_settings(self.recipe, features)
         object.__setattr__(self, "features", features)  # pydantic refuses the assignment: a configuration is frozen
         given, positives = self.model, self.positives_alone
         object.__setattr__(self, "model", model_choice(given, positives))
@@ -837,9 +840,7 @@ class RunConfig(Settings):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every default written out."""
         raw = self.model_dump(mode="json", by_alias=True, exclude={"features", "model"})
-        own = {"features": asdict(self.features), "model": self.model.to_dict()}
-        # Plain types within Python; a bound of a step may be an infinity, which to_yaml can write.
-        return raw | json.loads(json.dumps(own, allow_nan=True))
+        return raw | {"features": plain_settings(self.features), "model": _plain(self.model.to_dict())}
 
     def to_yaml(self) -> str:
         out = io.StringIO()
@@ -847,6 +848,22 @@ class RunConfig(Settings):
         yaml.default_flow_style = False
         yaml.dump(self.to_dict(), out)
         return out.getvalue()
+
+
+def recipe_settings(recipe: str, given: Any) -> Any:
+    """The checked settings of a recipe. given: keys and values as YAML gives them, or None for none."""
+    return checked_settings(recipe_class(recipe).Settings, given or {}, "features")
+
+
+def plain_settings(settings: Any) -> dict[str, Any]:
+    """Settings of a recipe as plain JSON types, every default written out."""
+    return _plain(asdict(settings))
+
+
+def _plain(raw: dict[str, Any]) -> dict[str, Any]:
+    # Plain types within Python; a bound of a step may be an infinity, which to_yaml can write.
+    found: dict[str, Any] = json.loads(json.dumps(raw, allow_nan=True))
+    return found
 
 
 def _is_whole(info: ValidationInfo) -> bool:
@@ -924,7 +941,7 @@ def named_folder(path: str | Path, overrides: Sequence[str] = ()) -> Path | None
 def _read(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file."""
     try:
-        raw = YAML(typ="safe", pure=True).load(path.read_text())
+        raw = copy.deepcopy(_yaml(path.read_text()))
     except FileNotFoundError as error:
         known = sorted(str(item) for item in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         raise ConfigError(f"config {path}: no such file. Found there: {', '.join(known) or 'nothing'}.") from error
@@ -937,6 +954,12 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
     return raw
+
+
+@lru_cache(maxsize=1)
+def _yaml(text: str) -> Any:
+    """A command reads its file once to check it, and again to run by it."""
+    return YAML(typ="safe", pure=True).load(text)
 
 
 def parse_config(raw: dict[str, Any], where: str = "config", whole: bool = True) -> RunConfig:

@@ -27,6 +27,7 @@ from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.evaluation.paired import Labelled
 from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.evaluation.told import NAMES
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -41,10 +42,6 @@ MOST_CATEGORIES = 255  # of a column of boosted trees
 MOST_ELEMENTS = 32  # of a list whose shares are columns of boosted trees
 CELLS = 5_000_000  # columns x outputs of the rows that are learnt from, which the seconds grow with: some ten on a core
 FEWEST_ROWS = 10_000  # that are learnt from all the same, where there are as many
-NAMES = {
-    "constant": "the constant", "popularity": "the items' popularity", "linear": "the linear model",
-    "boosted": "the boosted trees",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

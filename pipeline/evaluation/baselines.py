@@ -12,9 +12,10 @@ from typing import Any
 from gigabatch.features.schema import Target
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.display import metric_label
-from gigabatch.pipeline.evaluation.baseline_learners import NAMES, Keep, Learnt, Rows, learnt
+from gigabatch.pipeline.evaluation.baseline_learners import Keep, Learnt, Rows, learnt
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
-from gigabatch.pipeline.evaluation.paired import METRICS, NOISE, difference
+from gigabatch.pipeline.evaluation.paired import METRICS, difference
+from gigabatch.pipeline.evaluation.told import NAMES, NOISE
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
 FEW_STEPS = 1000  # few enough to be why a model is poor
@@ -167,38 +168,6 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None, stretched: Seq
     found.append("gigabatch tune looks for a batch size and rate, gigabatch compare for a model that fits better")
     text = "; ".join(found)
     return text[:1].upper() + text[1:] + "."
-
-
-def baseline_title(found: Mapping[str, Any]) -> str:
-    """What stands above the table of `baseline_rows`."""
-    split = compared_split(found)
-    rows = f"{found['rows'][split]:,} {split} rows"
-    return f"Baselines on {rows}; gain of the model over each, ± {NOISE:g} standard errors"
-
-
-def compared_split(found: Mapping[str, Any]) -> str:
-    """The split of `baselines`; summaries written before November 2026 do not name it, and theirs is test."""
-    return str(found.get("split", "test"))
-
-
-def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `baselines` found as rows of a table: the model's metrics on the same rows first, then each baseline's."""
-    shown: list[dict[str, Any]] = []
-    several = len({item["target"] for item in found["found"]}) > 1
-    for item in found["found"]:
-        names = [part["metric"] for part in item["differences"]]
-        of_target = {"target": item["target"]} if several else {}
-        if not any(row.get("target", item["target"]) == item["target"] for row in shown):
-            own = {part["metric"]: part["model"] for part in item["differences"]}
-            shown.append({"": "this model"} | of_target | own)
-        metrics = {name: item["metrics"][compared_split(found)][name] for name in names}
-        gains = {f"gain of {part['metric']}": part["gain"] for part in item["differences"]}
-        errors = {f"± of {part['metric']}": NOISE * part["error"] for part in item["differences"]}
-        paired = {key: value for pair in zip(gains.items(), errors.items(), strict=True) for key, value in pair}
-        row = {"": NAMES[item["name"]].removeprefix("the ")} | of_target | metrics | paired
-        row |= {"train rows": item["rows"], "seconds": item["seconds"]}
-        shown.append(row | {"the model is worse by": ", ".join(item["worse"])})
-    return shown
 
 
 def _measured(

@@ -26,17 +26,17 @@ from gigabatch.models.metrics.ranking import grouped_mrr
 from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
+from gigabatch.pipeline.config.config import LOSS_METRICS, ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
+from gigabatch.pipeline.evaluation.told import HEADLINE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.calibration import binary_places
 from gigabatch.pipeline.training.target_metrics import (
-    LOSS_METRICS,
     mean_of_targets,
     metrics_of_targets,
     serving_weight,
@@ -44,8 +44,6 @@ from gigabatch.pipeline.training.target_metrics import (
 )
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
-HEADLINE = ("auc", "logloss", "ece", "mrr")
-REGRESSION_HEADLINE = ("rmse", "mae", "r2")
 CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP
 from gigabatch.models.metrics.ranking import RankedGroups
+from gigabatch.pipeline.evaluation.told import NOISE
 
-NOISE = 2.0  # standard errors: a difference of chance alone is seldom larger, about once in 40 in either direction
 SMALLEST = 1e-6  # of a metric's size: less is float32's rounding
 MORE_IS_BETTER = frozenset({"auc", "mrr"})
 METRICS = {"binary": ("logloss", "auc", "mrr"), "multiclass": ("logloss",), "regression": ("rmse",)}

@@ -31,7 +31,6 @@ from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.sample import spread
 
-TITLES = {"sampled": "sampled negatives", "catalogue": "whole catalogue"}
 SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
 ELEMENTS_AT_ONCE = 1 << 22  # of lists: where they are long, fewer pairs are scored at a time
 
@@ -216,19 +215,6 @@ def ranked(
                 {"candidates": len(item_ids)} | _means(ranks, users, settings.k, asked.weight) | coverage
             )
     return Ranked(found, places, users, asked.weight)
-
-
-def ranking_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `rank_evaluate` found as rows of a table; with baselines, these below the model."""
-    others = (found.get("baselines") or {}).get("found", [])
-    rows: list[dict[str, Any]] = []
-    for name, title in TITLES.items():
-        if name not in found:
-            continue
-        model = {"by": "this model"} if others else {}
-        rows.append({"ranked among": title} | model | found[name])
-        rows += [{"ranked among": title, "by": o["name"]} | o[name] | {"seconds": o["seconds"]} for o in others]
-    return rows
 
 
 def _scorer(model: nn.Module) -> type[PairScores | TowerScores]:

@@ -24,8 +24,8 @@ from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import about_bytes, metric_label
-from gigabatch.pipeline.evaluation.paired import NOISE
-from gigabatch.pipeline.evaluation.rank_evaluate import TITLES, Catalogue, Ranked, ranked
+from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, Ranked, ranked
+from gigabatch.pipeline.evaluation.told import NOISE, TITLES
 from gigabatch.pipeline.machine import free_memory
 
 log = logging.getLogger(__name__)

@@ -230,21 +230,22 @@ def spaced_lower(name: str) -> str:
 
 
 def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
-    raw = column.astype("str") if csv else column.astype("object")
-    raw = pd.Series(raw.to_numpy(dtype=object), dtype=object)
-    null = raw.isna() | raw.isin(NULL_WORDS if csv else ("",))
-    there = set(raw[null].dropna()) if csv else set()
+    texts = column.astype("str").reset_index(drop=True)
+    raw = pd.Series(texts.to_numpy(dtype=object), dtype=object)
+    null = texts.isna() | texts.isin(NULL_WORDS if csv else ("",))
+    there = set(texts[null].dropna()) if csv else set()
     words = tuple(word for word in NULL_WORDS if word in there)
-    known = raw[~null].astype("str")
+    known = texts[~null] if bool(null.any()) else texts
     if not len(known):
         return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
     flags = ("true", "false")
     if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
-        texts = _texts(raw.where(~null, None).str.lower().map({"true": "True", "false": "False"}))
-        return Seen(name, "category", texts, null_words=words, categories="bool")
+        flagged = _texts(raw.where(~null, None).str.lower().map({"true": "True", "false": "False"}))
+        return Seen(name, "category", flagged, null_words=words, categories="bool")
     weak = known.isin(WEAK_NULL_WORDS)
-    odd = odd_words(known[~weak])
-    left = known[~weak & ~known.isin(odd)]
+    there_are_weak = bool(weak.any())
+    odd = odd_words(known[~weak] if there_are_weak else known)
+    left = known[~weak & ~known.isin(odd)] if there_are_weak or odd else known
     own = odd if csv else tuple(sorted(set(known[weak]))) + odd
     found = values_seen(name, left, csv, own) if len(left) else None
     if found is None:

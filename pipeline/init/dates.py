@@ -131,7 +131,7 @@ def abbreviations(known: pd.Series) -> list[str]:
     >>> abbreviations(pd.Series(["2024-01-31 14:05 EST", "2024-07-31 14:05 EDT"]))
     ['EDT', 'EST']
     """
-    parts = known.str.extract(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
+    parts = known.drop_duplicates().str.extract(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
     if bool(parts[1].isna().any()) or bool(parts[1].isin(["AM", "PM"]).any()) or written_dates(parts[0], False) is None:
         return []
     return sorted(set(parts[1]))

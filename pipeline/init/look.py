@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
-from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
 from gigabatch.features.reading.encodings import (
     GUESS,
     UTF8,
@@ -276,15 +276,19 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
             return frame.head(share), len(frame) <= share
         with open(path, "rb") as file:
 
-            def rows_of(block: Any) -> pd.DataFrame:
-                file.seek(block.start)
-                content = block.header + file.read((block.stop or 0) - block.start)
-                return parse(csv_source(path, encoding, content), None)
+            def rows_of(chosen: Sequence[CsvBlock]) -> pd.DataFrame:
+                """Parsed at once: of thousands of columns a block holds few rows, and each takes its time a block."""
+                content = [blocks[0].header]
+                for block in chosen:
+                    file.seek(block.start)
+                    content.append(file.read((block.stop or 0) - block.start))
+                return parse(csv_source(path, encoding, b"".join(content)), None)
 
-            first = rows_of(blocks[0])
+            first = rows_of(blocks[:1])
             wanted = min(max(share // max(len(first), 1), 1), len(blocks))
-            others = [rows_of(blocks[number * len(blocks) // wanted]) for number in range(1, wanted)]
-            return pd.concat([first, *others], ignore_index=True), wanted == len(blocks)
+            if wanted == 1:
+                return first, len(blocks) == 1
+            return rows_of([blocks[number * len(blocks) // wanted] for number in range(wanted)]), wanted == len(blocks)
     except DataError:
         raise
     except UNREADABLE as error:

@@ -48,7 +48,8 @@ from gigabatch.pipeline.runs.pointers import CURRENT, RunError, current_run, rea
 from gigabatch.pipeline.runs.promote import block_of, promote
 from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records, now
 from gigabatch.pipeline.runs.verify import weights_of
-from gigabatch.pipeline.stages.run import Run, environment
+from gigabatch.pipeline.stages.finished import Run
+from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text

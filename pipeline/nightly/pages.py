@@ -38,7 +38,7 @@ from gigabatch.pipeline.nightly.start import AS_CONFIGURED
 from gigabatch.pipeline.reports.charts import Chart, Curves, calibration_chart, curves_chart, stacked_chart
 from gigabatch.pipeline.reports.night import Bar, Card, Gain, NightPage, Part, Section, Square, render_night
 from gigabatch.pipeline.runs.record import newest_records
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.stopping import stopped_by
 from gigabatch.pipeline.store.files import (

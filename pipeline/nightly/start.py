@@ -15,7 +15,7 @@ from gigabatch.pipeline.config.config import ConfigError, RunConfig, WindowSetti
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.reference import learned
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 
 WARM, COLD, ANEW = "warm", "cold", "anew"
 LOOKED_AT = 1000  # nights, newest first

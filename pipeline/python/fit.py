@@ -24,7 +24,7 @@ from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.training import left_to_rows, with_words
 from gigabatch.pipeline.stages.final import can_be_final
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.training.callbacks import Callback

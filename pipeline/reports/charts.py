@@ -5,22 +5,24 @@ their place, leaves fonts to the page and makes ids unique. No text of a user's 
 models: titles and legends are HTML beside it.
 """
 
+from __future__ import annotations
+
 import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:  # a third of a second, which only a command that draws should wait for
+    from contextlib import AbstractContextManager
+
+    from matplotlib.axes import Axes
 
 from gigabatch.pipeline.display import is_number, metric_label
 
@@ -157,7 +159,7 @@ def roc_chart(roc: Roc, key: str) -> Chart:
     """ROC curve with the diagonal of chance. `key` makes the ids of a chart unique on its page."""
     fpr, tpr = np.asarray(roc.fpr, float), np.asarray(roc.tpr, float)
     keep = _evenly(len(fpr), MAX_POINTS)
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("false positive rate", "true positive rate")
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, dashes=(3, 3))
         ax.fill_between(fpr[keep], tpr[keep], color=LINES[0], alpha=0.1, linewidth=0)
@@ -171,7 +173,7 @@ def precision_recall_chart(gains: Gains, key: str) -> Chart:
     """Precision by recall, and as a dashed line the precision of flagging rows by chance."""
     recall, precision = np.asarray(gains.thresholds_recall, float), np.asarray(gains.precision, float)
     area = gains.average_precision
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("recall", "precision")
         ax.axhline(gains.positive_rate, color=MUTED, linewidth=0.8, dashes=(3, 3))
         ax.plot(recall, precision, color=LINES[0], **LINE)
@@ -184,7 +186,7 @@ def precision_recall_chart(gains: Gains, key: str) -> Chart:
 def gains_chart(gains: Gains, key: str) -> Chart:
     """Share of the positives found by share of rows, and the dashed diagonal of chance; the grey edge is perfect."""
     share, recall = (np.concatenate([[0.0], np.asarray(part, float)]) for part in (gains.share, gains.recall))
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("share of rows, highest scores first", "share of positives found")
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, dashes=(3, 3))
         ax.plot([0, gains.positive_rate, 1], [0, 1, 1], color=MUTED, linewidth=0.8)
@@ -201,7 +203,7 @@ def gains_chart(gains: Gains, key: str) -> Chart:
 def lift_chart(gains: Gains, key: str) -> Chart:
     """How many times more positives than by chance are among the rows of the highest scores."""
     share, recall = np.asarray(gains.share, float), np.asarray(gains.recall, float)
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("share of rows, highest scores first", "lift")
         ax.axhline(1, color=MUTED, linewidth=0.8, dashes=(3, 3))
         ax.plot(share, recall / share, color=LINES[0], **LINE)
@@ -216,7 +218,7 @@ def residual_chart(means: Means, key: str) -> Chart:
     """Mean residual by mean prediction of each part of the rows, with intervals; at 0 predictions are right on
     average."""
     x, y, low, high = (np.asarray(part, float) for part in (means.predicted, means.residual, means.low, means.high))
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("mean prediction", "mean of actual − predicted")
         ax.axhline(0, color=MUTED, linewidth=0.8, dashes=(3, 3))
         ax.plot(x, y, color=LINES[0], linewidth=1.0, alpha=0.6)
@@ -227,7 +229,9 @@ def residual_chart(means: Means, key: str) -> Chart:
 
 
 def _percent(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    from matplotlib import ticker
+
+    axis.set_major_formatter(ticker.FuncFormatter(lambda share, _: f"{100 * share:g} %"))
 
 
 def calibration_chart(calibration: Calibration | Mapping[str, Calibration], key: str, title: str = "") -> Chart:
@@ -243,7 +247,7 @@ def calibration_chart(calibration: Calibration | Mapping[str, Calibration], key:
         top = max([top, *predicted[known], *observed[known], *(ends[1] if ends else ())])
         with_intervals = with_intervals or bool(ends)
     top = min(1.0, 1.08 * top)
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("mean prediction", "observed fraction")
         ax.plot([0, top], [0, top], color=MUTED, linewidth=0.8, dashes=(3, 3))
         for color, (predicted, observed, count, ends) in zip(_colors(models), bins, strict=True):
@@ -260,7 +264,7 @@ def calibration_chart(calibration: Calibration | Mapping[str, Calibration], key:
 
 def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Chart:
     """Each series as its share of rows per bin, so that a rare label is as visible as a common one."""
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes(axis, "share of rows")
         for color, counts in zip(_colors(histogram.counts), histogram.counts.values(), strict=True):
             share = np.nan_to_num(np.asarray(counts, float))
@@ -276,7 +280,7 @@ def scatter_chart(predicted: ArrayLike, actual: ArrayLike, key: str) -> Chart:
     x, y = np.asarray(predicted, float), np.asarray(actual, float)
     known = np.flatnonzero(np.isfinite(x + y))
     shown = known[_evenly(len(known), MAX_POINTS)]
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes("predicted", "actual")
         ends = [min([*x[shown], *y[shown]], default=0.0), max([*x[shown], *y[shown]], default=1.0)]
         ax.plot(ends, ends, color=MUTED, linewidth=0.8, dashes=(3, 3))
@@ -285,7 +289,16 @@ def scatter_chart(predicted: ArrayLike, actual: ArrayLike, key: str) -> Chart:
         return Chart(title, _svg(ax, title, key), note=f"{len(shown):,} of {len(x):,} rows")
 
 
+def _styled() -> AbstractContextManager[None]:
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
 def _axes(xlabel: str, ylabel: str = "", size: tuple[float, float] = USUAL) -> Axes:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size)
     FigureCanvasSVG(figure)
     ax = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
@@ -296,12 +309,15 @@ def _axes(xlabel: str, ylabel: str = "", size: tuple[float, float] = USUAL) -> A
 
 def _svg(ax: Axes, title: str, key: str) -> Markup:
     """Inline SVG of the axes' figure: described by `title`, ids beginning with `key`, colours as CSS variables."""
+    from matplotlib import ticker
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     for axis in (ax.xaxis, ax.yaxis):  # 12.5k, as long numbers run into each other
         if (
-            type(axis.get_major_formatter()) is ScalarFormatter
+            type(axis.get_major_formatter()) is ticker.ScalarFormatter
             and max(map(abs, axis.get_view_interval())) >= LONG_TICKS
         ):
-            axis.set_major_formatter(EngFormatter(sep=""))
+            axis.set_major_formatter(ticker.EngFormatter(sep=""))
     buffer = io.StringIO()
     canvas = ax.figure.canvas
     assert isinstance(canvas, FigureCanvasSVG)
@@ -374,10 +390,16 @@ class Curves:
 def curves_chart(curves: Curves, title: str, key: str, size: tuple[float, float] = USUAL) -> Chart:
     """A line a series and a large dot a mark, each named in the legend. `key` makes the chart's ids unique; size: width
     and height in inches, of which 4 are as wide as a third of a page."""
+    from matplotlib import ticker
+
     x = np.asarray(curves.x, float)
     named = dict.fromkeys([*curves.lines, *curves.marks])
     colors = dict(zip(named, _colors(named), strict=True))
-    with matplotlib.rc_context(STYLE):
+
+    def plain(value: float, _: int) -> str:
+        return ticker.EngFormatter(sep="")(value) if value >= 1 else f"{value:g}"
+
+    with _styled():
         ax = _axes(curves.xlabel, curves.ylabel, size)
         for name, values in curves.lines.items():
             y = np.asarray(values, float)
@@ -390,16 +412,16 @@ def curves_chart(curves: Curves, title: str, key: str, size: tuple[float, float]
             if logarithmic:
                 (ax.set_xscale if axis is ax.xaxis else ax.set_yscale)("log")
                 low, high = axis.get_view_interval()
-                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
-                axis.set_major_formatter(FuncFormatter(lambda v, _: EngFormatter(sep="")(v) if v >= 1 else f"{v:g}"))
-                axis.set_minor_locator(NullLocator())
+                axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+                axis.set_major_formatter(ticker.FuncFormatter(plain))
+                axis.set_minor_locator(ticker.NullLocator())
             elif axis is ax.xaxis:
-                axis.set_major_locator(MaxNLocator(6 if size == USUAL else 12, integer=True))
-                axis.set_major_formatter(EngFormatter(sep=""))
+                axis.set_major_locator(ticker.MaxNLocator(6 if size == USUAL else 12, integer=True))
+                axis.set_major_formatter(ticker.EngFormatter(sep=""))
             else:
-                axis.set_major_formatter(ScalarFormatter(useOffset=False))
+                axis.set_major_formatter(ticker.ScalarFormatter(useOffset=False))
                 if size == LOW:
-                    axis.set_major_locator(MaxNLocator(4))
+                    axis.set_major_locator(ticker.MaxNLocator(4))
         return Chart(title, _svg(ax, title, key), _legend(named) if len(named) > 1 or "" not in named else ())
 
 
@@ -419,7 +441,9 @@ def intervals_chart(
     rows: Sequence[tuple[str, Sequence[float], float, float | None]], title: str, axis: str, key: str, note: str
 ) -> Chart:
     """A line a row of (name, values, mean, half of the interval's width or None): rings, a dot and a bar."""
-    with matplotlib.rc_context(STYLE):
+    from matplotlib import ticker
+
+    with _styled():
         ax = _axes(axis, size=(USUAL[0], 0.7 + 0.25 * len(rows)))
         for place, (_, values, mean, half) in enumerate(rows):
             ax.plot(
@@ -430,8 +454,8 @@ def intervals_chart(
         ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.grid(visible=False, axis="y")
-        ax.xaxis.set_major_locator(MaxNLocator(4))
-        ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+        ax.xaxis.set_major_locator(ticker.MaxNLocator(4))
+        ax.xaxis.set_major_formatter(ticker.ScalarFormatter(useOffset=False))
         return Chart(title, _svg(ax, title, key), note=note)
 
 
@@ -440,13 +464,15 @@ def stacked_chart(x: ArrayLike, parts: Mapping[str, ArrayLike], axes: tuple[str,
 
     axes: their labels. parts: at most as many as there are colours.
     """
+    from matplotlib import ticker
+
     place, bottom = np.asarray(x, float), np.zeros(np.shape(x))
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         ax = _axes(*axes)
         for color, values in zip(_colors(parts), parts.values(), strict=True):
             height = np.nan_to_num(np.asarray(values, float), posinf=0.0, neginf=0.0)
             ax.bar(place, height, 0.8, bottom, color=color, linewidth=0)
             bottom = bottom + height
         ax.grid(visible=False, axis="x")
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
         return Chart(title, _svg(ax, title, key), _legend(parts))

@@ -24,16 +24,8 @@ from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.run import (
-    SPLITS,
-    Run,
-    evaluate_bundle,
-    evaluation_parts,
-    evaluation_report,
-    metric_rows,
-    show_parts,
-    threshold_summary,
-)
+from gigabatch.pipeline.stages.finished import SPLITS, Run, evaluation_parts, metric_rows, show_parts
+from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
 from gigabatch.pipeline.store.files import replacing, write_json
 

@@ -10,11 +10,12 @@ from typing import Any
 from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.display import format_value, headings, metric_label
-from gigabatch.pipeline.evaluation.baseline_learners import NAMES, Rows
+from gigabatch.pipeline.evaluation.baseline_learners import Rows
 from gigabatch.pipeline.evaluation.checks import Flag
-from gigabatch.pipeline.evaluation.evaluate import CALIBRATION, REGRESSION_HEADLINE, Evaluation
-from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, NOISE, with_error
+from gigabatch.pipeline.evaluation.evaluate import CALIBRATION, Evaluation
+from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, with_error
 from gigabatch.pipeline.evaluation.slices import MOST_SHOWN, Slices
+from gigabatch.pipeline.evaluation.told import NAMES, NOISE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.report import SliceTables
 from gigabatch.pipeline.training.target_metrics import serving_weight
 

@@ -27,14 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators.sources import operator_code
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
-from gigabatch.features.recipes import OWN as OWN_RECIPES
-from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import FeatureTables, TargetChecks, part_path, typed_rows
 from gigabatch.features.refit.churn import Churn
 from gigabatch.features.schema import Schema
@@ -51,7 +47,7 @@ from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
-from gigabatch.pipeline.contract.state import FilesState, obey
+from gigabatch.pipeline.contract.state import FilesState
 from gigabatch.pipeline.display import note, progress
 from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
 from gigabatch.pipeline.evaluation.checks import missing_shares
@@ -63,6 +59,7 @@ from gigabatch.pipeline.machine import available_memory, busy_text, free_memory,
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
+from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
     CHURN_JSON,
@@ -85,9 +82,10 @@ from gigabatch.pipeline.stages.final import (
     promote_final,
     require_final,
 )
+from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
-from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, evaluate_beside, write_run
+from gigabatch.pipeline.stages.run import EvaluationData, RunData, evaluate_beside, write_run
 from gigabatch.pipeline.stages.start import Start, find_start, require_lasting_values, start_of_manifest
 from gigabatch.pipeline.store.artifacts import (
     Artifact,
@@ -99,7 +97,7 @@ from gigabatch.pipeline.store.artifacts import (
 )
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, require_same_inputs, source_hash
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -147,7 +145,6 @@ HEAD_BLOCK = 1 << 16  # rows that are decoded at a time where a few are wanted
 WINDOW_BLOCK = 1 << 20  # rows that are copied at a time
 SHARED_FOLDER_S = 60.0  # in which a folder that machines share shows what another one has written
 SOURCES = {
-    "features": ["gigabatch.features"],
     "encode": ["gigabatch.features", "gigabatch.loaders", "gigabatch.pipeline.stages.encode"],
     "train": [
         "gigabatch.features",
@@ -288,43 +285,15 @@ class Pipeline:
         config = self.config
         _ = self.start  # before any work
         compile_first(self.device)  # every other stage begins here too
-        kind = recipe_class(config.recipe)
-        recipe = kind(config.features)
-        obey(config.runs / config.name, recipe, self.store.root, files)
-        settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
-        inputs = settings["features"].get("inputs") or {}
-        if not settings["features"].get("lists") and not any(map(is_list_type, inputs.values())):
-            # keys are those of before there were lists
-            settings["features"] = {
-                k: v for k, v in settings["features"].items() if k not in ("lists", "list_separator")
-            }
-        if settings["features"].get("history") is None:  # nor histories
-            settings["features"].pop("history", None)
-        own = OWN_RECIPES.code(config.recipe)
-        operators = operator_code(kind)
-        code = recipe.code() | ({"recipe": own} if own else {}) | ({"operators": operators} if operators else {})
-        # Where the files lie does not matter, what is in them does.
-        named = (
-            settings
-            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
-            | ({"code": code} if code else {})
-        )
-        without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
-        inputs = recipe.inputs()
-        checksums = input_checksums(inputs, self.store.root)
-        key = artifact_key(
-            "features",
-            checksums,
-            named | ({"without": without} if without else {}),
-            source_hash(SOURCES["features"]),
-        )
+        asked = ask_features(config, self.engine, self.store.root, files)
+        recipe = asked.recipe
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
-                recipe.history = history = RowHistory(self.store, cache, named, recipe.without)
+                recipe.history = history = RowHistory(self.store, cache, asked.named, recipe.without)
                 part_rows = self.part_rows(recipe.row_bytes)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, part_rows, cluster.map)
@@ -338,7 +307,7 @@ class Pipeline:
                     part_rows = self.part_rows(lambda: frame_row_bytes(tables.splits["train"]))
                     rows, notes = write_features(tables, folder, part_rows), tables.notes
                 bar.advance(sum(rows.values()))
-            require_same_inputs(inputs, checksums, cache.parsed, self.store.root)
+            require_same_inputs(asked.inputs, asked.checksums, cache.parsed, self.store.root)
             for text in notes:
                 log.info("features: %s", text)
             seconds = time.perf_counter() - started
@@ -353,7 +322,7 @@ class Pipeline:
                 "seconds": seconds,
             }
 
-        return Features(self, self.store.build("features", key, write))
+        return Features(self, self.store.build("features", asked.key, write))
 
     def part_rows(self, row: Callable[[], RowBytes | None]) -> int:
         """`rows_of_part_here`: how many rows a task holds at once."""
@@ -1298,7 +1267,11 @@ class Encoded:
             with using_kernels(config.train.kernels), progress(None, "evaluate") as bar:
                 summary = write_run(folder, key[:12], data)
                 bar.advance(summary["rows_by_stage"]["evaluate"])
-            return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
+            return {
+                "rows": summary["rows"],
+                "seconds": summary["seconds"]["evaluate"],
+                MADE_FROM: {name: artifact.key for name, artifact in artifacts.items()},
+            }
 
         artifact = pipeline.store.build("evaluate", key, write)
         pipeline.lease.add(f"{config.name}/{path.name}")

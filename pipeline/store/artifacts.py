@@ -221,8 +221,7 @@ class ArtifactStore:
         self.use(stage, key)
         found = self.find(stage, key)
         if found is not None:
-            log.info("%s: skipped, unchanged (%s)", stage, target)
-            tell_skipped(stage)
+            tell_found(stage, found)
             return found
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
@@ -336,6 +335,12 @@ class ArtifactStore:
         for name, stat in stats.items():
             cache.remember(artifact.path / name, stat, str(artifact.manifest["files"][name]["checksum"]))
         cache.save()
+
+
+def tell_found(stage: str, found: Artifact) -> None:
+    """Say that the artifact of a stage was there already."""
+    log.info("%s: skipped, unchanged (%s)", stage, found.path)
+    tell_skipped(stage)
 
 
 def put_aside(folder: Path) -> Path:

@@ -25,10 +25,9 @@ from gigabatch.models.metrics.pointwise import (
     tweedie_deviance,
 )
 from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
-from gigabatch.pipeline.config.config import SELECTABLE
+from gigabatch.pipeline.config.config import LOSS_METRICS, SELECTABLE
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
-LOSS_METRICS = ("pinball", "deviance")  # of regressions that are trained by such a loss
 IN_UNITS = ("rmse", "mae", *LOSS_METRICS)  # of the target
 ECE_BINS = 15  # which no choice of an epoch looks at
 

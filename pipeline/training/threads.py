@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model, model_call
@@ -44,6 +43,8 @@ def training_threads(
 
 def step_operations(model: Model, rows: PackedTable, batch_size: int) -> float:
     """About how many operations a step takes: products, counted as the model evaluates a few rows, and lookups."""
+    from torch.utils.flop_counter import FlopCounterMode  # which imports Triton, for a training alone
+
     few = rows.unpack(rows.words[:COUNTED_ROWS].cpu())
     # Without a graph, but not in inference mode: there the counter breaks where a module is given a parameter.
     with modes_kept(model), torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -19,7 +19,7 @@ import torch
 from gigabatch.features.recipes import RECIPES
 
 if TYPE_CHECKING:  # a box that lacks a package of these has its training step tested all the same
-    from gigabatch.pipeline.stages.run import Run
+    from gigabatch.pipeline.stages.finished import Run
     from gigabatch.pipeline.stages.stages import Pipeline
 
 HERE = Path(__file__).resolve().parent
@@ -126,7 +126,7 @@ class Tiny:
         return self.pipeline(*overrides).train()
 
     def latest(self) -> Run:
-        from gigabatch.pipeline.stages.run import Run
+        from gigabatch.pipeline.stages.finished import Run
 
         return Run((self.home / "latest").resolve())
 

@@ -12,7 +12,7 @@ from gigabatch.features.recipes import RECIPES
 from gigabatch.features.recipes.base import FeatureTables, Recipe
 from gigabatch.features.schema import Column, Entity, Schema, Target
 from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 
 SHOP = Schema(

@@ -40,7 +40,7 @@ from gigabatch.pipeline.config.config import RunConfig, parse_config
 from gigabatch.pipeline.evaluation.evaluate import feature_words, permutation_importance
 from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
-from gigabatch.pipeline.stages import stages
+from gigabatch.pipeline.stages import asked, stages
 from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.ensemble import OF_ONE
@@ -120,7 +120,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     # As parts are: else one block would be a sample's whole valid split, and seem to grow with the rows.
     usual_rows = bundle.BLOCK_ROWS
     bundle.BLOCK_ROWS = max(round(usual_rows * block_scale), LEAST_BLOCK_ROWS)
-    known = stages.recipe_class(config.recipe)
+    known = asked.recipe_class(config.recipe)
     with _watched_recipe(known, block_scale, watch):
         features = pipeline.features()
     watch.mark("features written")
@@ -240,11 +240,11 @@ def _watched_recipe(known: type[Recipe], block_scale: float, watch: Watch) -> It
             blocks = {"block_bytes": max(int(block_bytes.default * block_scale), 1 << 12)} if block_bytes else {}
             return super().write_parts(*arguments, **blocks)
 
-    before, stages.recipe_class = stages.recipe_class, lambda name: Watched
+    before, asked.recipe_class = asked.recipe_class, lambda name: Watched
     try:
         yield
     finally:
-        stages.recipe_class = before
+        asked.recipe_class = before
 
 
 def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> dict[str, Any]:

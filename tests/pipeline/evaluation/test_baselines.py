@@ -13,9 +13,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
-from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baselines
+from gigabatch.pipeline.evaluation.baselines import advice, baselines
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
+from gigabatch.pipeline.evaluation.told import baseline_rows
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
 CITIES, SHOPS = 12, 700

@@ -15,7 +15,7 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.nightly.comparison import Other, Seen, Window
 from gigabatch.pipeline.nightly.findings import findings, table_health
 from gigabatch.pipeline.nightly.nightly import run_nightly
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.training.train_step import TrainStep
 
 PROMOTED, FAILED = 0, 40

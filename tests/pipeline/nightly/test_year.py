@@ -31,7 +31,7 @@ from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stages import stages
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import file_checksum

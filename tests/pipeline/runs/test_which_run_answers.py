@@ -22,7 +22,7 @@ from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.verify import verify_run
 from gigabatch.pipeline.serving.http import server
 from gigabatch.pipeline.stages import score, update
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from tests.pipeline.conftest import threads_of_torch
 from tests.pipeline.read_only import read_only
 from tests.pipeline.tiny_recipe import write_day

@@ -59,7 +59,8 @@ def log(tmp_path_factory):
 def _settled_sources():
     """Keys hold a hash of the sources, which somebody may be writing at while a cluster starts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gigabatch.pipeline.stages.stages.source_hash", lambda modules: "sources")
+        for module in ("asked", "stages"):
+            patch.setattr(f"gigabatch.pipeline.stages.{module}.source_hash", lambda modules: "sources")
         yield
 
 

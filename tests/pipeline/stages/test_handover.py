@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.config.config import parse_config
+from gigabatch.pipeline.display import STAGES
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.stages import handover, stages
 from gigabatch.pipeline.stages.encode import packed_split
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over
-from gigabatch.pipeline.stages.run import STAGES
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.stopping import Stopped, stoppable
 from gigabatch.pipeline.store import artifacts

@@ -19,7 +19,7 @@ from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.train import TrainingError, model_spec, new_model, train_model
 from tests.models.parallel.together import together

@@ -27,8 +27,9 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.models.errors import ModelError
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
-from gigabatch.pipeline.stages import stages
-from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
+from gigabatch.pipeline.display import STAGES
+from gigabatch.pipeline.stages import asked, stages
+from gigabatch.pipeline.stages.finished import Run, stage_rows
 from gigabatch.pipeline.stages.stages import Pipeline, write_features
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.training.checkpoint import TrainingError
@@ -108,7 +109,8 @@ def test_every_setting_is_in_the_key_of_its_stage_or_changes_no_output(tiny, mon
             raise InterruptedError  # nothing needs to be trained for it
         return real(stage, inputs, settings, sources)
 
-    monkeypatch.setattr(stages, "artifact_key", key)
+    for module in (asked, stages):
+        monkeypatch.setattr(module, "artifact_key", key)
     pipeline = tiny.pipeline()
     encoded = pipeline.features().encode()
     for stage in (encoded.fit_model, lambda: encoded.publish(encoded.artifact)):

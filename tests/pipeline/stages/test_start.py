@@ -17,10 +17,10 @@ from gigabatch.features.schema import Column, Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, parse_config
+from gigabatch.pipeline.display import STAGES
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.forecast import Probes
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.run import STAGES
 from gigabatch.pipeline.stages.start import find_start, require_lasting_values
 from tests.pipeline.tiny_recipe import day_of_rows
 

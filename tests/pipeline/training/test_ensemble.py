@@ -21,7 +21,7 @@ from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettin
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.reports.charts import learning_charts
 from gigabatch.pipeline.stages import stages
-from gigabatch.pipeline.stages.run import Run, stage_rows
+from gigabatch.pipeline.stages.finished import Run, stage_rows
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.calibration import fit_curves
 from gigabatch.pipeline.training.checkpoint import TrainingError

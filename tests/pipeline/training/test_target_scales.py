@@ -30,7 +30,7 @@ from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.serving.requests import UserRequest
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.serving.served import load_served
-from gigabatch.pipeline.stages.run import metric_rows
+from gigabatch.pipeline.stages.finished import metric_rows
 from gigabatch.pipeline.stages.score import evaluate_run, score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.target_scales import target_scales

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from gigabatch import Pipeline, curves
-from gigabatch.pipeline.stages.run import FIGURES, Run
+from gigabatch.pipeline.stages.finished import FIGURES, Run
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.views.figures import calibration_figure, importance_figure, learning_figure
 

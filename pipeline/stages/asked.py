@@ -1,0 +1,189 @@
+"""What a command is asked for, and whether it is there already: found without torch and the model.
+
+A run follows from the rows of its features stage, the configuration, the sources and the device. So where a training
+has come to its end, its request, which is all of that but the rows, is kept with the id of the run. The same request
+over the same rows is that run, whose artifacts are checked as ever, and no configuration is checked twice.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.metadata
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.columns.lists import is_list_type
+from gigabatch.features.engines.frame import resolve_engine
+from gigabatch.features.operators.sources import operator_code
+from gigabatch.features.recipes import OWN, RECIPES, recipe_class
+from gigabatch.features.recipes.base import Recipe
+from gigabatch.models.shelf import MODELS
+from gigabatch.pipeline.config.config import RunConfig, plain_settings, recipe_settings
+from gigabatch.pipeline.contract.state import FilesState, obey
+from gigabatch.pipeline.display import STAGES
+from gigabatch.pipeline.launched import launched_ranks
+from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
+from gigabatch.pipeline.stages.finished import Run
+from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
+from gigabatch.pipeline.store.files import atomic_symlink, atomic_write
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.leases import Lease
+
+log = logging.getLogger(__name__)
+FEATURES = ["gigabatch.features"]  # sources of the features stage
+ALL = [f"gigabatch.{folder}" for folder in ("features", "loaders", "models", "pipeline")]
+REQUESTS = "requests.json"  # in the folder of artifacts
+MOST_REQUESTS = 1_000
+MADE_FROM = "made_from"  # of a run's manifest: keys of the artifacts before it, by stage
+# What torch finds a GPU by: with the same of these, `device: auto` is the same.
+DEVICES = ("/dev/nvidia*", "/dev/dxg", "/dev/kfd")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK")
+
+
+@dataclass(frozen=True)
+class AskedFeatures:
+    """What the features stage is asked for.
+
+    recipe: with what is to be left out. key: of the artifact. named: the settings that it is made of. inputs,
+    checksums: the raw files, and what is in them.
+    """
+
+    recipe: Recipe
+    key: str
+    named: dict[str, Any]
+    inputs: list[str]
+    checksums: dict[str, str]
+
+
+def ask_features(config: RunConfig, engine: str, root: Path, files: FilesState | None = None) -> AskedFeatures:
+    """The key of the features stage. config: with checked settings of the recipe; root: folder of artifacts; files:
+    see `Pipeline.features`."""
+    kind = recipe_class(config.recipe)
+    recipe = kind(config.features)
+    obey(config.runs / config.name, recipe, root, files)
+    settings = plain_settings(config.features)
+    if not settings.get("lists") and not any(map(is_list_type, (settings.get("inputs") or {}).values())):
+        # keys are those of before there were lists
+        settings = {name: value for name, value in settings.items() if name not in ("lists", "list_separator")}
+    if settings.get("history") is None:  # nor histories
+        settings.pop("history", None)
+    settings.pop("path", None)  # where the files lie does not matter, what is in them does
+    own, operators = OWN.code(config.recipe), operator_code(kind)
+    code = recipe.code() | ({"recipe": own} if own else {}) | ({"operators": operators} if operators else {})
+    named = {"recipe": config.recipe, "features": settings, "engine": engine} | ({"code": code} if code else {})
+    without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
+    inputs = recipe.inputs()
+    checksums = input_checksums(inputs, root)
+    asked = named | ({"without": without} if without else {})
+    return AskedFeatures(
+        recipe, artifact_key("features", checksums, asked, source_hash(FEATURES)), named, inputs, checksums
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """A configuration as a command is given it, and what is there for it.
+
+    config: not checked as a whole (`load_config`), since that imports the model. key: of all that a run follows from
+    but its rows; None where more counts than that: runs that are gone on from, code of the user, several ranks, other
+    tools that are told.
+    """
+
+    config: RunConfig
+    key: str | None
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Request:
+        """Of the sources and the machine as they are now, before any work."""
+        model = config.model.get("kind", "tabular") if isinstance(config.model, dict) else None
+        more = (
+            config.imports, config.preprocess.from_, config.train.start_from, config.train.codistill,
+            config.track.mlflow, config.track.tensorboard, launched_ranks()[1] > 1,
+        )  # fmt: skip
+        if any(more) or model not in MODELS or config.recipe not in RECIPES:
+            return cls(config, None)
+        device = {
+            "torch": importlib.metadata.version("torch"),
+            "there": sorted(path for pattern in DEVICES for path in glob.glob(pattern)),
+            "visible": {name: os.environ.get(name) for name in VISIBLE},
+        }
+        # Whether a setting was given counts, too: others may follow from that. JSON has one null for null and infinity.
+        given = {"given": repr(config.model_dump(by_alias=True, exclude_unset=True))}
+        return cls(config, artifact_key("request", {"device": device}, given, source_hash(ALL)))
+
+    def remember(self, run: Run | None = None) -> None:
+        """Keep that the configuration can be used, and the run that it has led to."""
+        known, path = self._known(), self.config.artifacts / REQUESTS
+        if self.key is None or (run is None and self.key in known):
+            return
+        known.pop(self.key, None)
+        known[self.key] = None if run is None else run.path.name
+        try:
+            atomic_write(path, json.dumps(dict([*known.items()][-MOST_REQUESTS:]), allow_nan=False).encode())
+        except OSError as error:
+            log.warning("%s could not be written (%s); the same command will take longer", path, error)
+
+    def features(self) -> Artifact | None:
+        """The artifact that the features stage finds; None where it is to be made, or the configuration to be checked
+        first."""
+        if self.key not in self._known():
+            return None
+        found = ArtifactStore(self.config.artifacts, self.config.name).find("features", self._features_key())
+        if found is not None:
+            tell_found("features", found)
+        return found
+
+    def run(self) -> Run | None:
+        """The run that a training finds, with its links in place; None where a stage is to be run, or the configuration
+        to be checked first."""
+        config, run_id = self.config, self._known().get(self.key)
+        home = home_of(config)
+        # Where none is current this one would become it, whose model is loaded first.
+        if run_id is None or not (home / run_id).is_dir() or read_pointers(home).current is None:
+            return None
+        keys = _made_from(home / run_id)
+        if keys is None or keys["features"] != self._features_key():
+            return None
+        store, lease = ArtifactStore(config.artifacts, config.name), Lease(config.runs)
+        lease.add(f"{config.name}/{run_id}")
+        found = {stage: artifact for stage in STAGES if (artifact := store.find(stage, keys[stage])) is not None}
+        if len(found) < len(STAGES):
+            return None
+        for stage, artifact in found.items():
+            tell_found(stage, artifact)
+        store.copy(found["evaluate"], home / run_id)
+        atomic_symlink(Path(run_id), home / LATEST)
+        return Run(home / run_id, STAGES)
+
+    def _features_key(self) -> str:
+        config = self.config
+        settings = recipe_settings(config.recipe, config.features)
+        checked = config.model_copy(update={"features": settings})
+        return ask_features(checked, resolve_engine(config.engine), config.artifacts).key
+
+    def _known(self) -> dict[str | None, str | None]:
+        """The run's id by the key of a request, those that were made last at the end."""
+        path = self.config.artifacts / REQUESTS
+        try:
+            found = json.loads(path.read_text())
+            return {str(key): None if run is None else str(run) for key, run in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError):
+            log.warning("%s is damaged; the next command of each configuration takes longer", path)
+            return {}
+
+
+def _made_from(run: Path) -> dict[str, str] | None:
+    """The keys of a run's artifacts by stage; None where its manifest does not tell."""
+    try:
+        manifest = json.loads((run / MANIFEST).read_text())
+        keys = {stage: str(manifest[MADE_FROM][stage]) for stage in STAGES if stage != "evaluate"}
+        return keys | {"evaluate": str(manifest["key"])}
+    except (OSError, ValueError, LookupError, TypeError):  # damaged, which is mended where it is made
+        return None

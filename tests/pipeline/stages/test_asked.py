@@ -1,0 +1,236 @@
+"""What is there already is found without torch, and only where it is what a training would find."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = {
+    "name": "clicks",
+    "recipe": "table",
+    "device": "cpu",
+    "engine": "pandas",
+    "features": {
+        "path": "clicks.csv",
+        "categorical": ["city"],
+        "continuous": ["price"],
+        "targets": {"clicked": {"task": "binary"}},
+    },
+    "model": {"layers": [4]},
+    "train": {"epochs": 1},
+    "evaluate": {"importance": False, "baselines": []},
+}
+ROWS = "".join(f"{'Oslo' if place % 3 else 'Bonn'},{place},{place % 2}\n" for place in range(120))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder in which `gigabatch features` and `gigabatch train` have been run."""
+    folder = tmp_path_factory.mktemp("clicks")
+    (folder / "clicks.csv").write_text(f"city,price,clicked\n{ROWS}")
+    (folder / "clicks.yaml").write_text(json.dumps(SETTINGS))  # JSON is YAML
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "--config", "clicks.yaml"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path, monkeypatch):
+    """A copy of `trained`, as the working folder."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy, symlinks=True)
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def asked(*overrides):
+    return Request.of(load_config("clicks.yaml", overrides, whole=False))
+
+
+def in_a_process(*arguments, **environment):
+    """Exit code, standard output and error of a command in a process of its own, and which of `HEAVY` it imported."""
+    heavy = ("torch", "dask", "matplotlib", "sklearn", "jinja2")
+    program = (
+        "import sys; from gigabatch.pipeline.commands.app import main; code = main(sys.argv[1:])\n"
+        f"print('imported', [name for name in {heavy} if name in sys.modules]); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    out, _, imported = done.stdout.rpartition("imported ")
+    return done.returncode, out, done.stderr, imported.strip()
+
+
+@pytest.mark.parametrize("command", ["train", "features"])
+def test_what_is_there_is_shown_as_a_whole_pipeline_shows_it_and_without_torch(folder, command):
+    found = in_a_process(command, "--config", "clicks.yaml")
+    assert found[0] == 0
+    assert found[3] == "[]"
+    (folder / "artifacts" / "requests.json").unlink()
+    whole = in_a_process(command, "--config", "clicks.yaml")
+    assert "torch" in whole[3]
+    assert found[:3] == whole[:3]
+    assert "skipped, unchanged" in found[1]
+    assert json.loads((folder / "artifacts" / "requests.json").read_text())  # and the next one is quick again
+    assert in_a_process(command, "--config", "clicks.yaml")[3] == "[]"
+
+
+def test_features_that_were_made_alone_are_found(folder):
+    shutil.rmtree("artifacts")
+    shutil.rmtree("runs")
+    assert asked().features() is None
+    assert main(["features", "--config", "clicks.yaml"]) == 0
+    assert asked().features().skipped
+    assert asked().run() is None
+
+
+def test_the_run_is_that_of_the_rows_and_the_settings(folder):
+    run = asked().run()
+    assert run.path.resolve() == (folder / "runs/clicks/latest").resolve()
+    assert run.skipped == ("features", "encode", "train", "evaluate")
+    assert asked("train.epochs=2").run() is None  # another training
+    assert asked("nightly.tolerance=0.1").run() is None  # the same one: but that configuration was never checked
+    assert asked("train.batch_size=null").run() is None  # given, though it is the default
+    assert asked("device=auto").run() is None
+    Path("clicks.csv").write_text(f"city,price,clicked\n{ROWS}Rome,1,1\n")
+    assert asked().run() is None
+    assert asked().features() is None
+    assert main(["train", "--config", "clicks.yaml"]) == 0
+    assert asked().run().path != run.path
+    Path("clicks.csv").write_text(f"city,price,clicked\n{ROWS}")
+    assert asked().run() is None  # the last answer alone is kept, and found again by the pipeline
+    assert main(["train", "--config", "clicks.yaml"]) == 0
+    assert asked().run().path == run.path
+
+
+def test_another_source_or_device_is_another_request(folder, monkeypatch):
+    key = asked().key
+    assert asked().key == key
+    with monkeypatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "7")
+        assert asked().key != key
+    with monkeypatch.context() as patch:
+        patch.setattr("gigabatch.pipeline.stages.asked.DEVICES", ("/dev/null",))
+        assert asked().key != key
+    with monkeypatch.context() as patch:
+        patch.setattr("gigabatch.pipeline.stages.asked.source_hash", lambda modules: "other sources")
+        assert asked().key != key
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "imports=[mine.py]",
+        "preprocess.from=current",
+        "train.start_from=current",
+        "track.tensorboard=true",
+        "track.mlflow={}",
+        "model.kind=mine",
+        "recipe=mine",
+        "model=mine",
+    ],
+)
+def test_what_follows_from_more_than_the_configuration_is_not_found_by_it(folder, override):
+    assert asked(override).key is None
+    assert asked(override).run() is None
+    asked(override).remember()
+    assert len(json.loads(Path("artifacts/requests.json").read_text())) == 1
+
+
+def test_infinity_is_another_setting_than_null(folder):
+    assert asked("model.dropout=.inf").key != asked("model.dropout=null").key
+    assert asked("model.dropout=.inf").key == asked("model.dropout=.inf").key
+
+
+def test_several_ranks_are_no_request(folder, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert asked().key is None
+
+
+@pytest.mark.parametrize("stage", ["features", "encode", "train", "evaluate"])
+def test_a_damaged_artifact_is_made_again(folder, stage, caplog):
+    (artifact,) = (path for path in Path("artifacts", stage).iterdir() if path.name[0] != ".")
+    damaged = max((path for path in artifact.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = damaged.read_bytes()
+    damaged.unlink()  # a run's weights are the same file
+    damaged.write_bytes(content[:-1])
+    assert asked().run() is None
+    assert f"file {damaged.relative_to(artifact)} is not what its manifest says. It was put aside" in caplog.text
+    assert main(["train", "--config", "clicks.yaml"]) == 0
+    assert asked().run() is not None
+
+
+def test_a_damaged_run_is_mended(folder):
+    run = asked().run().path
+    report = (run / "report.html").read_text()
+    (run / "report.html").unlink()
+    (run / "report.html").write_text("damaged")
+    assert asked().run().path == run
+    assert (run / "report.html").read_text() == report
+    manifest = (run / "manifest.json").read_text()
+    (run / "manifest.json").write_text(manifest.replace('"made_from"', '"else"'))
+    assert asked().run() is None
+    shutil.rmtree(run)
+    assert asked().run() is None
+
+
+def test_latest_leads_to_the_run_again_and_one_that_none_was_promoted_over_is_left_to_the_pipeline(folder):
+    home = folder / "runs" / "clicks"
+    (home / "latest").unlink()
+    run = asked().run()
+    assert (home / "latest").resolve() == run.path.resolve()
+    (home / "current").unlink()
+    assert asked().run() is None
+    assert main(["train", "--config", "clicks.yaml"]) == 0
+    assert (home / "current").resolve() == run.path.resolve()
+
+
+def test_a_mistake_is_told_as_before(folder, capsys):
+    for command in ("train", "features"):
+        capsys.readouterr()
+        assert main([command, "--config", "clicks.yaml", "model.layrs=[4]"]) == 2
+        assert "unknown key 'model.layrs'" in capsys.readouterr().err
+        assert main([command, "--config", "clicks.yaml", "features.target=clicked"]) == 2
+        assert "unknown key 'features.target'" in capsys.readouterr().err
+        assert main([command, "--config", "clicks.yaml", "features.path=nowhere.csv"]) == 2
+        assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_a_damaged_list_of_requests_is_begun_anew(folder, caplog):
+    path = Path("artifacts/requests.json")
+    path.write_text("[")
+    assert asked().run() is None
+    assert f"{path} is damaged" in caplog.text
+    assert main(["train", "--config", "clicks.yaml"]) == 0
+    assert asked().run() is not None
+
+
+def test_the_oldest_requests_are_forgotten(folder):
+    path = Path("artifacts/requests.json")
+    path.write_text(json.dumps({str(number): None for number in range(MOST_REQUESTS)}))
+    asked().remember()
+    assert list(json.loads(path.read_text())) == [*map(str, range(1, MOST_REQUESTS)), asked().key]
+
+
+def test_a_list_that_cannot_be_written_is_told_and_changes_nothing(folder, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.asked.atomic_write", refuse)
+    asked("seed=2").remember()
+    assert "requests.json could not be written (no space); the same command will take longer" in caplog.text
