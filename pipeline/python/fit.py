@@ -60,9 +60,8 @@ def fit(
         Of pandas, Polars or cuDF, or an Arrow table.
     overrides
         Of the configuration: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2, "artifacts": "/tmp/a"}`.
-        Split, model, scale and epochs follow from the rows (`held_out_rows`, `training_for`), each unless it is set
-        here; scale and epochs not
-        where another model is named.
+        Split, model, scale, epochs and the average of weights follow from the rows (`held_out_rows`, `training_for`),
+        each unless it is set here; the last three not where another model is named.
     target
         Name of the label, whose task follows from its values (`labels_of`); or targets with their settings, such as
         `{"stars": {"task": "multiclass"}}`.
