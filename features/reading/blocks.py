@@ -243,6 +243,11 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
     bytes, iterator of bytes
         The header, or nothing; the other records.
 
+    Raises
+    ------
+    NotInParts
+        At a carriage return alone outside of quotes, also while records are taken: readers begin a row behind it.
+
     Examples
     --------
     >>> import io
@@ -257,6 +262,8 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
         inside, mark = False, codecs.BOM_UTF8
         for line in file:
             text, mark = line.removeprefix(mark), b""
+            if b"\r" in text.removesuffix(b"\n").removesuffix(b"\r") and _returns(text, inside):
+                raise NotInParts("a line ends in a carriage return alone, which readers take for a line break")
             if inside or b'"' in text:
                 inside = is_open(text, inside)
             if inside:
@@ -277,6 +284,13 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
             break
         head += record
     return head, found
+
+
+def _returns(text: bytes, inside: bool) -> bool:
+    """Whether a carriage return that no line feed follows stands outside of quotes. inside: whether these are open
+    where the text begins."""
+    pieces = text.replace(b"\r\n", b"").split(b'"')
+    return any(b"\r" in piece for piece in pieces[inside::2])
 
 
 def about_rows(path: str) -> float:
