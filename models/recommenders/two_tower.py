@@ -243,7 +243,7 @@ class TwoTower(ItemShares):
     entities = ("user", "item")
     single_output = True
     for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "model": {"loss": "softmax", "layers": [], "temperature": 0.2},
+        "model": {"loss": "softmax", "layers": [], "temperature": 0.2, "embedding_dim": 64},
         # Its softmax has the items of its batch; the valid loss is of probabilities, which that one does not look at.
         "train": {"negatives": {"per_positive": 1}, "lr_max": 0.005, "select": "last"},
     }

@@ -32,7 +32,7 @@ def config(model, features=PLAYS, recipe="interactions", **sections) -> RunConfi
         ),
         (
             "two_tower",
-            {"loss": "softmax", "layers": [], "temperature": 0.2},
+            {"loss": "softmax", "layers": [], "temperature": 0.2, "embedding_dim": 64},
             {"negatives": {"per_positive": 1}, **ROWS, "lr_max": 0.005, "select": "last"},
         ),
         ("tabular", None, {"negatives": {"per_positive": 8}, **ROWS}),
@@ -63,7 +63,7 @@ def test_what_is_set_stays():
     assert (found.model.settings.loss, found.train.negatives.per_positive) == ("bpr", 2)
     assert (found.train.optimizer, found.train.weight_decay, found.evaluate.ranking) == ("lamb", 0.01, None)
     own = config({"kind": "two_tower", "temperature": 0.07}, train={"lr_max": 0.5, "weight_decay": 0.0})
-    assert own.chosen["model"] == {"loss": "softmax", "layers": []}
+    assert own.chosen["model"] == {"loss": "softmax", "layers": [], "embedding_dim": 64}
     assert (own.train.lr_max, own.train.weight_decay, own.train.optimizer) == (0.5, 0.0, "adamw")
 
 
