@@ -322,6 +322,81 @@ def test_such_a_word_joins_the_other_null_words_of_a_duration(tmp_path):
     assert made.features["steps"] == [{"parse_duration": {"column": "lap", "null_values": ["DNF", "unknown"]}}]
 
 
+def read_back(made):
+    """The rows as the recipe reads them, in the file's order."""
+    splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+    frame = pd.concat(splits.values())
+    return frame.sort_values(made.features.get("keys", ["row_number"])).reset_index(drop=True)
+
+
+@pytest.mark.parametrize("word", ["None", "-", "unknown", "inf"])
+@pytest.mark.parametrize("holder", ["category", "flag", "text", "key"])
+def test_a_word_that_is_null_in_one_column_and_a_value_of_another(tmp_path, word, holder):
+    """Houses without a garage are no houses of which it is not known."""
+    rng = np.random.default_rng(6)
+    rows = 400
+    area = np.where(rng.random(rows) < 0.1, word, rng.integers(20, 90, rows).astype(str))
+    words = np.array(["red", "blue", "small", "large", "hat", "shoe", "coat", "bag"])
+    values = {
+        "category": rng.choice(["Attached", "Detached", word, ""], rows),
+        "flag": rng.choice(["True", "False", word, ""], rows),
+        "text": np.array([" ".join(rng.permutation(words)) + f" x{k}" for k in range(rows)], dtype=object),
+        "key": np.array([f"n{k}" for k in range(rows)], dtype=object),
+    }[holder]
+    if holder in ("text", "key"):
+        values[7] = word
+    table = pd.DataFrame({"area": area, "garage": values, "x": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
+    table = table.sort_values("garage") if holder == "key" else table
+    made = draft_config(written(tmp_path, table), "y", None, 1000)
+    assert "null_values" not in made.features
+    assert {"parse_number": {"column": "area", "null_values": [word]}} in made.features["steps"]
+    found = read_back(made)
+    assert found["area"].isna().tolist() == (table["area"] == word).tolist()
+    if holder in ("category", "flag"):
+        assert (found["garage"] == word).sum() == (values == word).sum()
+        assert found["garage"].isna().sum() == (values == "").sum()
+    if holder == "key":
+        assert made.features["keys"] == ["garage"]
+        assert found["garage"].tolist() == table["garage"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [
+        ("%Y-%m-%d", "datetime[%Y-%m-%d]?"), ("%Y-%m-%dT%H:%M:%S", "datetime[%Y-%m-%dT%H:%M:%S]?"),
+        ("%d.%m.%Y", "datetime[%d.%m.%Y]?"), ("%s", "datetime[s]?"),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_null_among_dates_and_a_value_of_another_column(tmp_path, form, dtype):
+    rng = np.random.default_rng(7)
+    days = pd.Series(pd.date_range("2024-01-01", periods=400, freq="31h"))
+    at = days.dt.strftime(form)
+    at[::10] = "None"
+    garage = rng.choice(["Attached", "None", ""], 400)
+    table = pd.DataFrame({"sold_date": at, "garage": garage, "y": rng.integers(0, 2, 400)})
+    made = draft_config(written(tmp_path, table), "y", None, 1000)
+    assert "null_values" not in made.features
+    assert made.features["inputs"] == {"sold_date": dtype}
+    found = read_back(made)
+    assert (found["garage"] == "None").sum() == (garage == "None").sum()
+    assert found["sold_date_days"].isna().tolist() == [k % 10 == 0 for k in range(400)]
+    expected = (days - pd.Timestamp(0)) / pd.Timedelta("1D")
+    read = found["sold_date_days"].astype("float64").dropna()
+    assert np.allclose(read, expected[read.index].round(5) if "T" in form or form == "%s" else expected[
+        read.index] // 1)  # fmt: skip
+
+
+def test_dates_of_no_one_form_are_left_out_where_their_null_is_a_value_elsewhere(tmp_path):
+    days = pd.Series(pd.date_range("2024-01-01", periods=400, freq="31h"))
+    at = days.dt.strftime("%Y-%m-%dT%H:%M").where(days.index % 2 == 0, days.dt.strftime("%Y-%m-%d"))
+    at[::10] = "None"
+    rng = np.random.default_rng(8)
+    garage = rng.choice(["Attached", "None", ""], 400)
+    table = pd.DataFrame({"sold_date": at, "garage": garage, "y": rng.integers(0, 2, 400)})
+    made = draft_config(written(tmp_path, table), "y", None, 1000)
+    assert made.left_out["sold_date"] == "'None' stands for null here and is a value of garage; write another word"
+
+
 @pytest.mark.parametrize(
     ("content", "target", "message"),
     [
