@@ -243,6 +243,16 @@ def test_ids_as_long_as_nanoseconds_since_1970_are_names(tmp_path, frame, first)
     assert "inputs" not in made.features
 
 
+def test_hashes_beyond_int64_are_text():
+    """As int64, which `fit` chose, its own configuration could not be read."""
+    rng = np.random.default_rng(19)
+    key = np.uint64(2**63) + rng.integers(0, 20, 600).astype("uint64")
+    table = pd.DataFrame({"hashed": key, "z": rng.normal(size=600), "y": rng.integers(0, 2, 600)})
+    assert draft_frame(arrow_table(table, "rows"), labels={"y": None}).categories == {"hashed": "string"}
+    run = fit(table, FAST, target="y", final=False)
+    assert run.summary["rows"] == 600
+
+
 @pytest.mark.parametrize("frame", [True, False])
 def test_nanoseconds_since_1970_are_times_where_the_name_says_so(tmp_path, frame):
     table = pd.DataFrame({"created_at": DAYS.as_unit("ns").astype("int64"), "z": np.arange(ROWS) % 7, "y": 0})
