@@ -159,7 +159,8 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
         whole = pa.types.is_integer(arrow)
         seen = _of_numbers(name, column.astype("float64").to_numpy(na_value=np.nan), whole)
         if seen.kind == "category":
-            seen.categories = "int64"
+            larger = pa.types.is_uint64(arrow) and bool((column > 2**63 - 1).any())
+            seen.categories = "string" if larger else "int64"
             if whole:  # float64 skips whole numbers from 2^53 on
                 seen.values = _texts(column.astype("str").where(column.notna(), None))
         return seen

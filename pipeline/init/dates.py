@@ -150,7 +150,8 @@ def is_iso(known: pd.Series) -> bool:
 def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
     """The type of numbers that are times of about 2001 to 2065 since 1970, or days such as 20241231; empty otherwise.
 
-    Seconds and days by the column's name alone, as other numbers are as long; finer units also by their size.
+    Seconds, nanoseconds and days by the column's name alone, as other numbers and ids are as long; milliseconds and
+    microseconds also by their size.
 
     Parameters
     ----------
@@ -179,6 +180,6 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
         assert how is not None
         return "datetime[%Y%m%d]" if not of_type(pd.Series(known), how)[1].any() else ""
     for unit, scale in EPOCH_UNITS.items():
-        if low >= scale and high < 3 * scale and (named or unit != "s") and (whole or unit == "s"):
+        if low >= scale and high < 3 * scale and (named or unit in ("ms", "us")) and (whole or unit == "s"):
             return f"datetime[{unit}]"
     return ""

@@ -35,7 +35,7 @@ from gigabatch.pipeline.init.columns import (
     spaced_lower,
     units_told,
 )
-from gigabatch.pipeline.init.dates import TIME_NAME
+from gigabatch.pipeline.init.dates import TIME_NAME, written_dates
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.target import Labels, labels_of
@@ -265,7 +265,7 @@ def draft_columns(
     rows = len(table.sample) if table.whole else table.rows
     lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
     kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
-    _nulls(made, table, kept, labels)
+    _nulls(made, table, columns, kept, labels)
     taken = {*table.sample.columns, *names}
     _roles(made, table, kept, timed, taken, lists)
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
@@ -423,23 +423,33 @@ def _id_reason(seen: Seen) -> str:
     return ""
 
 
-def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels]) -> None:
-    """Words that stand for null; those that are labels too are left to the columns that have them."""
+def _nulls(
+    made: Draft, table: Table, columns: Mapping[str, Seen], kept: dict[str, Seen], labels: Mapping[str, Labels]
+) -> None:
+    """Words that stand for null; those that are labels or names too are left to the columns where they are null."""
     if table.arrow:
         made.features["null_values"] = [""]
         return
-    said = {str(text) for label in labels.values() for text in label.texts if text is not None}
+    said = {str(text): "a label" for label in labels.values() for text in label.texts if text is not None}
+    for name in (*kept, *made.leaks, *made.ids):
+        if columns[name].kind in ("category", "text"):
+            there = table.sample[name].drop_duplicates()
+            said |= dict.fromkeys(there[there.isin(WEAK_NULL_WORDS)], f"a value of {_shown(name)}")
     words = dict.fromkeys(DEFAULT_NULLS)
     for name, seen in list(kept.items()):
         clash = [word for word in seen.null_words if word in said and word in WEAK_NULL_WORDS]
         words |= dict.fromkeys(word for word in seen.null_words if word not in clash)
         if clash and seen.kind == "number":
-            ((operator, options),) = (seen.steps or [{"parse_number": {"column": name}}])[0].items()
+            first = seen.steps[0] if seen.steps and "clip" not in seen.steps[0] else {"parse_number": {"column": name}}
+            ((operator, options),) = first.items()
             own = [*options.get("null_values", ()), *clash]
-            seen.dtype, seen.steps = "string", [{operator: {**options, "null_values": own}}]
+            left = [step for step in seen.steps if step is not first]
+            seen.dtype, seen.steps = "string", [{operator: {**options, "null_values": own}}, *left]
+        elif clash and (dtype := _lenient(seen, table.sample[name])):
+            seen.dtype = dtype
         elif clash:
             del kept[name]
-            made.left_out[name] = f"{clash[0]!r} stands for null here and is a label; write another word"
+            made.left_out[name] = f"{clash[0]!r} stands for null here and is {said[clash[0]]}; write another word"
     for target, label in labels.items():
         found = np.array(table.sample[target], dtype=object)
         steps = [options for step in label.settings.get("label_steps", ()) for options in step.values()]
@@ -449,6 +459,15 @@ def _nulls(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         words |= dict.fromkeys(word for word in nulls if its_own.isdisjoint((word.strip(), word.strip().lower())))
     if set(words) != set(DEFAULT_NULLS):
         made.features["null_values"] = list(words)
+
+
+def _lenient(seen: Seen, column: pd.Series) -> str:
+    """The type that reads a column of dates and takes other words for null; empty where no one format has them all."""
+    if seen.dtype != "datetime":
+        return f"{seen.dtype.rstrip('?')}?"
+    known = column[~seen.null]
+    found = written_dates(known.astype("str"), lenient=True)
+    return found.dtype if found else ""
 
 
 def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool) -> None:

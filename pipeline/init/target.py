@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -240,13 +241,14 @@ def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarra
 def _missing_labels(known: pd.Series) -> pd.Series:
     """Which labels are words that stand for null, where two others are left without them."""
     texts = known.str.strip().str.lower()
-    others = set(texts) - NO_LABEL
+    others = set(texts) - (NO_LABEL - {"-"} if bool((texts == "+").any()) else NO_LABEL)
     if len(others - set(NO_ANSWER)) == 2 and (
-        others & set(POSITIVE) or all(re.match(PLAIN_NUMBER, label) for label in others - set(NO_ANSWER))
+        {_bare(label) for label in others} & set(POSITIVE)
+        or all(re.match(PLAIN_NUMBER, label) for label in others - set(NO_ANSWER))
     ):
         others -= set(NO_ANSWER)
     found = ~texts.isin(others)
-    return found if len(others) == 2 and not ("+" in others and bool((texts == "-").any())) else texts.isin([])
+    return found if len(others) == 2 else texts.isin([])
 
 
 def _strip(known: pd.Series) -> str:
@@ -310,15 +312,20 @@ def _are_few_and_whole(labels: set[Any]) -> bool:
 def _positive(counts: pd.Series) -> str:
     """The greater of two numbers, the label that says yes or more, or whose opposite says no; else the rarer one."""
     if all(re.match(PLAIN_NUMBER, label) for label in counts.index):
-        return str(max(counts.index, key=float))
+        return str(max(counts.index, key=lambda number: Decimal(number.strip())))  # floats skip some from 2^53 on
     for label, other in (counts.index, counts.index[::-1]):
-        if _says_yes(label.lower(), other.lower()):
+        if _says_yes(_bare(label), _bare(other)):
             return str(label)
     return str(counts.index[-1])
 
 
+def _bare(label: str) -> str:
+    """A label in lower case, without the blanks, points and signs of currencies around it."""
+    return label.strip().strip("".join(ENDS)).lower()
+
+
 def _says_yes(label: str, other: str) -> bool:
-    """Whether a label, in lower case, is the positive one of the two."""
+    """Whether a label, as of `_bare`, is the positive one of the two."""
     if label in POSITIVE or other in NEGATIVE or (label, other) in PAIRS:
         return True
     if label[:1] in (">", "≥") and other[:1] in ("<", "≤"):

@@ -54,6 +54,13 @@ def written(tmp_path, table, name="table.csv", **options):
     return str(path)
 
 
+def read_back(made):
+    """The rows as the recipe reads them, in the file's order."""
+    splits = TableRecipe(TableSettings(**made.features)).build("pandas").splits
+    frame = pd.concat(splits.values())
+    return frame.sort_values(made.features.get("keys", ["row_number"])).reset_index(drop=True)
+
+
 def trained(tmp_path, path, target, **options):
     """The run of one short epoch, and the draft that it was made of."""
     out, made = init(path, target, tmp_path / "made.yaml", **options)
@@ -250,6 +257,30 @@ def test_the_positive_label_is_the_one_that_people_take_for_it(negative, positiv
     assert labels_of("y", labels, None, None).settings.get("positive") == positive
 
 
+@pytest.mark.parametrize(
+    ("negative", "positive"),
+    [
+        (" no", " yes"), ("bad ", "good "), ("no.", "yes."), (" <=50K.", " >50K."), (" - ", " + "),
+        (" not spam", " spam"), ("ham.", "spam."), (" tested_negative", " tested_positive"), ("inactive ", "active "),
+        ("9007199254740992", "9007199254740993"), ("-9007199254740993", "-9007199254740992"),
+        ("9007199254740993 ", "90071992547409931 "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rarer", [0, 1])
+@pytest.mark.parametrize("csv", [True, False])
+def test_blanks_and_points_around_labels_and_long_numbers_change_nothing(tmp_path, negative, positive, rarer, csv):
+    labels = pd.Series([negative, positive, (positive, negative)[rarer]] * 100)
+    found = labels_of(
+        "y", labels if csv else labels.astype(pd.ArrowDtype(pa.string())), None if csv else pa.string(), None
+    )
+    assert found.settings["positive"].strip() == positive.strip()
+    assert found.values.tolist() == (labels == positive).astype("float64").tolist()
+    table = pd.DataFrame({"x": np.arange(300) % 7, "y": labels})
+    path = written(tmp_path, table if csv else pa.table(table), f"t.{'csv' if csv else 'parquet'}")
+    made = draft_config(path, "y", None, 1000)
+    assert read_back(made)["y"].astype("float64").tolist() == (labels == positive).astype("float64").tolist()
+
+
 @pytest.mark.parametrize("labels", [["red", "blue", "red"], ["north", "n", "n"], ["united", "ited", "united"]])
 def test_labels_that_say_neither_are_positive_where_they_are_rarer(labels):
     rarer = min(set(labels), key=labels.count)
@@ -320,6 +351,74 @@ def test_such_a_word_joins_the_other_null_words_of_a_duration(tmp_path):
     table = pd.DataFrame({"lap": lap, "y": rng.choice(["unknown", "ok"], 300)})
     made = draft_config(written(tmp_path, table), "y", None, 1000)
     assert made.features["steps"] == [{"parse_duration": {"column": "lap", "null_values": ["DNF", "unknown"]}}]
+
+
+@pytest.mark.parametrize("word", ["None", "-", "unknown", "inf"])
+@pytest.mark.parametrize("holder", ["category", "flag", "text", "key"])
+def test_a_word_that_is_null_in_one_column_and_a_value_of_another(tmp_path, word, holder):
+    """Houses without a garage are no houses of which it is not known."""
+    rng = np.random.default_rng(6)
+    rows = 400
+    area = np.where(rng.random(rows) < 0.1, word, rng.integers(20, 90, rows).astype(str))
+    words = np.array(["red", "blue", "small", "large", "hat", "shoe", "coat", "bag"])
+    values = {
+        "category": rng.choice(["Attached", "Detached", word, ""], rows),
+        "flag": rng.choice(["True", "False", word, ""], rows),
+        "text": np.array([" ".join(rng.permutation(words)) + f" x{k}" for k in range(rows)], dtype=object),
+        "key": np.array([f"n{k}" for k in range(rows)], dtype=object),
+    }[holder]
+    if holder in ("text", "key"):
+        values[7] = word
+    table = pd.DataFrame({"area": area, "garage": values, "x": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
+    table = table.sort_values("garage") if holder == "key" else table
+    made = draft_config(written(tmp_path, table), "y", None, 1000)
+    assert "null_values" not in made.features
+    assert {"parse_number": {"column": "area", "null_values": [word]}} in made.features["steps"]
+    found = read_back(made)
+    assert found["area"].isna().tolist() == (table["area"] == word).tolist()
+    if holder in ("category", "flag"):
+        assert (found["garage"] == word).sum() == (values == word).sum()
+        assert found["garage"].isna().sum() == (values == "").sum()
+    if holder == "key":
+        assert made.features["keys"] == ["garage"]
+        assert found["garage"].tolist() == table["garage"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [
+        ("%Y-%m-%d", "datetime[%Y-%m-%d]?"), ("%Y-%m-%dT%H:%M:%S", "datetime[%Y-%m-%dT%H:%M:%S]?"),
+        ("%d.%m.%Y", "datetime[%d.%m.%Y]?"), ("%s", "datetime[s]?"),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_null_among_dates_and_a_value_of_another_column(tmp_path, form, dtype):
+    rng = np.random.default_rng(7)
+    days = pd.Series(pd.date_range("2024-01-01", periods=400, freq="31h"))
+    at = days.dt.strftime(form)
+    at[::10] = "None"
+    garage = rng.choice(["Attached", "None", ""], 400)
+    table = pd.DataFrame({"sold_date": at, "garage": garage, "y": rng.integers(0, 2, 400)})
+    made = draft_config(written(tmp_path, table), "y", None, 1000)
+    assert "null_values" not in made.features
+    assert made.features["inputs"] == {"sold_date": dtype}
+    found = read_back(made)
+    assert (found["garage"] == "None").sum() == (garage == "None").sum()
+    assert found["sold_date_days"].isna().tolist() == [k % 10 == 0 for k in range(400)]
+    expected = (days - pd.Timestamp(0)) / pd.Timedelta("1D")
+    read = found["sold_date_days"].astype("float64").dropna()
+    assert np.allclose(read, expected[read.index].round(5) if "T" in form or form == "%s" else expected[
+        read.index] // 1)  # fmt: skip
+
+
+def test_dates_of_no_one_form_are_left_out_where_their_null_is_a_value_elsewhere(tmp_path):
+    days = pd.Series(pd.date_range("2024-01-01", periods=400, freq="31h"))
+    at = days.dt.strftime("%Y-%m-%dT%H:%M").where(days.index % 2 == 0, days.dt.strftime("%Y-%m-%d"))
+    at[::10] = "None"
+    rng = np.random.default_rng(8)
+    garage = rng.choice(["Attached", "None", ""], 400)
+    table = pd.DataFrame({"sold_date": at, "garage": garage, "y": rng.integers(0, 2, 400)})
+    made = draft_config(written(tmp_path, table), "y", None, 1000)
+    assert made.left_out["sold_date"] == "'None' stands for null here and is a value of garage; write another word"
 
 
 @pytest.mark.parametrize(
@@ -484,6 +583,8 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
         (("1", "0"), "missing", {"positive": "1", "label_steps": [{"clean_text": {"replace": {"missing": None}}}]}),
         (("yes", "no"), "none", {"positive": "yes", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
         (("good", "bad"), " n/a ", {"positive": "good", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
+        (("+", "-"), "unknown", {"positive": "+", "label_steps": [{"clean_text": {"replace": {"unknown": None}}}]}),
+        (("yes.", "no."), "none", {"positive": "yes.", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
     ],
 )  # fmt: skip
 def test_a_null_word_beside_two_labels_is_a_missing_label(tmp_path, others, word, settings):
@@ -505,6 +606,18 @@ def test_a_null_word_beside_two_labels_is_a_missing_label(tmp_path, others, word
     homes = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
     run = fit(table, {**FAST, **homes}, target="y")
     assert run.summary["rows"] == 285
+
+
+def test_a_question_mark_beside_plus_and_minus_is_no_label_in_files_and_frames(tmp_path):
+    labels = [("+", "-")[k % 2] if k % 20 else "?" for k in range(300)]
+    table = pd.DataFrame({"x": np.arange(300) % 7, "y": labels})
+    for path in (written(tmp_path, table), written(tmp_path, pa.table(table), "t.parquet")):
+        made = draft_config(path, "y", None, 1000)
+        target = made.features["targets"]["y"]
+        assert (target["task"], target["positive"]) == ("binary", "+")
+        assert read_back(made)["y"].astype("float64").tolist() == [float(sign == "+") for sign in labels if sign != "?"]
+    homes = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
+    assert fit(table, {**FAST, **homes}, target="y").summary["rows"] == 285
 
 
 @pytest.mark.parametrize(

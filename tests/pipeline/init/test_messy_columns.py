@@ -225,6 +225,47 @@ def test_whole_numbers_that_no_float_holds_are_names(tmp_path, frame):
     assert made.notes["reply"] == "30 values, numbers taken for names, by their length"
 
 
+@pytest.mark.parametrize("frame", [True, False])
+@pytest.mark.parametrize("first", [2**53, 1_100_000_000_000_000_000, 2**60, 2**62])
+def test_ids_as_long_as_nanoseconds_since_1970_are_names(tmp_path, frame, first):
+    """They were times, even of the split, and ids next to each other one value."""
+    rng = np.random.default_rng(18)
+    author = first + rng.integers(0, 60, 600)
+    table = pd.DataFrame({"author": author, "z": rng.normal(size=600), "y": rng.integers(0, 2, 600)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    if frame:
+        made = draft_frame(arrow_table(table, "rows"), labels={"y": None}, timed=True)
+    else:
+        made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+    assert made.categories == {"author": "int64" if frame else "string"}
+    assert made.notes["author"] == "60 values, numbers taken for names, by their length"
+    assert "time" not in made.features
+    assert "inputs" not in made.features
+
+
+def test_hashes_beyond_int64_are_text():
+    """As int64, which `fit` chose, its own configuration could not be read."""
+    rng = np.random.default_rng(19)
+    key = np.uint64(2**63) + rng.integers(0, 20, 600).astype("uint64")
+    table = pd.DataFrame({"hashed": key, "z": rng.normal(size=600), "y": rng.integers(0, 2, 600)})
+    assert draft_frame(arrow_table(table, "rows"), labels={"y": None}).categories == {"hashed": "string"}
+    run = fit(table, FAST, target="y", final=False)
+    assert run.summary["rows"] == 600
+
+
+@pytest.mark.parametrize("frame", [True, False])
+def test_nanoseconds_since_1970_are_times_where_the_name_says_so(tmp_path, frame):
+    table = pd.DataFrame({"created_at": DAYS.as_unit("ns").astype("int64"), "z": np.arange(ROWS) % 7, "y": 0})
+    table.loc[::3, "y"] = 1
+    table.to_csv(tmp_path / "t.csv", index=False)
+    if frame:
+        made = draft_frame(arrow_table(table, "rows"), labels={"y": None}, timed=True)
+    else:
+        made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+    assert made.features["inputs"] == {"created_at": "datetime[ns]"}
+    assert made.features["time"] == "created_at"
+
+
 def test_a_zip_code_stays_the_same_whatever_type_it_comes_as(tmp_path):
     rng = np.random.default_rng(3)
     codes = rng.choice(["01067", "01069", "10115", "80331"], 300)
