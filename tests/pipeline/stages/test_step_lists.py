@@ -125,7 +125,9 @@ def test_files_to_be_scored_bring_lists_as_text(trained, tmp_path):
 
 def test_files_without_the_lists_that_they_are_to_bring_are_refused(trained, tmp_path):
     folder, path, _ = trained
-    with pytest.raises(DataError, match=r"log\.csv: it has no column 'history', which a step makes of earlier rows") as found:
+    with pytest.raises(
+        DataError, match=r"log\.csv: it has no column 'history', which a step makes of earlier rows"
+    ) as found:
         score_run(path, (), None, None, tmp_path / "out.parquet", raw=str(folder / "log.csv"))
     page, call = re.search(r"\((docs/\w+\.md): (.*?\)) makes it\)", str(found.value)).groups()
     assert call in (ROOT / page).read_text()
