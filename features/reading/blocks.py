@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
-from gigabatch.features.reading.csv_records import csv_records, one_column_records
+from gigabatch.features.reading.csv_records import NotInParts, csv_records, one_column_records
 from gigabatch.features.reading.encodings import opened
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
@@ -44,10 +44,6 @@ from gigabatch.features.reading.sources import (
 SKIPPED_FROM = 2**53  # from here on float64 skips whole numbers
 PACKED = (".gz", ".zip")
 UNPACKED_BYTES = 4  # of text in a byte of a compressed file, about
-
-
-class NotInParts(DataError):
-    """Rows cannot be had block by block without another result; the message says why. All are read at once."""
 
 
 class Kinds:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.csv_records import csv_records, ends_in_quotes
+from gigabatch.features.reading.csv_records import NotInParts, csv_records, ends_in_quotes
 from gigabatch.features.reading.sources import kept_files, read_bytes, read_files
 
 SPLITTABLE = (".csv",)  # compressed files, Parquet and URLs are one block each
@@ -96,7 +96,10 @@ def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = (), 
 def _blocks_of(path: str, block_bytes: int, separator: str) -> list[CsvBlock]:
     is_open = ends_in_quotes(separator)
     with open(path, "rb") as file:
-        header, _ = csv_records(file, separator, has_header=True)
+        try:
+            header, _ = csv_records(file, separator, has_header=True)
+        except NotInParts:  # where its header ends readers alone know
+            return [CsvBlock(path)]
         blocks, start = [], file.seek(len(header))
         while lines := file.read(block_bytes) + file.readline():
             stop, inside = start + len(lines), is_open(lines, False)

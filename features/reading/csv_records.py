@@ -5,10 +5,15 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from gigabatch.features.engines.protocols import Engine
+from gigabatch.features.errors import DataError
+
+
+class NotInParts(DataError):
+    """Rows cannot be had block by block without another result; the message says why. All are read at once."""
 
 
 def ends_in_quotes(separator: str) -> Callable[[bytes, bool], bool]:
@@ -47,7 +52,7 @@ def ends_in_quotes(separator: str) -> Callable[[bytes, bool], bool]:
     return is_open
 
 
-def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[bytes, Iterator[bytes]]:
+def csv_records(file: Iterable[bytes], separator: str, *, has_header: bool) -> tuple[bytes, Iterator[bytes]]:
     """Cut the text of a CSV file after each record.
 
     A line break ends a record unless it is in quotes, which begin a field and are doubled within it (RFC 4180). Blocks
@@ -57,7 +62,7 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
     Parameters
     ----------
     file
-        Its bytes, unpacked.
+        Its lines, unpacked, each with what ends it.
     separator
         Of fields.
     has_header
@@ -67,6 +72,11 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
     -------
     bytes, iterator of bytes
         The header with blank lines before it, or nothing; the other records, blank lines among them.
+
+    Raises
+    ------
+    NotInParts
+        At a carriage return alone outside of quotes, also while records are taken: readers begin a row behind it.
 
     Examples
     --------
@@ -82,6 +92,8 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
         inside, mark = False, codecs.BOM_UTF8
         for line in file:
             text, mark = line.removeprefix(mark), b""
+            if b"\r" in text.removesuffix(b"\n").removesuffix(b"\r") and _returns(text, inside):
+                raise NotInParts("a line ends in a carriage return alone, which readers take for a line break")
             if inside or b'"' in text:
                 inside = is_open(text, inside)
             if inside:
@@ -104,6 +116,13 @@ def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[by
     return head, found
 
 
+def _returns(text: bytes, inside: bool) -> bool:
+    """Whether a carriage return that no line feed follows stands outside of quotes. inside: whether these are open
+    where the text begins."""
+    pieces = text.replace(b"\r\n", b"").split(b'"')
+    return any(b"\r" in piece for piece in pieces[inside::2])
+
+
 def csv_fields(separator: str) -> dict[str, Any]:
     """Options of a CSV reader for a separator as `read_files` takes it."""
     blanks = len(separator) > 1 and separator.endswith(" ")
@@ -117,16 +136,16 @@ def csv_header(module: Engine, source: Any, separator: str) -> list[str]:
 
 
 def one_column_records(
-    module: Engine, file: BinaryIO, separator: str, names: Sequence[str] | None, asked: Collection[str]
+    module: Engine, file: Iterable[bytes], separator: str, names: Sequence[str] | None, asked: Collection[str]
 ) -> tuple[bytes, Iterator[bytes]] | None:
-    """The records of a CSV file of one column, of which those of blanks alone are empty lines: each is a row.
+    """The records of a CSV file of one column, of which those of blanks alone are empty: each is a row.
 
     Parameters
     ----------
     module
         The engine.
     file
-        Its bytes, unpacked.
+        Its lines, as `csv_records` takes them.
     separator
         Of fields.
     names
@@ -147,14 +166,14 @@ def one_column_records(
     >>> from gigabatch.features.reading.csv_records import one_column_records
     >>> head, records = one_column_records(load_engine("pandas"), io.BytesIO(b"\\na\\nx\\n \\ny\\n"), ",", None, ["a"])
     >>> head, list(records)
-    (b'a\\n', [b'x\\n', b'\\n', b'y\\n'])
+    (b'a\\n', [b'x\\n', b'\\r\\n', b'y\\n'])
     """
     if len(asked) > 1:
         return None
     head, records = csv_records(file, separator, has_header=names is None)
-    head = re.sub(rb"^\s*\n", b"", head.removeprefix(codecs.BOM_UTF8))
+    head = re.sub(rb"^\s*[\r\n]", b"", head.removeprefix(codecs.BOM_UTF8))
     if names is None:
         names = csv_header(module, io.BytesIO(head), separator) if head else ()
     if len(names) != 1:
         return None
-    return head, (b"\n" if record.isspace() else record for record in records)
+    return head, (b"\r\n" if record.isspace() else record for record in records)  # behind a carriage return, too

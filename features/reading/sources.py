@@ -381,9 +381,10 @@ def _read_one(
             source = csv_source(path, encoding, content)
             content = None if isinstance(source, str) else source.getvalue()
             with opened(path, content) as file:
-                alone = one_column_records(module, file, separator, names, dtypes)
+                lines = (part for line in file for part in line.splitlines(keepends=True))  # carriage returns end one
+                alone = one_column_records(module, lines, separator, names, dtypes)
                 records = b"" if alone is None else b"".join((alone[0], *alone[1]))
-            if records.startswith(b"\n") or b"\n\n" in records:
+            if re.search(rb"(^|[\r\n])\r\n", records):
                 content, blank_rows = records, True
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
             text = text_columns(dtypes)

@@ -631,7 +631,7 @@ def _history(made: Draft, names: set[str]) -> None:
     made.remarks.append(
         f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and "
         "a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
-        "(docs/lists.md). Take the signs # away and compare."
+        "(docs/lists.md). Delete the leading '# ' of these lines and compare."
     )
 
 

@@ -37,7 +37,7 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     Returns
     -------
     dict
-        Of `preprocess`, `model` and `train`, what is not left to their defaults; empty for very small and very large tables.
+        Of `preprocess`, `model` and `train`, what is not left to defaults; empty for very small and very large tables.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
 from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
 from gigabatch.pipeline.store.files import atomic_symlink, atomic_write
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
 
 log = logging.getLogger(__name__)
@@ -144,10 +144,10 @@ class Request:
         config, run_id = self.config, self._known().get(self.key)
         home = home_of(config)
         # Where none is current this one would become it, whose model is loaded first.
-        if run_id is None or not (home / run_id).is_dir() or read_pointers(home).current is None:
+        if run_id is None or read_pointers(home).current is None:
             return None
         keys = _made_from(home / run_id)
-        if keys is None or keys["features"] != self._features_key():
+        if keys is None or run_id_of(keys["evaluate"]) != run_id or keys["features"] != self._features_key():
             return None
         store, lease = ArtifactStore(config.artifacts, config.name), Lease(config.runs)
         lease.add(f"{config.name}/{run_id}")
@@ -174,7 +174,7 @@ class Request:
             return {str(key): None if run is None else str(run) for key, run in found.items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             log.warning("%s is damaged; the next command of each configuration takes longer", path)
             return {}
 
@@ -185,5 +185,5 @@ def _made_from(run: Path) -> dict[str, str] | None:
         manifest = json.loads((run / MANIFEST).read_text())
         keys = {stage: str(manifest[MADE_FROM][stage]) for stage in STAGES if stage != "evaluate"}
         return keys | {"evaluate": str(manifest["key"])}
-    except (OSError, ValueError, LookupError, TypeError):  # damaged, which is mended where it is made
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # damaged, which is mended where it is made
         return None

@@ -97,7 +97,7 @@ from gigabatch.pipeline.store.artifacts import (
 )
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
-from gigabatch.pipeline.store.keys import artifact_key, require_same_inputs, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, require_same_inputs, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -1238,7 +1238,7 @@ class Encoded:
             "evaluate", {"train": trained.key}, settings, source_hash(["gigabatch.pipeline", "gigabatch.models"])
         )
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
-        path, ranks = config.runs / config.name / key[:12], pipeline.ranks
+        path, ranks = config.runs / config.name / run_id_of(key), pipeline.ranks
 
         def evaluated() -> EvaluationData:
             tables = {split: self.table(split) for split in SPLITS}
@@ -1265,7 +1265,7 @@ class Encoded:
                 measured=None if measured is None else measurement(measured),
             )
             with using_kernels(config.train.kernels), progress(None, "evaluate") as bar:
-                summary = write_run(folder, key[:12], data)
+                summary = write_run(folder, run_id_of(key), data)
                 bar.advance(summary["rows_by_stage"]["evaluate"])
             return {
                 "rows": summary["rows"],

@@ -254,7 +254,10 @@ class ArtifactStore:
         remove_leftovers(target.parent)
         if target.is_dir():
             try:
-                named = verified(target, "run", alone=False)["files"].keys()
+                there = verified(target, "run", alone=False)
+                if there["key"] != artifact.key:
+                    raise ArtifactError(f"run {target}: its files are those of another run.")
+                named = there["files"].keys()
                 if lost := sorted(artifact.manifest["files"].keys() - named):
                     raise ArtifactError(f"run {target}: its manifest does not name {lost[0]}.")
                 return

@@ -52,6 +52,11 @@ def _stable_text(value: Any) -> str:
     raise ArtifactError(f"artifact key: a {type(value).__name__} ({value!r}) has no stable text. Give JSON values.")
 
 
+def run_id_of(key: str) -> str:
+    """The name of a run's folder, by the key of its evaluate artifact."""
+    return key[:12]
+
+
 def source_hash(modules: Sequence[str]) -> str:
     """Hash of the source text of modules and whole packages, by name; never of a commit.
 
@@ -147,7 +152,7 @@ class ChecksumCache:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             log.warning("%s is damaged; checksums are computed again", self.path)
             return {}
 

@@ -541,7 +541,7 @@ def numbered(flights: Any, first: int) -> Any:
     twice = out[keys].duplicated()
     if twice.any():
         example = out[keys][twice].head(1).to_dict("records")[0]
-        raise DataError(f"flights: {int(twice.sum())} flight(s) appear twice, for example {example}. Drop the repeats.")
+        raise DataError(f"flights: flights appear twice, for example {example}. Drop the repeats.")
     out["flight_row"] = engine_of(out).arrays.arange(first, first + len(out))
     return out
 

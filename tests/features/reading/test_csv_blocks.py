@@ -66,6 +66,13 @@ def test_a_quote_within_a_field_is_part_of_it_and_opens_nothing(tmp_path, separa
     assert len(blocks) > 1
 
 
+def test_a_header_that_ends_in_a_carriage_return_alone_is_one_block(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("name,number\r" + "a,1\n" * 9, newline="")
+    blocks = csv_blocks(str(path), 8)
+    assert [len(block.read("pandas", {"name": "string", "number": "int64"})) for block in blocks] == [9]
+
+
 def test_a_byte_order_mark_before_a_quote_hides_no_field(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text('"na\nme",number\n' + "a,1\n" * 9, encoding="utf-8-sig")

@@ -5,7 +5,7 @@ import gzip
 import pandas as pd
 import pytest
 
-from gigabatch.features.reading.blocks import read_blocks
+from gigabatch.features.reading.blocks import NotInParts, read_blocks
 from gigabatch.features.reading.csv_blocks import csv_blocks
 from gigabatch.features.reading.sources import read_files
 
@@ -51,6 +51,15 @@ def test_numbers_and_files_without_a_header_or_in_another_encoding(tmp_path):
     (tmp_path / "b.csv").write_text("review\ncafé\n\nb\n", encoding="utf-16")
     found = read_files("pandas", str(tmp_path / "b.csv"), TEXT, encoding="utf-16")["review"]
     assert [None if value != value else value for value in found] == ["café", None, "b"]
+
+
+def test_carriage_returns_alone_end_lines_too(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\rreview\rgreat\r \r\rgood\r \n\nbad\r\r")
+    found = read_files("pandas", str(tmp_path / "a.csv"), TEXT)["review"]
+    expected = ["great", None, None, "good", None, None, "bad", None]
+    assert [None if value != value else value for value in found] == expected
+    with pytest.raises(NotInParts):
+        list(read_blocks(str(tmp_path / "a.csv"), TEXT, 2))
 
 
 def test_of_several_columns_a_blank_line_is_passed_over(tmp_path):

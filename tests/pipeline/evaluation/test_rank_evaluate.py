@@ -22,9 +22,9 @@ from gigabatch.pipeline.evaluation.rank_evaluate import (
     RankingSettings,
     positive_rows,
     rank_evaluate,
-    ranking_rows,
 )
 from gigabatch.pipeline.evaluation.sample import spread
+from gigabatch.pipeline.evaluation.told import ranking_rows
 
 SMALL = RankingSettings(k=(1,), negatives=20)
 USERS, ITEMS = 30, 60  # ids of either column, 3 and up are users and items

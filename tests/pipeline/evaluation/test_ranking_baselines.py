@@ -13,6 +13,7 @@ from gigabatch.pipeline.evaluation import rank_evaluate as ranking
 from gigabatch.pipeline.evaluation import ranking_baselines as module
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, PairScores, Ranked, positive_rows, rank_evaluate
 from gigabatch.pipeline.evaluation.ranking_baselines import paired_gain, rank_with_baselines
+from gigabatch.pipeline.evaluation.told import ranking_rows
 from tests.pipeline.evaluation.test_rank_evaluate import (
     ITEM,
     ITEMS,
@@ -77,7 +78,7 @@ def test_baselines_are_what_each_gets_by_itself():
         assert item["seconds"] > 0
     plain = rank_evaluate(own, *given, seed=1, device="cpu")
     assert {key: value for key, value in found.items() if key != "baselines"} == plain
-    shown = ranking.ranking_rows(found)
+    shown = ranking_rows(found)
     assert [row["by"] for row in shown] == 2 * ["this model", *names]
 
 

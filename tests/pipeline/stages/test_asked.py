@@ -211,9 +211,29 @@ def test_a_mistake_is_told_as_before(folder, capsys):
         assert "nowhere.csv" in capsys.readouterr().err
 
 
-def test_a_damaged_list_of_requests_is_begun_anew(folder, caplog):
+@pytest.mark.parametrize("run", ["latest", "no such run", "long" * 1_000])
+def test_what_is_no_run_is_not_found(folder, run):
     path = Path("artifacts/requests.json")
-    path.write_text("[")
+    path.write_text(json.dumps({asked().key: run}))
+    assert asked().run() is None
+
+
+def test_a_run_in_the_folder_of_another_is_put_aside(folder, caplog):
+    own = asked().run().path
+    assert main(["train", "--config", "clicks.yaml", "seed=2"]) == 0
+    other = asked("seed=2").run().path
+    shutil.rmtree(own)
+    shutil.copytree(other, own)
+    assert asked().run() is None
+    assert main(["train", "--config", "clicks.yaml"]) == 0
+    assert "its files are those of another run. It is put aside" in caplog.text
+    assert asked().run().summary["config"]["seed"] == 1
+
+
+@pytest.mark.parametrize("damage", ["[", "[" * 200_000])
+def test_a_damaged_list_of_requests_is_begun_anew(folder, caplog, damage):
+    path = Path("artifacts/requests.json")
+    path.write_text(damage)
     assert asked().run() is None
     assert f"{path} is damaged" in caplog.text
     assert main(["train", "--config", "clicks.yaml"]) == 0

@@ -238,7 +238,7 @@ def test_a_url_is_known_by_what_its_file_system_says(tmp_path):
     assert input_checksums(["memory://bucket/flights.csv"], tmp_path) != first
 
 
-@pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"[1, 2]", b"[[1, 2]]", b'{"a": 3}', b"3"])
+@pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"[1, 2]", b"[[1, 2]]", b'{"a": 3}', b"3", b"[" * 200_000])
 def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog, settled):
     file, cache_file = tmp_path / "flights.csv", tmp_path / "checksums.json"
     file.write_text("1")
@@ -678,12 +678,26 @@ def test_a_copy_that_is_whole_stays_and_a_damaged_one_is_made_again_with_what_la
     inode = target.stat().st_ino
     store.copy(made, target)
     assert target.stat().st_ino == inode
-    for damage in (lambda: (target / "part-0.bin").unlink(), lambda: (target / "manifest.json").write_text("{")):
+    other = store.build("encode", "k2", write_parts).path / "manifest.json"
+    for damage in (
+        lambda: (target / "part-0.bin").unlink(),
+        lambda: (target / "manifest.json").write_text("{"),
+        lambda: (target / "manifest.json").write_text(other.read_text()),
+    ):
         damage()
         store.copy(made, target)
         assert content(target) == PARTS | {"scores.csv": b"mine"}
     assert "file 'part-0.bin' is missing" in caplog.text
-    assert len([name for name in names(target.parent) if name.startswith(".damaged-k1-")]) == 2
+    assert "its files are those of another run. It is put aside" in caplog.text
+    assert len([name for name in names(target.parent) if name.startswith(".damaged-k1-")]) == 3
+
+
+def test_a_folder_in_place_of_the_cache_is_ignored_with_a_warning(tmp_path, caplog):
+    file, cache_file = tmp_path / "flights.csv", tmp_path / "checksums.json"
+    file.write_text("1")
+    cache_file.mkdir()
+    assert ChecksumCache(cache_file).checksum(file) == file_checksum(file)
+    assert "damaged" in caplog.text
 
 
 # Locks, pointers and single files

@@ -301,6 +301,23 @@ def test_records_end_where_pythons_csv_module_ends_them():
         assert found == fields
 
 
+@pytest.mark.parametrize("text", ["x,s\r1,p\n2,q\n", "x,s\n1,p\r2,q\n", "x,s\r1,p\r2,q\r", 'x,s\n1,p\n2,"q"\r3,p\n'])
+def test_a_carriage_return_alone_is_read_whole(tmp_path, text):
+    """Readers take it for a line break, so where a record ends the line feeds do not tell."""
+    path, dtypes = tmp_path / "mixed.csv", {"x": "float32", "s": "string"}
+    path.write_text(text, newline="")
+    assert len(read_files("pandas", str(path), dtypes)) == len(pd.read_csv(path))
+    with pytest.raises(NotInParts, match="carriage return alone"):
+        list(read_blocks(str(path), dtypes, 1))
+
+
+def test_a_carriage_return_in_quotes_is_text(tmp_path):
+    path, dtypes = tmp_path / "quoted.csv", {"x": "float32", "s": "string"}
+    path.write_text('x,s\r\n1,"a\rb"\r\n2,"c\r\nd\re"\r\n', newline="")
+    found = pd.concat(list(read_blocks(str(path), dtypes, 1)))
+    assert found["s"].tolist() == ["a\rb", "c\r\nd\re"]
+
+
 def test_a_row_too_wide_is_refused_where_pandas_reads_its_next_piece(tmp_path):
     """Of three columns pandas' piece begins with row 262,144."""
     lines = [f"{k % 7},p,{k % 2}" for k in range(262_150)]
