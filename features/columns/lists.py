@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ from gigabatch.features.errors import DataError
 
 ARROW_TYPES = {"string": pa.large_string(), "int64": pa.int64(), "float32": pa.float32()}
 WINDOW_BLOCK = 1 << 22
+BRACKETS = r"(?s)^\s*\[.*,.*\]\s*$"
 
 
 def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
@@ -43,6 +46,16 @@ def list_types(dtype: str) -> tuple[str, str]:
     return elements, separator
 
 
+def require_separated(text: str, separator: str) -> None:
+    """Raise `ValueError` for a list that is written as `[3, 5, 7]`: split at another separator it is one element, which
+    no vocabulary knows."""
+    if re.match(BRACKETS, text) and ("," in separator or separator not in text):
+        raise ValueError(
+            f"{reprlib.repr(text)} is a list in another form; list_separator {separator!r} alone stands between "
+            f"elements, as in {f'3{separator}5{separator}7'!r}"
+        )
+
+
 def of_arrow(lists: pa.ChunkedArray, index: Any, name: Any) -> Any:
     """A pandas column that keeps Arrow's lists."""
     import pandas as pd
@@ -56,7 +69,7 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
     an empty element a null.
 
     cast_entries: casts a column to a type, as `gigabatch.features.reading.sources.cast` does.
-    Errors (`ValueError`): a column of cuDF, one that holds no lists, text without a separator.
+    Errors (`ValueError`): a column of cuDF, one that holds no lists, text without a separator or of another form.
     """
     if engine_of(column).NAME != "pandas":
         raise ValueError("list columns are read by the pandas engine alone so far; set engine: pandas")
@@ -83,7 +96,10 @@ def _cast_lists(
     if pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
         if not separator:
             raise ValueError("it holds text, and no separator is set by which a list of text is split")
-        arrow = pc.split_pattern(pc.cast(arrow, pa.large_string()), separator)
+        arrow = pc.cast(arrow, pa.large_string())
+        for text in arrow.filter(pc.match_substring_regex(arrow, BRACKETS)).unique().to_pylist():
+            require_separated(text, separator)
+        arrow = pc.split_pattern(arrow, separator)
         values = arrow.flatten()
         lengths = arrow.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         empty = (lengths == 1) & _first_is_empty(values, lengths)

@@ -6,17 +6,15 @@ Where that could change a value, the file is not read in blocks (`NotInParts`) a
 
 from __future__ import annotations
 
-import codecs
 import io
-import re
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import fsspec
 import pandas as pd
@@ -26,6 +24,7 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
+from gigabatch.features.reading.csv_records import NotInParts, csv_records, one_column_records
 from gigabatch.features.reading.encodings import opened
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
@@ -45,10 +44,6 @@ from gigabatch.features.reading.sources import (
 SKIPPED_FROM = 2**53  # from here on float64 skips whole numbers
 PACKED = (".gz", ".zip")
 UNPACKED_BYTES = 4  # of text in a byte of a compressed file, about
-
-
-class NotInParts(DataError):
-    """Rows cannot be had block by block without another result; the message says why. All are read at once."""
 
 
 class Kinds:
@@ -171,9 +166,11 @@ def _raw_blocks(
                     refuse_guesses(module, frame, path, dtypes, header, separator, None)
                     yield frame
             return
-        options = csv_options(separator, header, null_values, text_columns(dtypes))
-        with opened(path) as file:
-            head, records = csv_records(file, separator, has_header=header is None)
+        with ExitStack() as stack:
+            alone = one_column_records(module, stack.enter_context(opened(path)), separator, header, dtypes)
+            options = csv_options(separator, header, null_values, text_columns(dtypes), alone is not None)
+            has_header = header is None
+            head, records = alone or csv_records(stack.enter_context(opened(path)), separator, has_header=has_header)
             while block := b"".join(islice(records, rows)):
                 content = head + block
                 try:
@@ -184,113 +181,6 @@ def _raw_blocks(
                     # Read whole, the file is refused with the place of what is wrong, or has a sense that blocks lack.
                     raise NotInParts(f"input {path}: a block of it cannot be read by itself ({error})") from error
                 yield frame
-
-
-def ends_in_quotes(separator: str) -> Callable[[bytes, bool], bool]:
-    """Make the function that tells whether text of a CSV file ends within a field in quotes.
-
-    Parameters
-    ----------
-    separator
-        Of fields.
-
-    Returns
-    -------
-    callable
-        Of whole lines, and of whether they begin within such a field.
-
-    Examples
-    --------
-    >>> is_open = ends_in_quotes(",")
-    >>> is_open(b'5" screen,1\\n', False), is_open(b'1,"two\\n', False), is_open(b'lines",3\\n', True)
-    (False, True, False)
-    """
-    sign, inner = re.escape(separator[0].encode()), rb'[^"]*(?:""[^"]*)*'
-    # A quote that no other character stands before; a search that begins with the quote is the faster one.
-    opening = rb"(?:^|" + sign + rb') *"' if separator[1:] else rb'"(?<![^\n' + sign + rb']")'
-    quoted, closing = re.compile(opening + inner + rb'("?)', re.MULTILINE), re.compile(inner + rb'"(?!")')
-
-    def is_open(lines: bytes, inside: bool) -> bool:
-        start = 0
-        if inside:
-            end = closing.match(lines)
-            if end is None:
-                return True
-            start = end.end()
-        return quoted.findall(lines, start)[-1:] == [b""]  # one that is not closed reaches to the end
-
-    return is_open
-
-
-def csv_records(file: BinaryIO, separator: str, *, has_header: bool) -> tuple[bytes, Iterator[bytes]]:
-    """Cut the text of a CSV file after each record.
-
-    A line break ends a record unless it is in quotes, which begin a field and are doubled within it (RFC 4180). Blocks
-    are parsed with the header before them, since a reader that goes on within a file does not hold the first row of
-    what it reads next against the number of columns.
-
-    Parameters
-    ----------
-    file
-        Its bytes, unpacked.
-    separator
-        Of fields.
-    has_header
-        Whether the first record names the columns.
-
-    Returns
-    -------
-    bytes, iterator of bytes
-        The header, or nothing; the other records.
-
-    Raises
-    ------
-    NotInParts
-        At a carriage return alone outside of quotes, also while records are taken: readers begin a row behind it.
-
-    Examples
-    --------
-    >>> import io
-    >>> head, records = csv_records(io.BytesIO(b'a,b\\n1,"x\\ny"\\n2,z\\n'), ",", has_header=True)
-    >>> head, list(records)
-    (b'a,b\\n', [b'1,"x\\ny"\\n', b'2,z\\n'])
-    """
-    is_open = ends_in_quotes(separator)
-
-    def records() -> Iterator[bytes]:
-        parts: list[bytes] = []
-        inside, mark = False, codecs.BOM_UTF8
-        for line in file:
-            text, mark = line.removeprefix(mark), b""
-            if b"\r" in text.removesuffix(b"\n").removesuffix(b"\r") and _returns(text, inside):
-                raise NotInParts("a line ends in a carriage return alone, which readers take for a line break")
-            if inside or b'"' in text:
-                inside = is_open(text, inside)
-            if inside:
-                parts.append(line)
-            elif parts:
-                yield b"".join((*parts, line))
-                parts = []
-            else:
-                yield line
-        if parts:
-            yield b"".join(parts)
-
-    found = records()
-    head = b""
-    while has_header and not head.strip():
-        record = next(found, None)
-        if record is None:
-            break
-        head += record
-    return head, found
-
-
-def _returns(text: bytes, inside: bool) -> bool:
-    """Whether a carriage return that no line feed follows stands outside of quotes. inside: whether these are open
-    where the text begins."""
-    pieces = text.replace(b"\r\n", b"").split(b'"')
-    return any(b"\r" in piece for piece in pieces[inside::2])
 
 
 def about_rows(path: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.blocks import NotInParts, csv_records, ends_in_quotes
+from gigabatch.features.reading.csv_records import NotInParts, csv_records, ends_in_quotes
 from gigabatch.features.reading.sources import kept_files, read_bytes, read_files
 
 SPLITTABLE = (".csv",)  # compressed files, Parquet and URLs are one block each

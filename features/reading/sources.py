@@ -28,6 +28,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.exact.float_order import exact_below
+from gigabatch.features.reading.csv_records import csv_fields, csv_header, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -249,10 +250,7 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
         if path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             source = csv_source(path, encoding, head=True)
-            header = module.read_csv(
-                source, header=None, nrows=1, dtype="str", keep_default_na=False, **csv_fields(separator)
-            )
-            return [str(name) for name in module.to_pandas(header).iloc[0].tolist()]
+            return csv_header(module, source, separator)
     except DataError:
         raise
     except UnicodeDecodeError as error:
@@ -370,8 +368,9 @@ def _read_one(
     def parse(text: Collection[str]) -> Any:
         """The CSV file; text: columns that are left as they are written."""
         given = path if content is None else io.BytesIO(content)
-        return module.read_csv(given, **csv_options(separator, names, null_values, text))
+        return module.read_csv(given, **csv_options(separator, names, null_values, text, blank_rows))
 
+    blank_rows = False
     with naming(path):
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
@@ -381,6 +380,12 @@ def _read_one(
             _refuse_empty(path)
             source = csv_source(path, encoding, content)
             content = None if isinstance(source, str) else source.getvalue()
+            with opened(path, content) as file:
+                lines = (part for line in file for part in line.splitlines(keepends=True))  # carriage returns end one
+                alone = one_column_records(module, lines, separator, names, dtypes)
+                records = b"" if alone is None else b"".join((alone[0], *alone[1]))
+            if re.search(rb"(^|[\r\n])\r\n", records):
+                content, blank_rows = records, True
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
             text = text_columns(dtypes)
             frame = parse(text)
@@ -411,9 +416,9 @@ def naming(path: str) -> Iterator[None]:
 
 
 def csv_options(
-    separator: str, names: Sequence[str] | None, null_values: Sequence[str], text: Collection[str]
+    separator: str, names: Sequence[str] | None, null_values: Sequence[str], text: Collection[str], blank_rows: bool
 ) -> dict[str, Any]:
-    """How a CSV file is read; text: columns that are left as they are written."""
+    """How a CSV file is read; text: columns that are left as they are written; blank_rows: empty lines are rows."""
     return {
         **csv_fields(separator),
         "header": "infer" if names is None else None,
@@ -421,6 +426,7 @@ def csv_options(
         "na_values": null_values,
         "keep_default_na": False,
         "dtype": dict.fromkeys(text, "str"),
+        "skip_blank_lines": not blank_rows,
     }
 
 
@@ -499,12 +505,6 @@ def with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any
     return frame
 
 
-def csv_fields(separator: str) -> dict[str, Any]:
-    """Options of a CSV reader for a separator as `read_files` takes it."""
-    blanks = len(separator) > 1 and separator.endswith(" ")
-    return {"sep": separator[:-1] if blanks else separator, "skipinitialspace": blanks}
-
-
 def rounded_columns(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
     """Columns of integers that the reader made floats of, because of a null, though floats skip some of their size."""
     floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
@@ -533,8 +533,7 @@ def refuse_guesses(
         raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
     if names is None and any(f"{name}.1" in frame.columns for name in dtypes):  # how readers rename a second one
         given = path if content is None else io.BytesIO(content)
-        header = module.read_csv(given, header=None, nrows=1, dtype="str", **csv_fields(separator))
-        there = module.to_pandas(header).iloc[0].tolist()
+        there = csv_header(module, given, separator)
         twice = [name for name in dtypes if there.count(name) > 1]
         if twice:
             raise DataError(f"input {path}: column(s) {', '.join(map(repr, twice))} are there more than once.")

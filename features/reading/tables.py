@@ -9,8 +9,9 @@ from typing import Any
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.csv_records import csv_fields
 from gigabatch.features.reading.encodings import UTF8, csv_source
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, csv_fields, expand, read_files
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files
 
 SHORT = r"[+-]?(0|[1-9][0-9]{0,17})$"  # inside int64 whatever the digits
 WHOLE = r"[+-]?(0|[1-9][0-9]*)$"

@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import date
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -941,7 +941,7 @@ def named_folder(path: str | Path, overrides: Sequence[str] = ()) -> Path | None
 def _read(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file."""
     try:
-        raw = copy.deepcopy(_yaml(path.read_text()))
+        raw = copy.deepcopy(_yaml(_piped(path, path.stat().st_ino) if path.is_fifo() else path.read_text()))
     except FileNotFoundError as error:
         known = sorted(str(item) for item in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         raise ConfigError(f"config {path}: no such file. Found there: {', '.join(known) or 'nothing'}.") from error
@@ -954,6 +954,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
     return raw
+
+
+@cache
+def _piped(path: Path, inode: int) -> str:
+    """What a pipe holds (`--config <(...)`, `--config /dev/stdin`), which can be read but once.
+
+    inode: tells it from a later pipe of that path."""
+    return path.read_text()
 
 
 @lru_cache(maxsize=1)

@@ -27,8 +27,9 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
 from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.csv_records import csv_header
 from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, csv_fields, drop_rows
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, drop_rows
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.clock import guessed_unit, unit_seconds
@@ -548,8 +549,7 @@ def file_columns(kind: RawFiles, engine: str, path: str) -> dict[str, str | None
     if kind.names is not None:
         return None
     module, source = load_engine(engine), csv_source(path, kind.encoding, head=True)
-    header = module.to_pandas(module.read_csv(source, header=None, nrows=1, dtype="str", **csv_fields(kind.separator)))
-    return dict.fromkeys(str(name) for name in header.iloc[0].tolist())
+    return dict.fromkeys(csv_header(module, source, kind.separator))
 
 
 def _ends(path: str) -> bool | None:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
+from gigabatch.features.reading.csv_records import csv_fields
 from gigabatch.features.reading.encodings import (
     GUESS,
     UTF8,
@@ -28,7 +29,7 @@ from gigabatch.features.reading.encodings import (
     opened,
     require_encoding,
 )
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, csv_fields, expand, file_columns
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
 from gigabatch.features.recipes.table.recipe import ROW
 
 SEPARATORS = (",", ";", "\t", "|")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gigabatch.features.columns.lists import ARROW_TYPES, is_list_type, list_types, of_arrow
+from gigabatch.features.columns.lists import ARROW_TYPES, is_list_type, list_types, of_arrow, require_separated
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.encoding.online import cast_value
 from gigabatch.features.engines.arrow_columns import exact_frame_of
@@ -185,6 +185,10 @@ def _list(name: str, dtype: str, given: Any, place: int) -> list[Any] | None:
     """A list with its elements cast, of text as the separator behind its type splits it; None for null."""
     elements, separator = list_types(dtype)
     if type(given) is str and separator:
+        try:
+            require_separated(given, separator)
+        except ValueError as error:
+            raise Refusal.invalid(f"rows[{place}]", f"list column {name!r}: {error}.") from None
         given = [part or None for part in given.split(separator)] if given else []
     elif given is not None and type(given) is not list:
         how = f"a list, or text whose elements {separator!r} separates" if separator else "a list"

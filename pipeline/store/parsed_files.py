@@ -42,6 +42,7 @@ class ParsedFiles:
         self._sources = source_hash(
             [
                 "gigabatch.features.reading.sources",
+                "gigabatch.features.reading.csv_records",
                 "gigabatch.features.reading.encodings",
                 "gigabatch.features.engines.frame",
                 f"gigabatch.features.engines.{engine}",

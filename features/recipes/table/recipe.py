@@ -671,8 +671,8 @@ class TableRecipe(Recipe):
             if missing := [name for name in names if name not in there]:
                 raise DataError(
                     f"input {path}: it has no column {missing[0]!r}, which a step makes of earlier rows, so rows to be "
-                    "scored bring it. Add it (docs/lists.md: workflow.transform(rows, history=earlier) makes it), or "
-                    "score a split."
+                    "scored bring it. Add it (docs/workflow.md: workflow.transform(rows, history=earlier) makes it), "
+                    "or score a split."
                 )
 
     @cached_property

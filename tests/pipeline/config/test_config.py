@@ -1,5 +1,6 @@
 """Configuration: checked as a whole before any work, with errors that say what is possible."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -237,6 +238,16 @@ def test_a_missing_file_lists_the_configurations_beside_it(tmp_path):
         load_config(tmp_path / "flight.yaml")
     with pytest.raises(ConfigError, match="Found there: nothing"):
         load_config(tmp_path / "nowhere" / "flight.yaml")
+
+
+def test_a_pipe_is_read_once_for_all_who_ask():
+    read, write = os.pipe()
+    os.write(write, SMALLEST.encode())
+    os.close(write)
+    try:
+        assert [load_config(f"/dev/fd/{read}", [f"seed={seed}"]).seed for seed in (3, 4)] == [3, 4]
+    finally:
+        os.close(read)
 
 
 def test_a_folder_in_place_of_a_file_is_an_error(tmp_path):

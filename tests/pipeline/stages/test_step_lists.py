@@ -1,5 +1,6 @@
 """Runs of a table whose lists are made by steps, from YAML to predictions of raw rows and of single ones."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ NUM_ROWS, NUM_ITEMS, NUM_USERS = 4000, 20, 40
 MODELS = {
     "din": {"kind": "din", "embedding_dim": 8, "attention_layers": [16], "layers": [16]},
 }
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "lists.md").read_text()
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "lists.md").read_text()
 YAML_TEXT = PAGE.partition("test_step_lists.py -->\n```yaml\n")[2].partition("```")[0]
 
 
@@ -123,8 +125,12 @@ def test_files_to_be_scored_bring_lists_as_text(trained, tmp_path):
 
 def test_files_without_the_lists_that_they_are_to_bring_are_refused(trained, tmp_path):
     folder, path, _ = trained
-    with pytest.raises(DataError, match=r"log\.csv: it has no column 'history', which a step makes of earlier rows"):
+    with pytest.raises(
+        DataError, match=r"log\.csv: it has no column 'history', which a step makes of earlier rows"
+    ) as found:
         score_run(path, (), None, None, tmp_path / "out.parquet", raw=str(folder / "log.csv"))
+    page, call = re.search(r"\((docs/\w+\.md): (.*?\)) makes it\)", str(found.value)).groups()
+    assert call in (ROOT / page).read_text()
 
 
 def test_the_workflow_makes_lists_of_new_rows_from_earlier_ones(trained):

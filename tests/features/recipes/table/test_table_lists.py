@@ -1,6 +1,7 @@
 """List columns of the recipe `table`: from Parquet and CSV files through the features stage to packed tables."""
 
 import random
+import re
 
 import pandas as pd
 import pyarrow as pa
@@ -88,6 +89,22 @@ def test_whole_numbers_beside_nulls_stay_what_a_parquet_file_has(tmp_path, kind,
     lists = [None if row is pd.NA else list(row) for row in found["a"]]
     typed = {"int64": int, "string": str}[elements]
     assert lists == [row and [value if value is None else typed(value) for value in row] for row in rows]
+
+
+@pytest.mark.parametrize("elements", ["string", "int64"])
+@pytest.mark.parametrize(("separator", "text"), [("|", "[3, 5, 7]"), (",", '"[3, 5, 7]"'), ("|", " ['a','b'] ")])
+def test_lists_in_another_form_than_the_separators_are_refused(tmp_path, separator, text, elements):
+    (tmp_path / "rows.csv").write_text(f"n;seen\n1;{text}\n")
+    value = re.escape(text.strip('"'))
+    said = rf"rows\.csv: column 'seen' .*{value}.*list_separator {re.escape(repr(separator))}"
+    with pytest.raises(DataError, match=said):
+        read_files("pandas", str(tmp_path / "rows.csv"), {"seen": f"list[{elements}]{separator}"}, separator=";")
+
+
+def test_elements_in_brackets_are_elements(tmp_path):
+    (tmp_path / "rows.csv").write_text("n;seen\n1;[a, b]|[c, d]\n2;[a]\n3;[a, b\n")
+    found = read_files("pandas", str(tmp_path / "rows.csv"), {"seen": "list[string]|"}, separator=";")["seen"]
+    assert [list(row) for row in found] == [["[a, b]", "[c, d]"], ["[a]"], ["[a, b"]]
 
 
 def test_empty_text_is_an_empty_list():

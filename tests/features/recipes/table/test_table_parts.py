@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.blocks import NotInParts, about_rows, csv_records, read_blocks
+from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
+from gigabatch.features.reading.csv_records import csv_records
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes.base import SPLITS, SplitFractions, typed_rows
 from gigabatch.features.recipes.staging import SplitWriter, StagedRows

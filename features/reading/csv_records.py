@@ -1,0 +1,179 @@
+"""The records of CSV files, cut without a parser, and files of one column, where a blank line is one of them."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from gigabatch.features.engines.protocols import Engine
+from gigabatch.features.errors import DataError
+
+
+class NotInParts(DataError):
+    """Rows cannot be had block by block without another result; the message says why. All are read at once."""
+
+
+def ends_in_quotes(separator: str) -> Callable[[bytes, bool], bool]:
+    """Make the function that tells whether text of a CSV file ends within a field in quotes.
+
+    Parameters
+    ----------
+    separator
+        Of fields.
+
+    Returns
+    -------
+    callable
+        Of whole lines, and of whether they begin within such a field.
+
+    Examples
+    --------
+    >>> is_open = ends_in_quotes(",")
+    >>> is_open(b'5" screen,1\\n', False), is_open(b'1,"two\\n', False), is_open(b'lines",3\\n', True)
+    (False, True, False)
+    """
+    sign, inner = re.escape(separator[0].encode()), rb'[^"]*(?:""[^"]*)*'
+    # A quote that no other character stands before; a search that begins with the quote is the faster one.
+    opening = rb"(?:^|" + sign + rb') *"' if separator[1:] else rb'"(?<![^\n' + sign + rb']")'
+    quoted, closing = re.compile(opening + inner + rb'("?)', re.MULTILINE), re.compile(inner + rb'"(?!")')
+
+    def is_open(lines: bytes, inside: bool) -> bool:
+        start = 0
+        if inside:
+            end = closing.match(lines)
+            if end is None:
+                return True
+            start = end.end()
+        return quoted.findall(lines, start)[-1:] == [b""]  # one that is not closed reaches to the end
+
+    return is_open
+
+
+def csv_records(file: Iterable[bytes], separator: str, *, has_header: bool) -> tuple[bytes, Iterator[bytes]]:
+    """Cut the text of a CSV file after each record.
+
+    A line break ends a record unless it is in quotes, which begin a field and are doubled within it (RFC 4180). Blocks
+    are parsed with the header before them, since a reader that goes on within a file does not hold the first row of
+    what it reads next against the number of columns.
+
+    Parameters
+    ----------
+    file
+        Its lines, unpacked, each with what ends it.
+    separator
+        Of fields.
+    has_header
+        Whether the first record names the columns.
+
+    Returns
+    -------
+    bytes, iterator of bytes
+        The header with blank lines before it, or nothing; the other records, blank lines among them.
+
+    Raises
+    ------
+    NotInParts
+        At a carriage return alone outside of quotes, also while records are taken: readers begin a row behind it.
+
+    Examples
+    --------
+    >>> import io
+    >>> head, records = csv_records(io.BytesIO(b'a,b\\n1,"x\\ny"\\n2,z\\n'), ",", has_header=True)
+    >>> head, list(records)
+    (b'a,b\\n', [b'1,"x\\ny"\\n', b'2,z\\n'])
+    """
+    is_open = ends_in_quotes(separator)
+
+    def records() -> Iterator[bytes]:
+        parts: list[bytes] = []
+        inside, mark = False, codecs.BOM_UTF8
+        for line in file:
+            text, mark = line.removeprefix(mark), b""
+            if b"\r" in text.removesuffix(b"\n").removesuffix(b"\r") and _returns(text, inside):
+                raise NotInParts("a line ends in a carriage return alone, which readers take for a line break")
+            if inside or b'"' in text:
+                inside = is_open(text, inside)
+            if inside:
+                parts.append(line)
+            elif parts:
+                yield b"".join((*parts, line))
+                parts = []
+            else:
+                yield line
+        if parts:
+            yield b"".join(parts)
+
+    found = records()
+    head = b""
+    while has_header and not head.strip():
+        record = next(found, None)
+        if record is None:
+            break
+        head += record
+    return head, found
+
+
+def _returns(text: bytes, inside: bool) -> bool:
+    """Whether a carriage return that no line feed follows stands outside of quotes. inside: whether these are open
+    where the text begins."""
+    pieces = text.replace(b"\r\n", b"").split(b'"')
+    return any(b"\r" in piece for piece in pieces[inside::2])
+
+
+def csv_fields(separator: str) -> dict[str, Any]:
+    """Options of a CSV reader for a separator as `read_files` takes it."""
+    blanks = len(separator) > 1 and separator.endswith(" ")
+    return {"sep": separator[:-1] if blanks else separator, "skipinitialspace": blanks}
+
+
+def csv_header(module: Engine, source: Any, separator: str) -> list[str]:
+    """The fields of the first record of a CSV file, blank lines apart."""
+    header = module.read_csv(source, header=None, nrows=1, dtype="str", keep_default_na=False, **csv_fields(separator))
+    return [str(name) for name in module.to_pandas(header).iloc[0].tolist()]
+
+
+def one_column_records(
+    module: Engine, file: Iterable[bytes], separator: str, names: Sequence[str] | None, asked: Collection[str]
+) -> tuple[bytes, Iterator[bytes]] | None:
+    """The records of a CSV file of one column, of which those of blanks alone are empty: each is a row.
+
+    Parameters
+    ----------
+    module
+        The engine.
+    file
+        Its lines, as `csv_records` takes them.
+    separator
+        Of fields.
+    names
+        Of the columns, where the file has no header.
+    asked
+        Names of the columns that are read.
+
+    Returns
+    -------
+    tuple[bytes, iterator of bytes] or None
+        As of `csv_records`, without blank lines before the header; None where there are several columns, so that
+        readers pass blank lines over.
+
+    Examples
+    --------
+    >>> import io
+    >>> from gigabatch.features.engines.frame import load_engine
+    >>> from gigabatch.features.reading.csv_records import one_column_records
+    >>> head, records = one_column_records(load_engine("pandas"), io.BytesIO(b"\\na\\nx\\n \\ny\\n"), ",", None, ["a"])
+    >>> head, list(records)
+    (b'a\\n', [b'x\\n', b'\\r\\n', b'y\\n'])
+    """
+    if len(asked) > 1:
+        return None
+    head, records = csv_records(file, separator, has_header=names is None)
+    head = re.sub(rb"^\s*[\r\n]", b"", head.removeprefix(codecs.BOM_UTF8))
+    if names is None:
+        names = csv_header(module, io.BytesIO(head), separator) if head else ()
+    if len(names) != 1:
+        return None
+    return head, (b"\r\n" if record.isspace() else record for record in records)  # behind a carriage return, too
