@@ -255,7 +255,7 @@ class ArtifactStore:
         if target.is_dir():
             try:
                 there = verified(target, "run", alone=False)
-                if there["key"] != artifact.key:
+                if there.get("key", artifact.key) != artifact.key:
                     raise ArtifactError(f"run {target}: its files are those of another run.")
                 named = there["files"].keys()
                 if lost := sorted(artifact.manifest["files"].keys() - named):
