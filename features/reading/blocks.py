@@ -10,7 +10,7 @@ import io
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from gigabatch.features.reading.encodings import opened
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
     PARQUET_ENDINGS,
+    FileCache,
     cast,
     csv_options,
     drop_rows,
@@ -36,6 +37,7 @@ from gigabatch.features.reading.sources import (
     naming,
     refuse_guesses,
     rounded_columns,
+    same_file,
     text_columns,
     with_float_decimals,
     without_null_words,
@@ -181,6 +183,33 @@ def _raw_blocks(
                     # Read whole, the file is refused with the place of what is wrong, or has a sense that blocks lack.
                     raise NotInParts(f"input {path}: a block of it cannot be read by itself ({error})") from error
                 yield frame
+
+
+def file_frames(
+    path: str, dtypes: Mapping[str, str], rows: int, whole: Callable[[], Any], cache: FileCache | None,
+    without: Mapping[str, Sequence[int]], **how: Any,
+) -> Iterator[Any]:  # fmt: skip
+    """The rows of a file: one frame, which may have been kept, where there are about `rows` or fewer; else blocks.
+
+    Parameters
+    ----------
+    path, dtypes, rows
+        As of `read_blocks`.
+    whole
+        Reads the file as one frame.
+    cache
+        Told that a file in blocks is not kept.
+    without
+        Places of rows that are left out, by file.
+    how
+        Further arguments of `read_blocks`.
+    """
+    if about_rows(path) <= rows:
+        yield whole()
+        return
+    if cache is not None:
+        cache.read_directly(path)
+    yield from read_blocks(path, dtypes, rows, without=without.get(same_file(path), ()), **how)
 
 
 def about_rows(path: str) -> float:

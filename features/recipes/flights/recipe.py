@@ -15,6 +15,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,8 +32,8 @@ from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.numbers.difference import Difference
 from gigabatch.features.operators.rows.date_parts import DateParts
-from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
-from gigabatch.features.reading.sources import cast, read_files, same_file
+from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
+from gigabatch.features.reading.sources import cast, read_files
 from gigabatch.features.recipes.base import (
     SPLITS,
     FeatureParts,
@@ -242,12 +243,8 @@ class FlightsRecipe(Recipe):
     def _blocks(self, engine: str, paths: Sequence[str], rows: int) -> Iterator[Any]:
         """Raw flights, so many at once; a file of fewer is one block, as it was kept."""
         for path in paths:
-            if about_rows(path) <= rows:
-                yield read_files(engine, [path], FLIGHTS, cache=self.cache, without=self.without)
-                continue
-            if self.cache is not None:
-                self.cache.read_directly(path)
-            yield from read_blocks(path, FLIGHTS, rows, without=self.without.get(same_file(path), ()))
+            whole = partial(read_files, engine, [path], FLIGHTS, cache=self.cache, without=self.without)
+            yield from file_frames(path, FLIGHTS, rows, whole, self.cache, self.without)
 
     def _in_pieces(
         self,

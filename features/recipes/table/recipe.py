@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
-from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
+from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
 from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
-from gigabatch.features.reading.sources import cast, file_columns, read_files, same_file
+from gigabatch.features.reading.sources import cast, file_columns, read_files
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import (
     SPLITS,
@@ -479,17 +479,11 @@ class TableRecipe(Recipe):
         first_row = 0
         for path in self.files(pattern):
             dtypes = self._dtypes()
-            if about_rows(path) <= rows:
-                blocks: Iterable[Any] = (self._read_files(engine, [path], dtypes),)
-            else:
-                if self.cache is not None:
-                    self.cache.read_directly(path)
-                blocks = read_blocks(
-                    path, dtypes, rows, null_values=self.settings.null_values, separator=self.settings.separator,
-                    names=self.settings.column_names, nullable=self._nullable,
-                    without=self.without.get(same_file(path), ()),
-                )  # fmt: skip
-            for frame in blocks:
+            whole = partial(self._read_files, engine, [path], dtypes)
+            for frame in file_frames(
+                path, dtypes, rows, whole, self.cache, self.without, null_values=self.settings.null_values,
+                separator=self.settings.separator, names=self.settings.column_names, nullable=self._nullable,
+            ):  # fmt: skip
                 stop = first_row + len(frame)
                 yield self._prepared(frame, pattern, first_row, f"{pattern}, rows {first_row:,} to {stop:,}")
                 first_row = stop
