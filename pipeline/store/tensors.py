@@ -27,10 +27,11 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
     Examples
     --------
-    >>> import torch
+    >>> import tempfile, torch
     >>> from safetensors.torch import load_file
-    >>> save_tensors({"weight": torch.ones(2)}, Path("weights.safetensors"))
-    >>> load_file("weights.safetensors")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_tensors({"weight": torch.ones(2)}, Path(folder) / "weights.safetensors")
+    ...     load_file(Path(folder) / "weights.safetensors")
     {'weight': tensor([1., 1.])}
     """
     try:
