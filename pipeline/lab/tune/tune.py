@@ -186,10 +186,11 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
 def overrides_of(settings: WholeTrainSettings, before: WholeTrainSettings) -> tuple[str, ...]:
     """Write what `settings` changes as `key=value` for the command line; the inverse of reading them.
 
-    Epochs, batch size and rate stand there always: where a configuration leaves one to the rule, it would follow from
+    Epochs, batch size, rate and average stand there always: where a configuration leaves one to the rule, it would follow from
     the others, and another training would take place than the one that was tried.
     """
     found = [f"train.{name}={getattr(settings, name):.8g}" for name in RULED]
+    found.append(f"train.ema_decay={'null' if settings.ema_decay is None else settings.ema_decay}")
     for section in ("schedule_settings", "optimizer_settings"):
         old = getattr(before, section)
         found += [f"train.{section}.{k}={v}" for k, v in getattr(settings, section).items() if old.get(k) != v]
