@@ -9,6 +9,7 @@ from typing import Any
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.history.asof import Once
 from gigabatch.features.history.past import NotLater, Past, settle
 from gigabatch.features.operators.base import ColumnOperator, Configured
 
@@ -51,6 +52,10 @@ class LooksBack(ColumnOperator):
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         return self.compute_after(frame, {})
+
+    def compute_beside(self, frame: Frame, once: Once) -> dict[str, Column]:
+        """`compute` beside other operators of the same rows, which share what they ask for."""
+        return self.compute(frame)
 
     @abstractmethod
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.history.asof import Once
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import ColumnOperator, Configured
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
@@ -167,6 +168,7 @@ def follow(
         Where a new row lies before what it would have to follow.
     """
     pasts: dict[int, Past] = {}
+    once = Once()
     num_finished = int(finished.sum())
     # Mostly they are the first ones: then no row is copied.
     first = bool(finished[:num_finished].all())
@@ -188,7 +190,7 @@ def follow(
                 pasts[position] = step.leave(frame[list(dict.fromkeys(step.inputs))][done], earlier)
             elif earlier is not None:
                 pasts[position] = earlier
-            return step.compute(frame) if earlier is None else step.following(frame, earlier)
+            return step.compute_beside(frame, once) if earlier is None else step.following(frame, earlier)
         except NotLater:
             raise
         except DataError as error:
@@ -196,6 +198,8 @@ def follow(
 
     for batch in _independent(steps):
         found = engine_of(frame).map_columns(made, batch)
+        if any(name in frame.columns for columns in found for name in columns):
+            once = Once()  # what is there already is of a column that is replaced
         frame = frame.copy(deep=False)
         for position, columns in zip(batch, found, strict=True):
             for name, column in columns.items():
