@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.history.asof import Once
+from gigabatch.features.history.asof import Once, group_codes
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import ColumnOperator, Configured
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
@@ -187,7 +187,8 @@ def follow(
             if earlier is not None:
                 step.require_later(frame, new, earlier)
             if num_finished:
-                pasts[position] = step.leave(frame[list(dict.fromkeys(step.inputs))][done], earlier)
+                rows = frame[list(dict.fromkeys(step.inputs))][done]
+                pasts[position] = step.leave(rows, earlier, finished_groups)
             elif earlier is not None:
                 pasts[position] = earlier
             return step.compute_beside(frame, once) if earlier is None else step.following(frame, earlier)
@@ -195,6 +196,10 @@ def follow(
             raise
         except DataError as error:
             raise DataError(f"{place(steps, position)}: {error}") from error
+
+    def finished_groups(by: Sequence[str]) -> Any:
+        """int64: the group of each finished row, as all rows number them."""
+        return once(("groups", tuple(by)), lambda: group_codes(frame, frame, by, "history"))[1][finished]
 
     for batch in _independent(steps):
         found = engine_of(frame).map_columns(made, batch)

@@ -203,9 +203,7 @@ class AsOf(LooksBack):
             once=once,
         )
 
-    def _mean(
-        self, frame: Frame, question: AsOfJoin, item: Mean, settled: Mapping[str, Frame], once: Once
-    ) -> Any:
+    def _mean(self, frame: Frame, question: AsOfJoin, item: Mean, settled: Mapping[str, Frame], once: Once) -> Any:
         count = question.count(item.window, of=item.value).astype("float64")
         total = question.sum(item.value, item.window).astype("float64")
         if not item.smoothing:
