@@ -9,8 +9,8 @@ tonight's: it stops nothing when it comes, and is a new file when it leaves.
 Each night's artifact is whole by itself. Parts that it shares with the one before are hard links, so that a chain of
 nights takes the room of one; a part no larger than the rows behind it is written together with them, up to
 `MOST_TOGETHER` rows, so that there are few parts. `gigabatch gc` leaves the last history of each configuration. A
-recipe whose rows are larger than memory gives parts that it has written (`keep`), or keeps files of its own instead
-(`find_files`, `keep_files`), under the same rules.
+recipe whose finished rows are what the splits hold, as those of flights, gives the files of these (`keep`); one whose
+rows are larger than memory may keep files of its own instead (`find_files`, `keep_files`), under the same rules.
 """
 
 from __future__ import annotations
