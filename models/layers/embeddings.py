@@ -313,7 +313,8 @@ class EmbeddingTables(nn.Module):
         return self._pooled(table, item, "sum").view(*ids.shape, self.weights[table].shape[1])
 
     def _pooled(self, place: int, item: Jagged, pooling: str | None = None) -> Tensor:
-        table, pooling = self.weights[place], pooling or self.pooling
+        table: Tensor = self.weights[place]
+        pooling = pooling or self.pooling
         if torch.compiler.is_compiling():
             return pooled_plainly(item, table, pooling)
         ids, offsets = kept_ids(item.ids), item.offsets

@@ -157,7 +157,7 @@ def table_uses(
         Names are those of the parameters.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    num_columns = len(model.inputs.num_ids) if isinstance(model, Model) else 0
+    num_columns = len(model.inputs.num_ids) if isinstance(model, Model) else None
     parts = parts_of(optimizer)
     rules = {
         table: part._rule()
@@ -175,13 +175,12 @@ def table_uses(
             lookups = float(number < module.num_columns)
             if lists:
                 lookups += inf if list_lengths is None else sum(list_lengths[place] for place in lists)
-            if number in module.table_lists and counts is not None:
+            if number in module.table_lists and num_columns is not None:
                 column = num_columns + module.table_lists[number]
             state = rules[table].new_state(torch.empty(1, table.shape[1], device="meta")) if table in rules else {}
             num_bytes = sum(value.nbytes for value in state.values() if value.dim())
             known = None if counts is None or column is None else counts.get(column)
-            unknown = known is None or isinf(lookups)
-            used = None if unknown else expected_distinct(known, batch_rows * lookups)
+            used = None if known is None or isinf(lookups) else expected_distinct(known, batch_rows * lookups)
             found.append(TableUse(names[table], len(table), table.shape[1], num_bytes, used, lookups))
     return found
 

@@ -216,7 +216,7 @@ class ShardedTables:
         of_lists = self._of_lists(lists)
         looked_up = [(self._of_ids, together)]
         looked_up += [(self._size.new_tensor([table]), elements) for table, elements in of_lists]
-        found = [self._keys(own, tables) for tables, own in looked_up]
+        found = [self._keys(own, of_tables) for of_tables, own in looked_up]
         keys = joined([own.flatten() for own, _ in found])
         distinct, inverse = keys.unique(return_inverse=True)
         starts = torch.searchsorted(distinct, self._bounds)
@@ -224,10 +224,10 @@ class ShardedTables:
 
         # How many rows of each table are asked of each rank, and the first id that is outside its table.
         faults = [keys.new_zeros(2)]
-        for (tables, own), (_, inside) in zip(looked_up, found, strict=True):
+        for (of_tables, own), (_, inside) in zip(looked_up, found, strict=True):
             if inside.numel():
                 place = (~inside).flatten().long().argmax()
-                table = tables[place % own.shape[1]]
+                table = of_tables[place % own.shape[1]]
                 faults.append(torch.stack([(~inside).any() * (table + 1), own.flatten()[place].long()]))
         told_faults = torch.stack(faults)
         fault = told_faults[(told_faults[:, 0] > 0).long().argmax()]
@@ -311,9 +311,9 @@ class ShardedTables:
                         counted[table] = torch.bincount(column.long(), minlength=size).int()
             module.forget_gradients()
         summed, counts = [], []
-        for place, table in enumerate(batch.tables):  # nothing is left of frozen ones, and where this rank has no row
-            summed.append(by_table[place] if place in by_table else torch.zeros_like(table))
-            none = table.new_zeros(len(table) if self._counts(place) else 0, dtype=torch.int32)
+        for place, came in enumerate(batch.tables):  # nothing is left of frozen ones, and where this rank has no row
+            summed.append(by_table[place] if place in by_table else torch.zeros_like(came))
+            none = came.new_zeros(len(came) if self._counts(place) else 0, dtype=torch.int32)
             counts.append(counted.get(place, none))
         found = self._sharded_sums(batch, summed, counts)
         found |= self._replicated_sums(batch, summed, counts)
