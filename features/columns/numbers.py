@@ -25,8 +25,8 @@ def float_values(column: Column, where: str) -> Any:
 
 
 def number_parts(column: Column, where: str) -> tuple[Any, Any]:
-    """The column as two float64 arrays whose exact sum it is, NaN in the first for null; so integers of 2^53 and beyond,
-    which one float64 rounds, keep their order and their differences.
+    """The column as two float64 arrays whose exact sum it is, NaN in the first for null; so differences of integers of
+    2^53 and beyond, which one float64 rounds, are right.
 
     where: who asks, for the `DataError` about another type.
     """
