@@ -22,10 +22,11 @@ class ParseNumber(ColumnOperator):
     """Read numbers that are written as text, such as "$1,234.50", "1.234,50 €", "12 %" or "(3)".
 
     Of what `remove` names, words are taken away as whole words at an end of the number, signs wherever they stand, and
-    blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is negative, what `scales` names
-    is taken off the end, separators of thousands are taken away where they stand before groups of three digits, the
-    first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled but by `scales`: "12 %" is
-    12. Numbers are taken as they are. Null stays null, and empty text becomes null. Row-wise.
+    blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is
+    negative, what `scales` names is taken off the end, separators of thousands are taken away where they stand before
+    groups of three digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled
+    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text becomes null.
+    Row-wise.
 
     Parameters
     ----------
