@@ -139,6 +139,8 @@ def _classes() -> dict[str, type[Configured]]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # asked for by `import *` alone, so only that imports every file
+        return [*_classes(), "operator_class", "operator_name", "operator_names", "register_operator"]
     if not name[:1].isupper():  # a module of this package is asked for in the same way
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
     spelled = _snake(name)
