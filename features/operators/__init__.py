@@ -66,8 +66,7 @@ def register_operator(name: str) -> Callable[[Kind], Kind]:
     Examples
     --------
     >>> import pandas as pd
-    >>> from gigabatch import Workflow, register_operator
-    >>> from gigabatch.features.operators.base import ColumnOperator
+    >>> from gigabatch import ColumnOperator, Workflow, register_operator
     >>> @register_operator("doubled")
     ... class Doubled(ColumnOperator):
     ...     reads, writes = ("column",), ("output",)
@@ -87,7 +86,7 @@ def _obstacle(kind: type) -> str | None:
     from gigabatch.features.operators.base import Configured
 
     if not issubclass(kind, Configured):
-        return "is no operator. Derive it from Operator or FittedOperator of gigabatch.features.operators.base."
+        return "is no operator. Derive it from gigabatch.Operator, ColumnOperator or FittedOperator."
     missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
     return f"lacks {missing}, which an operator of its kind needs." if missing else None
 

@@ -31,12 +31,11 @@ from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
 from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
 from gigabatch.pipeline.store.files import atomic_symlink, atomic_write
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, run_id_of, source_hash
+from gigabatch.pipeline.store.keys import ALL, artifact_key, input_checksums, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
 
 log = logging.getLogger(__name__)
 FEATURES = ["gigabatch.features"]  # sources of the features stage
-ALL = [f"gigabatch.{folder}" for folder in ("features", "loaders", "models", "pipeline")]
 REQUESTS = "requests.json"  # in the folder of artifacts
 MOST_REQUESTS = 1_000
 MADE_FROM = "made_from"  # of a run's manifest: keys of the artifacts before it, by stage

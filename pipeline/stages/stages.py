@@ -60,6 +60,7 @@ from gigabatch.pipeline.machine import available_memory, busy_text, free_memory,
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
+from gigabatch.pipeline.runs.verify import loaded_by
 from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
@@ -1272,6 +1273,7 @@ class Encoded:
                 "rows": summary["rows"],
                 "seconds": summary["seconds"]["evaluate"],
                 MADE_FROM: {name: artifact.key for name, artifact in artifacts.items()},
+                **loaded_by(),
             }
 
         artifact = pipeline.store.build("evaluate", key, write)
