@@ -154,7 +154,9 @@ def test_numbers_are_times_by_their_size_within_1990_to_2060_alone_and_that_is_s
     said = [remark for remark in made.remarks if "by their size alone" in remark]
     assert len(said) == (dtype is not None and name == "x")
     if said and dtype == "datetime[ms]":
-        assert said[0].startswith("The numbers of x are taken for ms since 1970 by their size alone (1990-04-13 to 2059-")
+        assert said[0].startswith(
+            "The numbers of x are taken for ms since 1970 by their size alone (1990-04-13 to 2059-"
+        )
 
 
 def test_words_among_dates_are_null_and_named(tmp_path):
