@@ -16,7 +16,8 @@ APART = ("name", "runs", "artifacts", "evaluate", "nightly", "serve")  # of a co
 HISTORY_TEXT = (
     "This run and the last ten of its name, as they were when this page was written. The gain is this run's over the "
     "other, turned so that more is better; it is left out where the features or the rows of test differ, since such "
-    "metrics are of other questions. A final run has the metrics of the run that measured it. A seed alone moves a metric: gigabatch compare tells what is beyond that."
+    "metrics are of other questions. A final run has the metrics of the run that measured it. A seed alone moves a "
+    "metric: gigabatch compare tells what is beyond that."
 )
 
 

@@ -35,8 +35,8 @@ def verify_run(path: Path) -> dict[str, Any]:
 
 
 def require_own(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise `ArtifactError` where a folder that has a run's id for a name holds the files of another run, which all that
-    is said of the one would be told of. A copy may have any other name."""
+    """Raise `ArtifactError` where a folder with a run's id for a name holds the files of another run, of which all that
+    is said of the one would be told. A copy may have any other name."""
     own = run_id_of(str(manifest["key"])) if "key" in manifest else path.name
     if RUN_ID.fullmatch(path.name) and path.name != own:
         raise ArtifactError(

@@ -249,9 +249,9 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
         ("inactive", "active"), ("unemployed", "employed"), ("tested_negative", "tested_positive"), ("ham", "spam"),
         ("fail", "pass"), ("Failure", "Success"), ("low", "high"), ("absent", "present"), ("control", "case"),
         ("benign", "malignant"), ("loss", "win"), ("off", "on"), ("healthy", "sick"),
-        ("0-no", "1-yes"), ("1 - No", "2 - Yes"), ("churn=no", "churn=yes"), ("churn_n", "churn_y"), ("No (0)", "Yes (1)"),
-        ("1: bad risk", "2: good risk"), ("0: good risk", "1: bad risk"), ("0=alive", "1=dead"), ("did not buy", "did buy"), ("HER2-", "HER2+"),
-        ("without disease", "with disease"),
+        ("0-no", "1-yes"), ("1 - No", "2 - Yes"), ("churn=no", "churn=yes"), ("churn_n", "churn_y"),
+        ("No (0)", "Yes (1)"), ("1: bad risk", "2: good risk"), ("0: good risk", "1: bad risk"), ("0=alive", "1=dead"),
+        ("did not buy", "did buy"), ("HER2-", "HER2+"), ("without disease", "with disease"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rarer", [0, 1])

@@ -95,8 +95,8 @@ def test_whole_numbers_beside_nulls_stay_what_a_parquet_file_has(tmp_path, kind,
 @pytest.mark.parametrize(
     ("separator", "text"),
     [
-        ("|", "[3, 5, 7]"), (",", '"[3, 5, 7]"'), ("|", " ['a','b'] "), ("|", "3 5 7"), ("|", "3,5,7"), ("|", "3, 5, 7"),
-        ("|", '"3;5;7"'), (",", "3|5|7"), (" ", "12,5,7,8"),
+        ("|", "[3, 5, 7]"), (",", '"[3, 5, 7]"'), ("|", " ['a','b'] "), ("|", "3 5 7"), ("|", "3,5,7"),
+        ("|", "3, 5, 7"), ("|", '"3;5;7"'), (",", "3|5|7"), (" ", "12,5,7,8"),
     ],
 )  # fmt: skip
 def test_lists_in_another_form_than_the_separators_are_refused(tmp_path, separator, text, elements):
