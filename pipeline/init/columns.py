@@ -91,6 +91,8 @@ class Seen:
         Words of the column that stand for null.
     either
         Whether day and month of written dates could be the other way round in every row.
+    by_size
+        Whether numbers are taken for times by their size alone.
     whole
         Whether numbers are whole.
     elements
@@ -111,6 +113,7 @@ class Seen:
     note: str = ""
     null_words: tuple[str, ...] = ()
     either: bool = False
+    by_size: bool = False
     whole: bool = False
     elements: str = "string"
     categories: str = "string"
@@ -210,11 +213,11 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         seen.note = "infinities are held at the lowest and highest number"
         return seen
     is_whole = whole or bool((known == np.floor(known)).all())
-    dtype = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
+    dtype, by_size = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
         note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
-        return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note)
+        return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
     named = bool(CODE_NAME.search(name))

@@ -11,7 +11,8 @@ import pandas as pd
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import ISO_8601
 
-EPOCH_UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
+EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second
+FIRST_SECOND, LAST_SECOND = 631_152_000, 2_840_140_800  # 1990 to 2060: times elsewhere are of a file's own notion
 TIME_NAME = re.compile(
     r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when|day|datum|zeit|zeitpunkt|zeitstempel|fecha"
     r"|created|updated|modified)([^a-z]|$)"
@@ -34,6 +35,12 @@ DAYS = (
     (r"(?:19|20)\d{2}(?P<sign>[-/])(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
     (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign>[- ])(?:19|20)\d{2}", ("%b{0}%Y",)),
+)
+# Quantities as large as milliseconds and microseconds are.
+QUANTITY_NAME = re.compile(
+    r"amount|balance|betrag|budget|bytes|capital|cents?($|[^a-z])|cost|count|debt|earning|einkommen|fee|gehalt|gdp|income"
+    r"|kosten|pay(ment|roll)?($|[^a-z])|population|preis|price|profit|revenue|salar|sales|size|sum($|[^a-z])|summe|total"
+    r"|turnover|umsatz|value|volume|wage|wealth|worth"
 )
 FIRST_LOOK = 200
 
@@ -147,11 +154,12 @@ def is_iso(known: pd.Series) -> bool:
     return bool(known.str.match(ISO_8601).all())
 
 
-def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
-    """The type of numbers that are times of about 2001 to 2065 since 1970, or days such as 20241231; empty otherwise.
+def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str, bool]:
+    """The type of numbers that are times of 1990 to 2060 since 1970, or days such as 20241231, and whether their size
+    alone says so; the type is empty where they are none.
 
     Seconds, nanoseconds and days by the column's name alone, as other numbers and ids are as long; milliseconds and
-    microseconds also by their size.
+    microseconds also by their size, where the name is none of a quantity.
 
     Parameters
     ----------
@@ -169,17 +177,21 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
     >>> import numpy as np
     >>> from gigabatch.pipeline.init.dates import counted
     >>> counted("seen at", np.array([1.7e9]), True, False), counted("x", np.array([1.7e12]), True, False)
-    ('datetime[s]', 'datetime[ms]')
+    (('datetime[s]', False), ('datetime[ms]', True))
+    >>> counted("salary_cents", np.array([1.7e12]), True, False)
+    ('', False)
     """
     named = bool(TIME_NAME.search(name))
     if not len(known) or code or not (whole or named):
-        return ""
+        return "", False
     low, high = known.min(), known.max()
     if whole and named and low >= 19_000_101 and high <= 21_001_231:
         how = time_type("datetime[%Y%m%d]?")
         assert how is not None
-        return "datetime[%Y%m%d]" if not of_type(pd.Series(known), how)[1].any() else ""
-    for unit, scale in EPOCH_UNITS.items():
-        if low >= scale and high < 3 * scale and (named or unit in ("ms", "us")) and (whole or unit == "s"):
-            return f"datetime[{unit}]"
-    return ""
+        return "" if of_type(pd.Series(known), how)[1].any() else "datetime[%Y%m%d]", False
+    for unit, second in EPOCH_UNITS.items():
+        by_size = unit in ("ms", "us") and not QUANTITY_NAME.search(name)
+        within = low >= FIRST_SECOND * second and high < LAST_SECOND * second
+        if within and (named or by_size) and (whole or unit == "s"):
+            return f"datetime[{unit}]", not named
+    return "", False

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.store.artifacts import verified
 from gigabatch.pipeline.store.files import ArtifactError
-from gigabatch.pipeline.store.keys import ALL, BLAKE2B, artifact_key, file_checksum, source_hash, versions
+from gigabatch.pipeline.store.keys import ALL, BLAKE2B, artifact_key, file_checksum, run_id_of, source_hash, versions
 
 WEIGHTS = "model/weights.safetensors"
 LOADED_BY = "loaded_by"  # of a run's manifest
+RUN_ID = re.compile(r"[0-9a-f]{12}")
 
 
 def verify_run(path: Path) -> dict[str, Any]:
@@ -24,12 +27,23 @@ def verify_run(path: Path) -> dict[str, Any]:
         manifest = verified(path, "run", alone=False)
         if WEIGHTS not in manifest["files"]:
             raise ArtifactError(f"run {path}: its manifest names no {WEIGHTS}.")
+        require_own(path, manifest)
     except ArtifactError as error:
         raise RunError(
             f"{error} Train again with its configuration (gigabatch train), which mends it, or take another run "
             "(gigabatch runs)."
         ) from error
     return manifest
+
+
+def require_own(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise `ArtifactError` where a folder with a run's id for a name holds the files of another run, of which all that
+    is said of the one would be told. A copy may have any other name."""
+    own = run_id_of(str(manifest["key"])) if "key" in manifest else path.name
+    if RUN_ID.fullmatch(path.name) and path.name != own:
+        raise ArtifactError(
+            f"run {path}: its files are those of another run, {own}. Move them to a folder of that name."
+        )
 
 
 def weights_of(path: Path) -> str:

@@ -135,6 +135,30 @@ def test_timestamps_of_a_zone_have_parts_of_its_local_time():
     assert [step["zone"] for step in steps] == ["Europe/Berlin"]
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high", "dtype"),
+    [
+        ("salary_cents", 1.1e12, 2.5e12, None),  # a quantity by its name
+        ("x", 6.4e11, 2.83e12, "datetime[ms]"),  # 1990 to 2059
+        ("x", 1.1e12, 2.9e12, None),  # a row of 2061
+        ("x", 6.2e14, 1.7e15, None),  # a row of 1989
+        ("x", 6.4e14, 1.7e15, "datetime[us]"),
+        ("price_at", 6.4e11, 1.7e12, "datetime[ms]"),
+    ],
+)
+def test_numbers_are_times_by_their_size_within_1990_to_2060_alone_and_that_is_said(tmp_path, name, low, high, dtype):
+    numbers = np.linspace(low, high, ROWS).astype("int64")
+    made, _ = drafted(tmp_path, numbers, name)
+    assert made.features.get("inputs", {}).get(name) == dtype
+    assert (name in made.features["continuous"]) == (dtype is None)
+    said = [remark for remark in made.remarks if "by their size alone" in remark]
+    assert len(said) == (dtype is not None and name == "x")
+    if said and dtype == "datetime[ms]":
+        assert said[0].startswith(
+            "The numbers of x are taken for ms since 1970 by their size alone (1990-04-13 to 2059-"
+        )
+
+
 def test_words_among_dates_are_null_and_named(tmp_path):
     texts = DAYS.strftime("%d.%m.%Y").to_series().reset_index(drop=True)
     texts[::50] = "k.A."

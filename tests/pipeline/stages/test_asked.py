@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gigabatch.features.columns import zones
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.runs.verify import loaded_by, require_loadable
@@ -254,6 +255,23 @@ def test_a_mistake_is_told_as_before(folder, capsys):
         assert "unknown key 'features.target'" in capsys.readouterr().err
         assert main([command, "--config", "clicks.yaml", "features.path=nowhere.csv"]) == 2
         assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_features_in_local_time_are_those_of_the_rules_of_their_zone(folder, monkeypatch):
+    """The time zone database is revised a few times a year, on a machine that keeps its artifacts."""
+    Path("clicks.csv").write_text("city,price,clicked,at\na,1,0,2024-01-01T12:00\n")
+    step = "features.steps=[{date_parts: {column: at, prefix: at, parts: [hour], zone: Europe/Berlin}}]"
+    given = (step, "features.inputs={at: datetime}", "features.continuous=[price, at_hour]")
+    keys, plain = asked(*given)._features_key(), asked()._features_key()
+    assert asked(*given)._features_key() == keys
+    monkeypatch.setattr("gigabatch.features.columns.zones._ahead", lambda zone, moment: 7200)  # no winter time
+    zones._changes.cache_clear()
+    try:
+        assert asked(*given)._features_key() != keys
+        assert asked()._features_key() == plain
+    finally:
+        monkeypatch.undo()
+        zones._changes.cache_clear()
 
 
 @pytest.mark.parametrize("run", ["latest", "no such run", "long" * 1_000])
