@@ -321,7 +321,7 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
     if not is_duration and (times := written_dates(known, bool(own))) is not None:
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
-        if zoned := re.search(r" ([A-Z]{2,5})\]", times.dtype):
+        if zoned := re.search(r" ([A-Z]{2,5})(?:\]| %Y)", times.dtype):
             note += f"; {zoned[1]} is passed over, so times are those of the clock"
         zone = "?" if has_offsets(known) else ""
         return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)

@@ -84,6 +84,26 @@ def test_dates_as_people_write_them_are_times(tmp_path, form, days, dtype, eithe
         assert f"the {either} is taken to stand first" in said[0]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%b %d %Y", "%B %d %Y", "%b-%d-%Y", "%d %B %Y", "%d/%b/%Y", "%d/%b/%y", "%d %B, %Y", "%Y %b %d", "%Y-%b-%d",
+        "%b %d, %y", "%a, %d %b %Y %H:%M:%S GMT", "%A, %B %d, %Y", "%a %b %d %Y", "%A %d.%m.%Y", "%a %Y-%m-%d",
+        "%a %b %d %H:%M:%S %Y", "%b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S +0000 %Y", "%a %b %d %H:%M:%S UTC %Y",
+        "%a %b %d %H:%M:%S PDT %Y",
+    ],
+)  # fmt: skip
+def test_dates_with_names_of_months_and_weekdays_are_times(tmp_path, form):
+    made, found = drafted(tmp_path, DAYS.strftime(form), "Release Date")
+    assert made.features["time"] == "Release Date"
+    expected = form.replace("%B", "%b").replace("%A", "%a").replace("GMT", "%z").replace("UTC", "%z")
+    assert made.features["inputs"] == {"Release Date": f"datetime[{expected.replace('+0000', '%z')}]"}
+    read = DAYS.floor("s") if "%H" in form else DAYS.floor("D")
+    assert sorted(found["Release Date"]) == sorted((read - pd.Timestamp(0)) // pd.Timedelta("1us"))
+    if "PDT" in form:
+        assert made.notes["inputs.Release Date"].endswith("; PDT is passed over, so times are those of the clock")
+
+
 def test_months_have_no_weekday(tmp_path):
     made, _ = drafted(tmp_path, pd.date_range("1980-01-01", periods=ROWS, freq="MS").strftime("%Y-%m"), "paid_until")
     names = [*made.features.get("categorical", []), *made.features["continuous"]]
