@@ -29,9 +29,13 @@ DAYS = (
     (r"\d{1,2}(?P<sign>[-/])\d{1,2}(?P=sign)\d{4}", ("%m{0}%d{0}%Y", "%d{0}%m{0}%Y")),
     (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y")),
     (r"\d{2}(?P<sign>[-/])\d{2}(?P=sign)\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y")),
-    (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
-    (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
+    (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
+    (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
+    (r"\d{1,2}(?P<sign> )[A-Za-z]{3,9}\.?, \d{4}", ("%d{0}%b, %Y",)),
+    (r"[A-Za-z]{3,9}\.?(?P<sign>[-/ ])\d{1,2}(?P=sign)\d{4}", ("%b{0}%d{0}%Y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{4}", ("%b{0}%d, %Y",)),
+    (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{2}", ("%b{0}%d, %y",)),
+    (r"\d{4}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{1,2}", ("%Y{0}%b{0}%d",)),
     (r"(?:19|20)\d{2}(?P<sign>[-/])(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
     (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign>[- ])(?:19|20)\d{2}", ("%b{0}%Y",)),
@@ -42,6 +46,8 @@ QUANTITY_NAME = re.compile(
     r"|kosten|pay(ment|roll)?($|[^a-z])|population|preis|price|profit|revenue|salar|sales|size|sum($|[^a-z])|summe|total"
     r"|turnover|umsatz|value|volume|wage|wealth|worth"
 )
+WEEKDAY = re.compile(r"(?i:mon|tue|wed|thu|fri|sat|sun)[A-Za-z]*\.?(,? )")
+YEAR_LAST = rf"[A-Za-z]{{3,9}} \d{{1,2}} {CLOCK}{ZONE} \d{{4}}"  # Jun 12 14:05:00 1998, as of C's ctime
 FIRST_LOOK = 200
 
 
@@ -105,15 +111,17 @@ def _formats(text: str) -> list[str]:
     """Formats in which a text may be a time, the likelier one first."""
     if re.match(r"\d{1,2}:\d{2}\b", text) and (found := re.fullmatch(CLOCK, text)):
         return [_clock(found.groupdict())]
+    if weekday := WEEKDAY.match(text):
+        return [f"%a{weekday[1]}{form}" for form in _formats(text[weekday.end() :])]
+    if found := re.fullmatch(YEAR_LAST, text):
+        return [f"%b %d {_clock(found.groupdict())}{_zone(found.groupdict())} %Y"]
     shapes = ((re.fullmatch(f"{days}(?:(?P<gap>,? |T){CLOCK}{ZONE})?", text), forms) for days, forms in DAYS)
     found, forms = next((shape for shape in shapes if shape[0]), (None, ()))
     if found is None:
         return []
     parts, clock = found.groupdict(), ""
     if parts["gap"]:
-        clock = parts["gap"] + _clock(parts)
-        clock += f"{parts['apart']}%z" if parts["zone"] else ""
-        clock += parts["abbreviation"] or ""
+        clock = parts["gap"] + _clock(parts) + _zone(parts)
     return [form.format(parts["sign"]) + clock for form in forms]
 
 
@@ -121,6 +129,11 @@ def _clock(parts: dict[str, str | None]) -> str:
     """The format of a time of day."""
     clock = ("%I" if parts["half"] else "%H") + ":%M" + ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
     return clock + (f"{parts['blank']}%p" if parts["half"] else "")
+
+
+def _zone(parts: dict[str, str | None]) -> str:
+    """The format of what stands behind a time."""
+    return (f"{parts['apart']}%z" if parts["zone"] else "") + (parts["abbreviation"] or "")
 
 
 def abbreviations(known: pd.Series) -> list[str]:
@@ -145,8 +158,8 @@ def abbreviations(known: pd.Series) -> list[str]:
 
 
 def has_offsets(known: pd.Series) -> bool:
-    """Whether some of the times end in an offset from UTC."""
-    return bool(known.str.match(r".*\d:\d.*[+-]\d{2}:?\d{2}\s*$").any())
+    """Whether some of the times end in an offset from UTC, behind which a year may stand."""
+    return bool(known.str.match(r".*\d:\d.*[+-]\d{2}:?\d{2}( \d{4})?\s*$").any())
 
 
 def is_iso(known: pd.Series) -> bool:
