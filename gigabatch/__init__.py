@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gigabatch.features.encoding.preprocessor import Preprocessor
     from gigabatch.features.operators import register_operator
+    from gigabatch.features.operators.base import ColumnOperator, FittedOperator, Operator
     from gigabatch.features.operators.rows.lambda_function import register_function
     from gigabatch.features.recipes import register_recipe
     from gigabatch.features.schema import Schema
@@ -119,6 +120,9 @@ _PLACES = {
     "Popularity": "models.recommenders.popularity",
     "ItemKNN": "models.recommenders.item_knn",
     "EASE": "models.recommenders.ease",
+    "Operator": "features.operators.base",
+    "ColumnOperator": "features.operators.base",
+    "FittedOperator": "features.operators.base",
     "register_function": "features.operators.rows.lambda_function",
     "register_operator": "features.operators",
     "register_recipe": "features.recipes",
@@ -140,11 +144,13 @@ __all__ = [
     "BatchLoader",
     "Bundle",
     "Callback",
+    "ColumnOperator",
     "DeepFM",
     "EntireSpace",
     "FTTransformer",
     "FactorizationMachine",
     "FinalMLP",
+    "FittedOperator",
     "GigabatchClassifier",
     "GigabatchRegressor",
     "ItemKNN",
@@ -154,6 +160,7 @@ __all__ = [
     "Model",
     "ModelInputs",
     "MultiTask",
+    "Operator",
     "PackedTable",
     "Pipeline",
     "Popularity",

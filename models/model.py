@@ -274,8 +274,8 @@ class Model(nn.Module):
         return found
 
     def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
-        """The ids [B, its tables] that each `EmbeddingTables` looks up in a pass over ids [B, C]: what is fetched for
-        it from other ranks.
+        """The ids [B, its columns] that each `EmbeddingTables` looks up in a pass over ids [B, C]: what is fetched for
+        it from other ranks, beside the elements of its lists.
 
         Raises
         ------

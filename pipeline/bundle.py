@@ -47,7 +47,8 @@ from gigabatch.pipeline.views.stages import bundle_html
 log = logging.getLogger(__name__)
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
-FEW_VALUES = 20  # that may all be new by chance
+FEW_VALUES = 20  # that may all be new, or null, by chance
+MORE_NULLS = 0.1  # of the rows, above the share in training
 WEIGHTS = "weights.safetensors"
 MOST_CLASSES = 20  # that a message names
 AGAIN = "Train again, which mends the run, or take another."
@@ -133,7 +134,8 @@ class Bundle:
         Notes
         -----
         A column of 20 or more values of which none was there in training is named in a warning of the log: CSV files
-        are read as text, so a whole number with nulls that was written as `3.0` is not the 3 of a data frame.
+        are read as text, so a whole number with nulls that was written as `3.0` is not the 3 of a data frame. So are
+        columns of which 20 rows or more, and more than a tenth of the rows above the share in training, are null.
         """
         (found,) = self.predict_parts([frame])
         return found
@@ -150,9 +152,10 @@ class Bundle:
         ------
         data frame
             As `predict` gives it, of each part. Behind the last one columns of the whole of which no value was there in
-            training are warned of.
+            training, or more is null, are warned of.
         """
         unknown = dict[str, tuple[int, str]]()
+        count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
             frame = own_frame(given, "predict")
             rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
@@ -162,6 +165,9 @@ class Bundle:
             found = dict(self._unknown(ids, lists))
             before = {name: unknown.get(name, (0, ""))[0] for name in found if number == 0 or name in unknown}
             unknown = {name: (before[name] + found[name], str(frame[name].dtype)) for name in before}
+            count_rows += len(frame)
+            for name in nulls:
+                nulls[name] += int(frame[name].isna().sum())
             outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
             yield given_back(self._named(outputs, frame), given)
         for name, (count, dtype) in unknown.items():
@@ -173,6 +179,25 @@ class Bundle:
                     f"such as {some}. All count as unseen; is the column spelt or typed as it was?"
                 )
                 log.warning(text)
+        if more := self._more_nulls(count_rows, nulls):
+            words = list(self.info.get("null_values", ("",)))
+            text = (
+                f"more is null than in training: {', '.join(more)}. pandas.read_csv makes null of words such as None, "
+                f"which may be values here: read with keep_default_na=False, na_values={words}."
+            )
+            log.warning(text)
+
+    def _more_nulls(self, rows: int, nulls: Mapping[str, int]) -> list[str]:
+        """Columns with far more nulls than in training, and what share; nulls: of so many rows by column."""
+        fills, statistics = self.preprocessor.fills, self.preprocessor.statistics
+        shares = {name: fill.null_rate for name, fill in fills.items()}
+        if statistics is not None:
+            shares |= {name: item.nulls / max(item.rows, 1) for name, item in statistics.categories.items()}
+        return [
+            f"{name!r} {count / rows:.0%} of {rows:,} rows ({shares[name]:.0%} in training)"
+            for name, count in nulls.items()
+            if count >= FEW_VALUES and name in shares and count / rows > shares[name] + MORE_NULLS
+        ]
 
     def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn]) -> Iterator[tuple[str, int]]:
         """Columns of which no value is known, and how many there are: most often in another spelling, such as 3.0."""

@@ -18,6 +18,8 @@ from gigabatch.features.errors import DataError
 ARROW_TYPES = {"string": pa.large_string(), "int64": pa.int64(), "float32": pa.float32()}
 WINDOW_BLOCK = 1 << 22
 BRACKETS = r"(?s)^\s*\[.*,.*\]\s*$"
+# Three or more: "030 1234" may be one element.
+WHOLE_NUMBERS = r"^\s*[0-9]+(?:(?: [0-9]+){2,}|(?:, ?[0-9]+){2,}|(?:; ?[0-9]+){2,}|(?: ?\|[0-9]+){2,})\s*$"
 
 
 def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
@@ -47,9 +49,10 @@ def list_types(dtype: str) -> tuple[str, str]:
 
 
 def require_separated(text: str, separator: str) -> None:
-    """Raise `ValueError` for a list that is written as `[3, 5, 7]`: split at another separator it is one element, which
-    no vocabulary knows."""
-    if re.match(BRACKETS, text) and ("," in separator or separator not in text):
+    """Raise `ValueError` for a list that is written as `[3, 5, 7]` or `3 5 7`: split at another separator it is one
+    element, which no vocabulary knows."""
+    in_brackets = re.match(BRACKETS, text) and "," in separator
+    if in_brackets or (separator not in text and re.match(f"{BRACKETS}|{WHOLE_NUMBERS}", text)):
         raise ValueError(
             f"{reprlib.repr(text)} is a list in another form; list_separator {separator!r} alone stands between "
             f"elements, as in {f'3{separator}5{separator}7'!r}"
@@ -97,7 +100,7 @@ def _cast_lists(
         if not separator:
             raise ValueError("it holds text, and no separator is set by which a list of text is split")
         arrow = pc.cast(arrow, pa.large_string())
-        for text in arrow.filter(pc.match_substring_regex(arrow, BRACKETS)).unique().to_pylist():
+        for text in arrow.filter(pc.match_substring_regex(arrow, f"{BRACKETS}|{WHOLE_NUMBERS}")).unique().to_pylist():
             require_separated(text, separator)
         arrow = pc.split_pattern(arrow, separator)
         values = arrow.flatten()

@@ -11,7 +11,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
-from gigabatch.features.exact.float_order import InfinityFound, exact_below, rankable
+from gigabatch.features.exact.float_order import EXACT, InfinityFound, exact_below, rankable
 
 
 def float_values(column: Column, where: str) -> Any:
@@ -22,6 +22,25 @@ def float_values(column: Column, where: str) -> Any:
     if is_empty(column, "iubf", where):
         return engine_of(column).arrays.full(len(column), float("nan"))
     return engine_of(column).array(column.astype("float64"))
+
+
+def number_parts(column: Column, where: str) -> tuple[Any, Any]:
+    """The column as two float64 arrays whose exact sum it is, NaN in the first for null; so differences of integers of
+    2^53 and beyond, which one float64 rounds, are right.
+
+    where: who asks, for the `DataError` about another type.
+    """
+    engine = engine_of(column)
+    high = float_values(column, where)
+    if column.dtype.kind not in "iu" or not bool((abs(high) >= EXACT).any()):
+        return high, engine.arrays.zeros(len(column), dtype="float64")
+    whole = engine.array(column, fill=0)
+    rest = whole & whole.dtype.type(2047)  # the last 11 bits; without them 53 are left
+    large = abs(high) >= EXACT
+    return (
+        engine.arrays.where(large, (whole - rest).astype("float64"), high),
+        engine.arrays.where(large, rest.astype("float64"), 0.0),
+    )
 
 
 def whole_values(column: Column, where: str) -> Any:

@@ -17,6 +17,7 @@ from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
 TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
 DIRECTIVES = {
+    "a": r"([Mm]on|[Tt]ue|[Ww]ed|[Tt]hu|[Ff]ri|[Ss]at|[Ss]un|MON|TUE|WED|THU|FRI|SAT|SUN)[A-Za-z]*\.?",
     "Y": r"(\d{4})", "y": r"(\d{2})", "m": r"(\d{1,2})", "b": r"([A-Za-z]{3,9})\.?", "d": r"(\d{1,2})",
     "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})", "S": r"(\d{1,2})",
     "f": r"(\d{1,9})", "z": r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})",
@@ -36,8 +37,8 @@ class TimeType:
     Parameters
     ----------
     form
-        A format (`%Y %y %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%z` is also Z, UTC or GMT), or a
-        key of `TIME_UNITS`.
+        A format (`%a %Y %y %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%z` is also Z, UTC or GMT, and
+        a weekday `%a` is read over), or a key of `TIME_UNITS`.
     lenient
         Whether what is written otherwise is null; else it is an error.
     pattern

@@ -15,7 +15,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -39,6 +38,8 @@ def pack_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequ
     and then `Normalize` give, or `RobustScale.of` of what is filled. Errors (`DataError`): an infinity, before or after
     scaling, by the column's name.
     """
+    import torch  # here, for who reads and looks at frames without packing a row
+
     require_every_word(num_words, ids, floats)
     # torch's memory, because NumPy asks for huge pages, and to clear those took longer than to write the rows: 0.45 s
     # for 432 MB in a new process of a virtual machine, where small pages took 0.19 s in all.

@@ -10,8 +10,9 @@ count or engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.numbers import float_values, whole_values
@@ -21,6 +22,7 @@ from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.key_index import KeyIndex
 
 EVENTS = "events__"  # of settled events by group: their number
+Made = TypeVar("Made")
 
 
 def known_name(column: str) -> str:
@@ -31,6 +33,34 @@ def known_name(column: str) -> str:
 def sum_name(column: str) -> str:
     """Of settled events: the column of the sum of the values."""
     return f"sum__{column}"
+
+
+class Once:
+    """Keep what several questions about the same rows ask for, such as the groups of a key, so that it is made once.
+
+    Threads may share it.
+
+    Examples
+    --------
+    >>> from gigabatch.features.history.asof import Once
+    >>> once = Once()
+    >>> once("three", lambda: [3]) is once("three", lambda: [3])
+    True
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def __call__(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gave when this key was first asked for; threads that ask meanwhile wait."""
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
 
 
 class AsOfJoin:
@@ -56,6 +86,8 @@ class AsOfJoin:
     settled
         What further events amount to that are not at hand: known before every query, older than every window, and
         none of them the last of its group where that is asked; see `gigabatch.features.history.past.settle`.
+    once
+        What other questions about these rows made already, where queries and events are the same frame.
 
     Raises
     ------
@@ -83,19 +115,19 @@ class AsOfJoin:
         order: str | None = None,
         exclude_self: bool = False,
         settled: Frame | None = None,
+        once: Once | None = None,
     ) -> None:
+        once = Once() if once is None else once
         require_columns(queries, [*by, query_time], "as-of queries")
         require_columns(events, [*by, event_time, *([order] if order else [])], "as-of events")
         self.engine = engine_of(events)
         self.xp = self.engine.arrays
         self.events = events
         self.num_queries = len(queries)
-        query_groups, event_groups = group_codes(queries, events, by, "as-of")
-        if queries[query_time].isna().any():
-            raise DataError(f"as-of: column {query_time!r} holds nulls; every query needs a time.")
-        at = whole_values(queries[query_time], "as-of time")
-        known = self.engine.array(events[event_time].notna()) & (event_groups >= 0)
-        times = whole_values(events[event_time], "as-of time")
+        query_groups, event_groups = once(("groups", tuple(by)), lambda: group_codes(queries, events, by, "as-of"))
+        at = once(("asks", query_time), lambda: _asked_at(queries[query_time]))
+        times, in_time = once(("known", event_time), lambda: _known_at(events[event_time]))
+        known = in_time & (event_groups >= 0)
         self._set_span(at, times[known], event_groups)
         keys = event_groups * self.span + self._place(self.xp.where(known, times, self.base))
         rows = self.xp.nonzero(known)[0]
@@ -252,6 +284,18 @@ class AsOfJoin:
             )
         first = self.xp.maximum(self._start(None), self.stop - number)
         return self.xp.where(self.found_group, first, 0), self.xp.where(self.found_group, self.stop, 0)
+
+
+def _asked_at(times: Any) -> Any:
+    """int64 of the times at which queries ask."""
+    if times.isna().any():
+        raise DataError(f"as-of: column {times.name!r} holds nulls; every query needs a time.")
+    return whole_values(times, "as-of time")
+
+
+def _known_at(times: Any) -> tuple[Any, Any]:
+    """int64 of the times at which events become known, 0 for null, and bool, where they are not null."""
+    return whole_values(times, "as-of time"), engine_of(times).array(times.notna())
 
 
 def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") -> tuple[Any, Any]:

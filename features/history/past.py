@@ -40,7 +40,14 @@ class Past:
     size: float = 0.0
 
 
-def settle(events: Frame, by: Sequence[str], values: Mapping[str, Any], before: Frame | None) -> Frame | None:
+def settle(
+    events: Frame,
+    by: Sequence[str],
+    values: Mapping[str, Any],
+    before: Frame | None,
+    counted: Any = None,
+    groups: Any = None,
+) -> Frame | None:
     """What events amount to by group, those of `before` among them.
 
     Parameters
@@ -53,6 +60,10 @@ def settle(events: Frame, by: Sequence[str], values: Mapping[str, Any], before: 
         By column a pair of int64 arrays [N]: whether the value is known (0 or 1), and the value, 0 for null.
     before
         What an earlier call gave with the same columns, or None.
+    counted
+        bool array [N]: which rows are events at all; None for all of them.
+    groups
+        int64 array [N]: `group_codes` of the events, where these are known already.
 
     Returns
     -------
@@ -74,14 +85,19 @@ def settle(events: Frame, by: Sequence[str], values: Mapping[str, Any], before: 
     engine = engine_of(events)
     xp = engine.arrays
     keys = events[list(by)].reset_index(drop=True)
+    counted = xp.ones(len(events), dtype=bool) if counted is None else counted
     totals = {EVENTS: xp.ones(len(events), dtype="int64")}
     for name, (known, value) in values.items():
         totals |= {known_name(name): known, sum_name(name): value}
     if before is not None:
         keys = engine.frames.concat([before[list(by)], keys], ignore_index=True) if by else keys
         totals = {name: xp.concatenate([engine.array(before[name]), part]) for name, part in totals.items()}
-    size = len(totals[EVENTS])
-    codes = group_codes(keys, keys, by, "history")[0] if by else xp.zeros(size, dtype="int64")
+        counted = xp.concatenate([xp.ones(len(before), dtype=bool), counted])
+    if not by:
+        sums = {name: part[counted].sum().reshape(1) for name, part in totals.items()}
+        return engine.frames.DataFrame(sums) if bool(counted.any()) else None
+    codes = group_codes(keys, keys, by, "history")[0] if groups is None or before is not None else groups
+    codes = xp.where(counted, codes, -1)
     order = engine.stable_order(codes)
     order = order[codes[order] >= 0]
     if len(order) == 0:
@@ -94,7 +110,5 @@ def settle(events: Frame, by: Sequence[str], values: Mapping[str, Any], before: 
         running = xp.cumsum(part[order])[last]
         found[name] = running.copy()
         found[name][1:] -= running[:-1]
-    if not by:
-        return engine.frames.DataFrame(found)
     table = keys.take(order[last]).reset_index(drop=True)
     return table.assign(**{name: engine.series(part, table) for name, part in found.items()})

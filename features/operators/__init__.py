@@ -66,8 +66,7 @@ def register_operator(name: str) -> Callable[[Kind], Kind]:
     Examples
     --------
     >>> import pandas as pd
-    >>> from gigabatch import Workflow, register_operator
-    >>> from gigabatch.features.operators.base import ColumnOperator
+    >>> from gigabatch import ColumnOperator, Workflow, register_operator
     >>> @register_operator("doubled")
     ... class Doubled(ColumnOperator):
     ...     reads, writes = ("column",), ("output",)
@@ -87,7 +86,7 @@ def _obstacle(kind: type) -> str | None:
     from gigabatch.features.operators.base import Configured
 
     if not issubclass(kind, Configured):
-        return "is no operator. Derive it from Operator or FittedOperator of gigabatch.features.operators.base."
+        return "is no operator. Derive it from gigabatch.Operator, ColumnOperator or FittedOperator."
     missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
     return f"lacks {missing}, which an operator of its kind needs." if missing else None
 
@@ -139,6 +138,8 @@ def _classes() -> dict[str, type[Configured]]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # asked for by `import *` alone, so only that imports every file
+        return [*_classes(), "operator_class", "operator_name", "operator_names", "register_operator"]
     if not name[:1].isupper():  # a module of this package is asked for in the same way
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
     spelled = _snake(name)

@@ -168,6 +168,20 @@ class Operator(Configured, ABC):
 
     Row-wise operators may be given any partition. Group-wise ones (lag, rank, as-of statistics) need every row of a
     group in the partition that they are given; their docstring says so.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Operator
+    >>> class Paid(Operator):
+    ...     reads, writes = ("price",), ()
+    ...     def __init__(self, price: str) -> None:
+    ...         self.price = price
+    ...     def transform(self, frame):
+    ...         return frame[frame[self.price] > 0]
+    >>> Paid("price")(pd.DataFrame({"price": [1.5, 0.0]}))
+       price
+    0    1.5
     """
 
     @abstractmethod
@@ -180,7 +194,22 @@ class Operator(Configured, ABC):
 
 
 class ColumnOperator(Operator):
-    """An operator that adds or replaces columns and leaves the rows as they are."""
+    """An operator that adds or replaces columns and leaves the rows as they are.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import ColumnOperator
+    >>> class Doubled(ColumnOperator):
+    ...     reads, writes = ("column",), ("output",)
+    ...     def __init__(self, column: str, output: str) -> None:
+    ...         self.column, self.output = column, output
+    ...     def compute(self, frame):
+    ...         return {self.output: frame[self.column] * 2}
+    >>> Doubled("price", "twice")(pd.DataFrame({"price": [1.5]}))
+       price  twice
+    0    1.5    3.0
+    """
 
     by_value: ClassVar[bool] = False
     """Whether it reads one `column` and makes of each of its values what it would make of it alone, so that steps that
@@ -213,6 +242,29 @@ class FittedOperator(Configured, ABC):
     fit = finish(merge(partial(p0), partial(p1), ...)); merge is associative and commutative, so that the state does
     not depend on how many partitions there are or in which order they come. What cannot be known in bounded memory
     from one pass over the partitions takes several: see `following`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import FittedOperator
+    >>> class ShareOfLargest(FittedOperator):
+    ...     reads, writes = ("column",), ("output",)
+    ...     def __init__(self, column: str, output: str) -> None:
+    ...         self.column, self.output = column, output
+    ...     def partial(self, frame):
+    ...         return float(frame[self.column].max())
+    ...     def merge(self, left, right):
+    ...         return max(left, right)
+    ...     def finish(self, partial):
+    ...         return partial
+    ...     def columns(self, frame, state):
+    ...         return {self.output: frame[self.column] / state}
+    >>> share = ShareOfLargest("price", "share")
+    >>> parts = [pd.DataFrame({"price": [1.0, 4.0]}), pd.DataFrame({"price": [8.0]})]
+    >>> share.apply(parts[0], share.fit(parts))
+       price  share
+    0    1.0  0.125
+    1    4.0  0.500
     """
 
     @classmethod

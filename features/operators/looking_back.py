@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.history.asof import Once
 from gigabatch.features.history.past import NotLater, Past, settle
 from gigabatch.features.operators.base import ColumnOperator, Configured
 
@@ -51,6 +52,10 @@ class LooksBack(ColumnOperator):
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         return self.compute_after(frame, {})
+
+    def compute_beside(self, frame: Frame, once: Once) -> dict[str, Column]:
+        """`compute` beside other operators of the same rows, which share what they ask for."""
+        return self.compute(frame)
 
     @abstractmethod
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
@@ -99,10 +104,19 @@ class LooksBack(ColumnOperator):
                 f"{who}: a new row is known at {int(known.min())}, before {past.until}, where finished rows end"
             )
 
-    def leave(self, frame: Frame, before: Past | None) -> Past:
+    def leave(
+        self, frame: Frame, before: Past | None, groups: Callable[[Sequence[str]], Any] = lambda by: None
+    ) -> Past:
         """What these rows, finished now, and those of `before` leave to later ones.
 
-        frame: as the operator was given them, at least one row.
+        Parameters
+        ----------
+        frame
+            As the operator was given them, at least one row.
+        before
+            What earlier rows left, if there are any.
+        groups
+            Gives the `group_codes` of the frame by some keys, where they are known already.
         """
         engine = engine_of(frame)
         names = list(dict.fromkeys(self.inputs))
@@ -116,14 +130,14 @@ class LooksBack(ColumnOperator):
         kept = self.kept(rows, until) & counted
         settled = {}
         if questions := self.questions:
-            asked = dict.fromkeys((*(key for by in questions.values() for key in by), *self.summed))
-            gone = rows[list(asked)][engine.series(counted & ~kept, rows)].reset_index(drop=True)
             values = {}
             for name in self.summed:
-                known = engine.array(gone[name].notna()).astype("int64")
-                values[name] = known, whole_values(gone[name], type(self).__name__)
+                known = engine.array(rows[name].notna()).astype("int64")
+                values[name] = known, whole_values(rows[name], type(self).__name__)
             for name, by in questions.items():
-                found = settle(gone, by, values, None if before is None else before.settled.get(name))
+                told = None if before is None else before.settled.get(name)
+                known_groups = groups(by) if before is None and by else None
+                found = settle(rows, by, values, told, counted & ~kept, known_groups)
                 if found is not None:
                     settled[name] = found
         return Past(rows[engine.series(kept, rows)].reset_index(drop=True), settled, until, size)

@@ -24,6 +24,23 @@ SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
+class Finished:
+    """Say which rows are asked for as files, once all are written, so that nobody writes them twice.
+
+    Parameters
+    ----------
+    start, stop
+        The first and the end of their places among the rows of train, valid and test, one below the other.
+    keep
+        Takes the Parquet files of these rows, in order.
+    """
+
+    start: int
+    stop: int
+    keep: Callable[[Sequence[Path]], None]
+
+
+@dataclass(frozen=True)
 class FeatureTables:
     """Hold what a recipe makes.
 
@@ -37,6 +54,8 @@ class FeatureTables:
         Plain sentences for the report, such as rows left out and why.
     workflow
         The fitted steps from raw rows to these columns, for recipes whose models can be given raw rows.
+    finished
+        Rows whose files the recipe asks for; None for none.
 
     Raises
     ------
@@ -48,6 +67,7 @@ class FeatureTables:
     schema: Schema
     notes: tuple[str, ...] = ()
     workflow: Workflow | None = None
+    finished: Finished | None = None
 
     def __post_init__(self) -> None:
         require_splits({name: len(frame) for name, frame in self.splits.items()})

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.history.asof import Once, group_codes
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import ColumnOperator, Configured
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
@@ -167,6 +168,7 @@ def follow(
         Where a new row lies before what it would have to follow.
     """
     pasts: dict[int, Past] = {}
+    once = Once()
     num_finished = int(finished.sum())
     # Mostly they are the first ones: then no row is copied.
     first = bool(finished[:num_finished].all())
@@ -185,17 +187,24 @@ def follow(
             if earlier is not None:
                 step.require_later(frame, new, earlier)
             if num_finished:
-                pasts[position] = step.leave(frame[list(dict.fromkeys(step.inputs))][done], earlier)
+                rows = frame[list(dict.fromkeys(step.inputs))][done]
+                pasts[position] = step.leave(rows, earlier, finished_groups)
             elif earlier is not None:
                 pasts[position] = earlier
-            return step.compute(frame) if earlier is None else step.following(frame, earlier)
+            return step.compute_beside(frame, once) if earlier is None else step.following(frame, earlier)
         except NotLater:
             raise
         except DataError as error:
             raise DataError(f"{place(steps, position)}: {error}") from error
 
+    def finished_groups(by: Sequence[str]) -> Any:
+        """int64: the group of each finished row, as all rows number them."""
+        return once(("groups", tuple(by)), lambda: group_codes(frame, frame, by, "history"))[1][finished]
+
     for batch in _independent(steps):
         found = engine_of(frame).map_columns(made, batch)
+        if any(name in frame.columns for columns in found for name in columns):
+            once = Once()  # what is there already is of a column that is replaced
         frame = frame.copy(deep=False)
         for position, columns in zip(batch, found, strict=True):
             for name, column in columns.items():

@@ -2,17 +2,19 @@
 
 A shard is a `.npy` matrix of words like `words.npy` (`loaders/tables/storage.py`), so each can be memory-mapped by
 itself. They lie in a local folder or behind any fsspec URL; of a remote one only the bytes of the rows asked for are
-read.
+read, and its lists, which any row may ask for, are copied to this machine's disk as a whole.
 
 Shapes: N rows, W words in a row.
 """
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -29,7 +31,8 @@ from gigabatch.loaders.order.gather import gather_shuffled
 from gigabatch.loaders.order.order import SampleOrder
 from gigabatch.loaders.tables import storage
 from gigabatch.loaders.tables.columns import require_same_schema
-from gigabatch.loaders.tables.list_files import ListWriter, read_lists
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.list_files import DTYPES, ListWriter, list_file, read_lists
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.loaders.tables.storage import (
     HEADER_BYTES,
@@ -71,12 +74,10 @@ class PackedShards:
         self._remote, folder = _filesystem(self.location)
         self.layout = Layout.read(Path(folder)) if self._remote is None else _remote_layout(self._remote, folder)
         self.schema = self.layout.schema
-        if self.schema.lists and self._remote is not None:
-            raise LoaderError(
-                f"{self.location}: the table has list columns, whose files are memory-mapped, so they must lie on a "
-                "local disk. Copy the folder there."
-            )
-        self.lists = read_lists(Path(folder), self.layout) if self._remote is None else ()
+        if self._remote is None:
+            self.lists = read_lists(Path(folder), self.layout)
+        else:
+            self.lists = _remote_lists(self._remote, folder, self.layout)
         paths = [f"{folder}/{name}" for name, _ in self.layout.shards]
         rows = [count for _, count in self.layout.shards]
         if self._remote is None:
@@ -366,6 +367,31 @@ def _remote_layout(filesystem: Any, folder: str) -> Layout:
     except UNREADABLE as error:
         raise LoaderError(f"{where}: cannot be read ({error}).") from error
     return Layout.parse(content, where)
+
+
+def _remote_lists(filesystem: Any, folder: str, layout: Layout) -> tuple[JaggedColumn, ...]:
+    """The lists of a remote table, copied to this machine and mapped from there. The copies have no name any more, so
+    that their disk space is free as soon as nobody holds the lists."""
+    if not layout.schema.lists:
+        return ()
+    with TemporaryDirectory(prefix="gigabatch-lists-") as name:
+        for place, column in enumerate(layout.schema.lists):
+            for part in DTYPES if column.weighted else ("ids", "offsets"):
+                path = f"{folder}/{list_file(place, part)}"
+                where = filesystem.unstrip_protocol(path)
+                try:
+                    filesystem.get_file(path, str(Path(name) / list_file(place, part)))
+                except FileNotFoundError:
+                    raise LoaderError(f"{where}: not found. Write the table again.") from None
+                except UNREADABLE as error:
+                    raise LoaderError(
+                        f"{where}: cannot be copied to {tempfile.gettempdir()} ({error}). Lists of a table behind a "
+                        "URL need room there; the variable TMPDIR names another folder."
+                    ) from error
+        try:
+            return read_lists(Path(name), layout)
+        except LoaderError as error:  # which names the copy
+            raise LoaderError(str(error).replace(name, filesystem.unstrip_protocol(folder))) from None
 
 
 def _check_remote(filesystem: Any, paths: Sequence[str], rows: Sequence[int], num_words: int) -> list[int]:

@@ -23,10 +23,6 @@ WHOLE_TABLES = (
     "an optimizer that takes whole tables cannot move them. Use one that moves rows: lamb, cowclip, or adamw with "
     "rowwise=true."
 )
-NOT_SHARDED = (
-    "sharded tables hold rows of id columns, and lists are of any length. Train without sharded "
-    "tables (train.tables=replicated), or leave the lists out."
-)
 MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
 
@@ -126,6 +122,10 @@ class FetchedRows(Protocol):
 
     def located(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
         """ids int32 [B, C] -> each one's place among the rows that came, int32 [B, C], and these by table [., D]."""
+        ...
+
+    def located_elements(self, place: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of elements of lists, int32 [T], of the module's table `place`: int32 [T], and its rows [., D]."""
         ...
 
 
@@ -268,14 +268,15 @@ class EmbeddingTables(nn.Module):
             Where the rows lie on several ranks and none were fetched, or the optimizer asks for dense gradients.
         """
         kept = kept_ids(ids)
-        if not self.is_sharded:
-            return kept, self.weights[: self.num_columns]
+        return self._rows_here().located(kept) if self.is_sharded else (kept, self.weights[: self.num_columns])
+
+    def _rows_here(self) -> FetchedRows:
         require(self.fetched is not None, "sharded tables: look rows up within `ShardedTables.fetched(ids)`.")
         require(
             self.gradients == "rows" or not self._is_trained(),
             f"sharded tables: {WHOLE_TABLES}",
         )
-        return cast(FetchedRows, self.fetched).located(kept)
+        return cast(FetchedRows, self.fetched)
 
     def _is_trained(self) -> bool:
         return torch.is_grad_enabled() and any(table.requires_grad for table in self.tables)
@@ -312,14 +313,16 @@ class EmbeddingTables(nn.Module):
         return self._pooled(table, item, "sum").view(*ids.shape, self.weights[table].shape[1])
 
     def _pooled(self, place: int, item: Jagged, pooling: str | None = None) -> Tensor:
-        table, pooling = self.weights[place], pooling or self.pooling
+        table: Tensor = self.weights[place]
+        pooling = pooling or self.pooling
         if torch.compiler.is_compiling():
             return pooled_plainly(item, table, pooling)
-        require(not self.is_sharded, NOT_SHARDED)
         ids, offsets = kept_ids(item.ids), item.offsets
         weights = item.weights
         trained = torch.is_grad_enabled() and table.requires_grad
-        if self.gradients == "dense" and (trained or table.dtype != torch.float32):  # which the kernel reads alone
+        if self.is_sharded:
+            ids, table = self._rows_here().located_elements(place, ids)
+        elif self.gradients == "dense" and (trained or table.dtype != torch.float32):  # which the kernel reads alone
             return pooled_plainly(_Elements(ids, offsets, weights), table, pooling)
         leaf, found = self.gradient_leaf(ids.device)
         if not trained:
@@ -450,8 +453,8 @@ def tables_of_lists(num_columns: int, lists: Sequence[ListInputs]) -> tuple[int,
 
 
 def table_ids(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
-    """The ids [B, its tables] that each of the model's `EmbeddingTables` looks up for a batch's ids [B, C], where each
-    table is of one column.
+    """The ids [B, its columns] that each of the model's `EmbeddingTables` looks up for a batch's ids [B, C], where each
+    table of them is of one column; elements of lists are not among them.
 
     Raises
     ------
@@ -461,8 +464,7 @@ def table_ids(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, EmbeddingTables) and len(module.tables):
-            require(not module.lists, f"{name}: {NOT_SHARDED}")
-            places = [place for place in module.columns if place is not None]
-            require(len(places) == len(module.tables), f"{name}: a table of no single column; override `table_ids`.")
+            places = [place for place in module.columns[: module.num_columns] if place is not None]
+            require(len(places) == module.num_columns, f"{name}: a table of no single column; override `table_ids`.")
             found[module] = ids if places == list(range(ids.shape[1])) else ids[:, places]
     return found

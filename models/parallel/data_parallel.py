@@ -13,7 +13,7 @@ losses and gradients (skipped steps, clipping) is decided alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
@@ -26,6 +26,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.non_finite import all_finite
 from gigabatch.models.optimizers.row_optimizer import RowOptimizer, parts_of
@@ -109,15 +110,15 @@ class DataParallel:
         self._layout: list[int] | None = None
 
     @contextmanager
-    def part(self, copies: int = 1, ids: Tensor | None = None) -> Iterator[None]:
-        """For a forward and backward pass of this rank's rows; copies: rows that each of them has become. ids [B, C]:
-        of these, whose rows of sharded tables are fetched, and their gradients sent at the end."""
+    def part(self, copies: int = 1, ids: Tensor | None = None, lists: Sequence[Jagged] = ()) -> Iterator[None]:
+        """For a forward and backward pass of this rank's rows; copies: rows that each of them has become. ids [B, C],
+        lists: of these, whose rows of sharded tables are fetched, and their gradients sent at the end."""
         with using_ranks(self.ranks, *(copies * rows for rows in (self.num_rows, self.first_row, self.own_rows))):
             if self.tables is None:
                 yield
                 return
             assert ids is not None
-            with self.tables.fetched(ids):
+            with self.tables.fetched(ids, lists):
                 yield
                 self.tables.exchange_gradients()
 

@@ -8,7 +8,7 @@ tables, and back, so that nothing outside of a training knows how it was spread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.layers.embeddings import WHOLE_TABLES, EmbeddingTables
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.row_optimizer import Optimizers, parts_of
 from gigabatch.models.parallel.costs import Load
@@ -56,7 +57,7 @@ class SubstitutedTables:
         return self
 
     @contextmanager
-    def fetched(self, ids: Tensor) -> Iterator[None]:
+    def fetched(self, ids: Tensor, lists: Sequence[Jagged] = ()) -> Iterator[None]:
         """The model asks for what it needs by itself; all ranks must call it equally often, those without rows too."""
         yield
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, isinf
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from torch.optim import Optimizer
 
 from gigabatch.models.errors import require, require_known
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.model import Model
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, parts_of
 
 KINDS = ("replicated", "table", "row")
@@ -57,6 +59,8 @@ class TableUse:
         Of the optimizer, a row: 4 for a scalar second moment, 4 d for a full one, 4 d more for a mean.
     rows_per_batch : float or None, default None
         Distinct rows in a rank's batch, as `expected_distinct` counts them; None for all rows, or the batch's.
+    lookups_per_row : float, default 1.0
+        Ids that a row of the batch looks up: 1 of an id column, and the elements of lists.
     """
 
     name: str
@@ -64,6 +68,7 @@ class TableUse:
     width: int
     state_bytes: float
     rows_per_batch: float | None = None
+    lookups_per_row: float = 1.0
 
     @property
     def num_bytes(self) -> float:
@@ -107,7 +112,7 @@ class TablePlan:
         return "\n".join(lines)
 
 
-def expected_distinct(counts: Tensor, num_rows: int) -> float:
+def expected_distinct(counts: Tensor, num_rows: float) -> float:
     """Distinct values that `num_rows` rows are expected to hold, drawn by counts [V]: the sum of 1 - (1 - p)^n.
 
     Examples
@@ -122,7 +127,11 @@ def expected_distinct(counts: Tensor, num_rows: int) -> float:
 
 
 def table_uses(
-    model: nn.Module, optimizer: Optimizer | Optimizers, batch_rows: int, counts: Mapping[int, Tensor] | None = None
+    model: nn.Module,
+    optimizer: Optimizer | Optimizers,
+    batch_rows: int,
+    counts: Mapping[int, Tensor] | None = None,
+    list_lengths: Sequence[float] | None = None,
 ) -> list[TableUse]:
     """The tables of a model and their use, in the order of `ShardedTables.names`.
 
@@ -135,8 +144,12 @@ def table_uses(
     batch_rows : int
         Of a rank.
     counts : mapping of int to Tensor or None, default None
-        By the place of an id column, how often each of its values occurs in the train split (a vocabulary's `counts`).
-        Of a column without them, and of a cross, any row may be in a batch.
+        By the place of an id column, and of C id columns by C + l for list column l, how often each of its values
+        occurs in the train split (a vocabulary's `counts`). Of one without them, and of a cross, any row may be in a
+        batch.
+    list_lengths : sequence of float or None, default None
+        Mean number of elements of each list column; None where they are not known, and then all rows of a table that
+        lists look up may be in a batch.
 
     Returns
     -------
@@ -144,6 +157,7 @@ def table_uses(
         Names are those of the parameters.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
+    num_columns = len(model.inputs.num_ids) if isinstance(model, Model) else None
     parts = parts_of(optimizer)
     rules = {
         table: part._rule()
@@ -156,12 +170,18 @@ def table_uses(
     for module in model.modules():
         if not isinstance(module, EmbeddingTables):
             continue
-        for table, column in zip(module.weights, module.columns, strict=True):
+        for number, (table, column) in enumerate(zip(module.weights, module.columns, strict=True)):
+            lists = [place for own, place in zip(module.list_tables, module.list_places, strict=True) if own == number]
+            lookups = float(number < module.num_columns)
+            if lists:
+                lookups += inf if list_lengths is None else sum(list_lengths[place] for place in lists)
+            if number in module.table_lists and num_columns is not None:
+                column = num_columns + module.table_lists[number]
             state = rules[table].new_state(torch.empty(1, table.shape[1], device="meta")) if table in rules else {}
             num_bytes = sum(value.nbytes for value in state.values() if value.dim())
             known = None if counts is None or column is None else counts.get(column)
-            used = None if known is None else expected_distinct(known, batch_rows)
-            found.append(TableUse(names[table], len(table), table.shape[1], num_bytes, used))
+            used = None if known is None or isinf(lookups) else expected_distinct(known, batch_rows * lookups)
+            found.append(TableUse(names[table], len(table), table.shape[1], num_bytes, used, lookups))
     return found
 
 
@@ -250,7 +270,8 @@ def plan_tables(
 
 
 def _used(table: TableUse, batch_rows: int) -> float:
-    return min(table.num_rows if table.rows_per_batch is None else table.rows_per_batch, table.num_rows, batch_rows)
+    used = table.num_rows if table.rows_per_batch is None else table.rows_per_batch
+    return min(used, table.num_rows, batch_rows * table.lookups_per_row)
 
 
 def _replicated(table: TableUse, num_ranks: int) -> float:

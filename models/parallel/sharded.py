@@ -8,7 +8,10 @@ and sends the sums to the owners, in one message, where the row optimizer moves 
 A step whose batch has U distinct rows of d numbers that others own sends 4 U bytes of ids, 4 U d of gradients, and, as
 an owner, 4 d for each row that another fetches. Replicated tables cost one all-reduce of d + 1 numbers a row.
 
-Shapes: T tables of all modules of the model, B rows of a batch, U distinct (table, id) of it, N ranks.
+The elements of list columns are looked up with the ids, each distinct one once.
+
+Shapes: C id columns of all modules of the model, B rows of a batch, T elements of its lists, U distinct (table, id) of
+both, N ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -26,15 +29,17 @@ from torch.optim import Optimizer
 
 from gigabatch.models.errors import require, require_known
 from gigabatch.models.kernels import kernel
-from gigabatch.models.kernels.row_update.sums import summed_rows
+from gigabatch.models.kernels.row_update.sums import summed_elements, summed_rows
 from gigabatch.models.layers.embeddings import WHOLE_TABLES, EmbeddingTables, RowSums, kept_ids, table_ids
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
-from gigabatch.models.optimizers.row_gradients import joined
+from gigabatch.models.optimizers.row_gradients import gradients_together, joined
 from gigabatch.models.optimizers.row_optimizer import Optimizers, parts_of
 from gigabatch.models.parallel.placement import Placement, plan_tables, table_uses
 from gigabatch.models.parallel.ranks import Ranks
 
 log = logging.getLogger(__name__)
+NOT_FETCHED = "sharded tables: ids are looked up that were not fetched. Fetch those of the whole batch."
 CHUNK_BYTES = 1 << 26  # of a table on its way to the first rank
 SETTINGS = ("replicated", "sharded", "auto")
 AUTO_SHARE = 0.5  # of a rank's memory; activations, and the best weights, need the rest
@@ -121,6 +126,12 @@ class ShardedTables:
         for module in self.modules:
             ends.append(ends[-1] + len(module.tables))
         self._spans = dict(zip(self.modules, pairwise(ends), strict=True))
+        # Of each module its tables of id columns, those of lists alone behind them, and where its columns are in a row
+        # of all that are looked up.
+        of_ids = [first + place for module, (first, _) in self._spans.items() for place in range(module.num_columns)]
+        self._of_ids = torch.tensor(of_ids, dtype=torch.int64)
+        stops = list(accumulate((module.num_columns for module in self.modules), initial=0))
+        self._columns = dict(zip(self.modules, pairwise(stops), strict=True))
         self._num_columns = 1 + max((c for m in self.modules for c in m.columns if c is not None), default=-1)
         if isinstance(model, Model):
             self._num_columns = len(model.inputs.num_ids)
@@ -134,6 +145,7 @@ class ShardedTables:
         kinds = [placement.kind for placement in self.placements]
         owners = [count if placement.kind == "replicated" else placement.rank for placement in self.placements]
         self._size = torch.tensor(self.sizes, dtype=torch.int64, device=device)
+        self._of_ids = self._of_ids.to(device)
         self._by_row = torch.tensor([kind == "row" for kind in kinds], dtype=torch.bool, device=device)
         self._owner = torch.tensor(owners, dtype=torch.int64, device=device)
         self._first = self._size.cumsum(0) - self._size
@@ -153,8 +165,9 @@ class ShardedTables:
     # A step
 
     @contextmanager
-    def fetched(self, ids: Tensor) -> Iterator[None]:
-        """Within it the model may be called with rows of ids [B, C], as often and in whatever parts; a collective.
+    def fetched(self, ids: Tensor, lists: Sequence[Jagged] = ()) -> Iterator[None]:
+        """Within it the model may be called with rows of ids [B, C] and of the list columns, as often and in whatever
+        parts; a collective.
 
         B may differ between ranks, and be 0. The host reads how many ids are distinct, and how many rows go where,
         since messages are uneven.
@@ -165,44 +178,59 @@ class ShardedTables:
             On every rank, where an id on one of them is outside its table.
         """
         require(self._batch is None, "sharded tables: the rows of another batch are here.")
-        self._batch = batch = self._fetch(ids)
+        self._batch = batch = self._fetch(ids, lists)
         try:
-            for module, (first, last) in self._spans.items():
-                module.fetched = _Fetched(self, batch, first, last)
+            for module in self.modules:
+                module.fetched = _Fetched(self, batch, self._spans[module], self._columns[module])
             yield
         finally:
             self._batch = None
             for module in self.modules:
                 module.fetched = None
 
-    def _keys(self, ids: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Keys int64 [B, c] of the ids [B, c] of tables `first` to `last`, and which are inside their table, bool."""
+    def _keys(self, ids: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys int64 [B, c] of the ids [B, c] of these tables, int64 [c], and which are inside their table, bool."""
         wide = ids.long()
-        inside = (wide >= 0) & (wide < self._size[first:last])
+        inside = (wide >= 0) & (wide < self._size[tables])
         wide = torch.where(inside, wide, 0)
-        count, by_row = self.ranks.num_ranks, self._by_row[first:last]
-        owner = torch.where(by_row, wide % count, self._owner[first:last])
+        count, by_row = self.ranks.num_ranks, self._by_row[tables]
+        owner = torch.where(by_row, wide % count, self._owner[tables])
         row = torch.where(by_row, wide // count, wide)
-        return owner * self._span + self._first[first:last] + row, inside
+        return owner * self._span + self._first[tables] + row, inside
+
+    def _of_lists(self, lists: Sequence[Jagged]) -> list[tuple[int, Tensor]]:
+        """The table of each list column that a module looks up, and the ids [T, 1] of its elements."""
+        return [
+            (self._spans[module][0] + table, kept_ids(lists[place].ids[:, None]))
+            for module in self.modules
+            for table, place in zip(module.list_tables, module.list_places, strict=True)
+        ]
 
     @torch.no_grad()
-    def _fetch(self, ids: Tensor) -> _Batch:
+    def _fetch(self, ids: Tensor, lists: Sequence[Jagged]) -> _Batch:
         count, num_tables, ranks = self.ranks.num_ranks, len(self.tables), self.ranks
         if self._size.device != self.tables[0].device:  # the model was moved
             self._number()
         asked = lookups(self.model, ids)
         together = torch.cat([kept_ids(asked[module]) for module in self.modules], dim=1)
-        keys, inside = self._keys(together, 0, num_tables)
+        of_lists = self._of_lists(lists)
+        looked_up = [(self._of_ids, together)]
+        looked_up += [(self._size.new_tensor([table]), elements) for table, elements in of_lists]
+        found = [self._keys(own, of_tables) for of_tables, own in looked_up]
+        keys = joined([own.flatten() for own, _ in found])
         distinct, inverse = keys.unique(return_inverse=True)
         starts = torch.searchsorted(distinct, self._bounds)
         sizes = starts.diff().view(count + 1, num_tables)
 
         # How many rows of each table are asked of each rank, and the first id that is outside its table.
-        fault = keys.new_zeros(2)
-        if len(keys):
-            column = (~inside).any(0).long().argmax()
-            row = (~inside[:, column]).long().argmax()
-            fault = torch.stack([(~inside).any() * (column + 1), together[row, column].long()])
+        faults = [keys.new_zeros(2)]
+        for (of_tables, own), (_, inside) in zip(looked_up, found, strict=True):
+            if inside.numel():
+                place = (~inside).flatten().long().argmax()
+                table = of_tables[place % own.shape[1]]
+                faults.append(torch.stack([(~inside).any() * (table + 1), own.flatten()[place].long()]))
+        told_faults = torch.stack(faults)
+        fault = told_faults[(told_faults[:, 0] > 0).long().argmax()]
         header = torch.cat([sizes, fault.expand(count + 1, 2)], dim=1)
         told = ranks.all_to_all(header[:count], [1] * count, [1] * count, "counts of rows")
         lines = torch.cat([header, told]).tolist()
@@ -239,7 +267,10 @@ class ShardedTables:
         ]
         before = sizes.cumsum(0) - sizes  # in a table's tensor the rows of lower owners come first
         places = (torch.arange(len(distinct), device=keys.device) + (before.flatten() - starts[:-1])[segment]).int()
-        return _Batch(together, places[inverse], distinct, places, tables, sent, received, wanted, held)
+        located = places[inverse].split([own.numel() for _, own in looked_up])
+        elements = [(table, own[:, 0], at) for (table, own), at in zip(of_lists, located[1:], strict=True)]
+        at_columns = located[0].view(together.shape)
+        return _Batch(together, at_columns, elements, distinct, places, tables, sent, received, wanted, held)
 
     def _elements(self, lines: Sequence[Sequence[int]], extra: Sequence[int] | None = None) -> list[int]:
         """Numbers to or from each rank, of rows by rank and table."""
@@ -262,22 +293,28 @@ class ShardedTables:
             "sharded tables: gradients were exchanged already and no step has taken them. Exchange those of all pieces "
             "of a batch at once.",
         )
-        summed: list[Tensor] = []
-        counts: list[Tensor] = []
-        for module, (first, last) in self._spans.items():
-            sizes, widths = [len(table) for table in batch.tables[first:last]], self.widths[first:last]
-            device = batch.keys.device
-            if module.row_gradients:
-                ids, gradient = (joined(p) for p in zip(*(f[:2] for f in module.row_gradients), strict=True))
-            else:  # no rows on this rank
-                ids, gradient = torch.zeros(0, len(sizes), dtype=torch.int32), torch.zeros(0, sum(widths))
-                ids, gradient = ids.to(device), gradient.to(device)
-            summed += summed_rows(kernel("row_update", device), ids, gradient, sizes, widths)
-            counts += [
-                torch.bincount(column.long(), minlength=size).int() if self._counts(first + c) else column[:0]
-                for c, (column, size) in enumerate(zip(ids.unbind(1), sizes, strict=True))
-            ]
+        by_table: dict[int, Tensor] = {}
+        counted: dict[int, Tensor] = {}
+        update = kernel("row_update", batch.keys.device)
+        for module, (first, _) in self._spans.items():
+            for places, part in gradients_together(module):
+                tables = [first + place for place in places]
+                sizes, widths = [len(batch.tables[table]) for table in tables], [self.widths[t] for t in tables]
+                if part.places is None:
+                    own = summed_rows(update, part.ids, part.gradient, sizes, widths)
+                else:
+                    elements = (part.ids[:, 0].contiguous(), part.places, part.scales)
+                    own = [summed_elements(update, *elements, part.gradient, sizes[0])]
+                for table, rows, column, size in zip(tables, own, part.ids.unbind(1), sizes, strict=True):
+                    by_table[table] = rows
+                    if self._counts(table):
+                        counted[table] = torch.bincount(column.long(), minlength=size).int()
             module.forget_gradients()
+        summed, counts = [], []
+        for place, came in enumerate(batch.tables):  # nothing is left of frozen ones, and where this rank has no row
+            summed.append(by_table[place] if place in by_table else torch.zeros_like(came))
+            none = came.new_zeros(len(came) if self._counts(place) else 0, dtype=torch.int32)
+            counts.append(counted.get(place, none))
         found = self._sharded_sums(batch, summed, counts)
         found |= self._replicated_sums(batch, summed, counts)
         for module, (first, last) in self._spans.items():
@@ -483,6 +520,7 @@ def shard_tables(
     batch_rows: int,
     memory_bytes: float | None = None,
     counts: Mapping[int, Tensor] | None = None,
+    list_lengths: Sequence[float] | None = None,
 ) -> ShardedTables | None:
     """What `train.tables` asks for: None where each rank keeps whole tables, else these spread over ranks, in place.
 
@@ -501,6 +539,8 @@ def shard_tables(
         Of a rank; the least of all ranks, so that all plan alike. None for no bound, and then `auto` is `replicated`.
     counts : mapping of int to Tensor or None, default None
         As of `table_uses`.
+    list_lengths : sequence of float or None, default None
+        As of `table_uses`.
 
     Raises
     ------
@@ -508,7 +548,7 @@ def shard_tables(
         For an unknown setting, tables that do not fit, or a model or an optimizer whose tables cannot be sharded.
     """
     require_known("train.tables", [setting], SETTINGS)
-    uses = table_uses(model, optimizer, batch_rows, counts)
+    uses = table_uses(model, optimizer, batch_rows, counts, list_lengths)
     whole = sum(use.num_bytes for use in uses)
     if setting == "auto":
         setting = "sharded" if memory_bytes is not None and whole > AUTO_SHARE * memory_bytes else "replicated"
@@ -528,7 +568,8 @@ def shard_tables(
 class _Batch:
     """What was fetched for a batch.
 
-    ids: int32 [B, T], those asked for. located: int32 [B, T], of each the place in its table's tensor. keys: int64 [U]
+    ids: int32 [B, C], those asked for of id columns. located: int32 [B, C], of each the place in its table's tensor.
+    elements: of each list column its table, the ids [T] asked for and their places. keys: int64 [U]
     ascending, see `_number`. places: int32 [U], as `located`. tables: by table the rows that came [., D]. sent,
     received: numbers of rows asked of and by each rank, by table. wanted: by table the rows of this rank's part that
     were asked for, in the order of ranks. held: by table the replicated rows.
@@ -536,6 +577,7 @@ class _Batch:
 
     ids: Tensor
     located: Tensor
+    elements: list[tuple[int, Tensor, Tensor]]
     keys: Tensor
     places: Tensor
     tables: list[Tensor]
@@ -547,26 +589,46 @@ class _Batch:
 
 @dataclass
 class _Fetched:
-    """The rows of one module, its tables `first` to `last`."""
+    """The rows of one module: which tables are its own, and which of the columns that were looked up together."""
 
     owner: ShardedTables
     batch: _Batch
-    first: int
-    last: int
+    tables: tuple[int, int]
+    columns: tuple[int, int]
 
     def located(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
         """As `FetchedRows.located`; an id that was not fetched is an IndexError, and -1 on a GPU."""
-        batch, tables = self.batch, self.batch.tables[self.first : self.last]
-        on_host = ids.device.type == "cpu"  # a GPU's host would wait for what is compared
-        if on_host and torch.equal(ids, batch.ids[:, self.first : self.last]):  # the batch itself, as nearly always
-            return batch.located[:, self.first : self.last].contiguous(), tables
-        keys, inside = self.owner._keys(ids, self.first, self.last)
+        batch, columns = self.batch, slice(*self.columns)
+        found = self.owner._of_ids[columns]
+        first = self.tables[0]
+        tables = batch.tables[first : first + len(found)]
+        # The batch itself, as nearly always. A GPU's host would wait for what is compared.
+        if ids.device.type == "cpu" and torch.equal(ids, batch.ids[:, columns]):
+            return batch.located[:, columns].contiguous(), tables
+        return self._searched(ids, found), tables
+
+    def located_elements(self, place: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """As `FetchedRows.located_elements`; of ids that were not fetched as `located`."""
+        table = self.tables[0] + place
+        for owner, asked, located in self.batch.elements if ids.device.type == "cpu" else ():
+            if owner == table and torch.equal(ids, asked):
+                return located, self.batch.tables[table]
+        found = self._searched(ids[:, None], self.owner._of_ids.new_tensor([table]))
+        return found[:, 0].contiguous(), self.batch.tables[table]
+
+    def _searched(self, ids: Tensor, tables: Tensor) -> Tensor:
+        batch, on_host = self.batch, ids.device.type == "cpu"
+        if not ids.numel():
+            return ids
+        keys, inside = self.owner._keys(ids, tables)
         known = batch.keys
+        if not len(known):
+            raise IndexError(NOT_FETCHED)
         at = torch.searchsorted(known, keys).clamp_(max=len(known) - 1)
         found = inside & (known[at] == keys)
         if on_host and not bool(found.all()):
-            raise IndexError("sharded tables: ids are looked up that were not fetched. Fetch those of the whole batch.")
-        return torch.where(found, batch.places[at], -1), tables
+            raise IndexError(NOT_FETCHED)
+        return torch.where(found, batch.places[at], -1)
 
 
 def lookups(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:

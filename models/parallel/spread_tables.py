@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.optimizers.row_optimizer import Optimizers
 from gigabatch.models.parallel.ranks import Ranks
 
@@ -21,8 +22,8 @@ class SpreadTables(Protocol):
     def of(self, model: nn.Module) -> SpreadTables:
         """The same for a copy of the model."""
 
-    def fetched(self, ids: Tensor) -> AbstractContextManager[None]:
-        """Within it the model may be called with rows of ids [B, C]."""
+    def fetched(self, ids: Tensor, lists: Sequence[Jagged] = ()) -> AbstractContextManager[None]:
+        """Within it the model may be called with rows of ids [B, C] and of the list columns."""
 
     def exchange_gradients(self) -> None:
         """Within `fetched`, after the backward pass: send gradients of rows to the ranks that own them."""

@@ -21,8 +21,10 @@ from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
-PLACES = ("runs", "unblock", "gc")  # commands that ask a configuration only where things lie
-FOUND = ("features", "train")  # commands that check it as a whole themselves, where what they make is not there yet
+# Commands that ask a configuration only where things lie, and those that check more of it themselves: `features` and
+# `train` where what they make is not there yet, `contract` what is about the files.
+PLACES = ("runs", "promote", "rollback", "unblock", "gc")
+THEMSELVES = ("features", "train", "contract")
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
@@ -84,7 +86,7 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
             with stoppable(), shown(verbose, quiet), only_errors(rank > 0):
                 if "config" in arguments:
                     try:
-                        whole = name not in PLACES and (name not in FOUND or num_ranks > 1)
+                        whole = name not in PLACES and (name not in THEMSELVES or num_ranks > 1)
                         check_config(arguments["config"], arguments["overrides"], whole)
                     except ValueError as error:
                         if local_rank() > 0:  # the first of a machine finds the same mistake

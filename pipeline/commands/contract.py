@@ -29,7 +29,7 @@ def contract(
     from gigabatch.pipeline.contract.decide import check_new, learn_contract, quarantined
     from gigabatch.pipeline.contract.terms import ContractError
 
-    settings = load_config(config, overrides)
+    settings = load_config(config, overrides, whole="features")
     if sum((check, accept is not None, out is not None or force)) > 1:
         raise ContractError("contract: give one of --check, --accept, and --out or --force.")
     if accept is not None:

@@ -32,7 +32,7 @@ def promote(config: Config, run: RunId, overrides: Overrides) -> int:
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.runs.promote import promote_by_hand
 
-    print(promote_by_hand(load_config(config, overrides), run))
+    print(promote_by_hand(load_config(config, overrides, whole=False), run))
     return 0
 
 
@@ -41,7 +41,7 @@ def rollback(config: Config, overrides: Overrides) -> int:
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.runs import promote
 
-    print(promote.rollback(load_config(config, overrides)))
+    print(promote.rollback(load_config(config, overrides, whole=False)))
     return 0
 
 

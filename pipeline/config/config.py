@@ -68,6 +68,9 @@ ALONE = COLD | {"train.ensemble": 1}  # and of one model
 LONGEST_VALUE = 200  # characters of what a message says was found
 
 
+Checked = bool | Literal["features"]  # how much of a configuration is: `whole` of `load_config`
+
+
 class ConfigError(ValueError):
     """The configuration cannot be used; the message names the key, what was found and what is possible."""
 
@@ -780,7 +783,7 @@ class RunConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _own_code(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not _is_whole(info):
+        if not _checked(info):
             return raw
         if isinstance(raw, dict) and "imports" in raw:
             raw = raw | {"imports": import_all(raw["imports"])}
@@ -797,14 +800,17 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _settings_of_model_and_recipe(self, info: ValidationInfo) -> RunConfig:
         """Last, since importing a model or a recipe takes seconds."""
-        if not _is_whole(info):
+        checked = _checked(info)
+        if not checked:
             return self
         features = self.features or {}
-        if not isinstance(self.model, ModelChoice):
+        if checked is True and not isinstance(self.model, ModelChoice):
             _named_model(self.model)  # an unknown name is told before the recipe is imported
         if not is_dataclass(features):
             features = recipe_settings(self.recipe, features)
         object.__setattr__(self, "features", features)  # pydantic refuses the assignment: a configuration is frozen
+        if checked == "features":
+            return self
         given, positives = self.model, self.positives_alone
         object.__setattr__(self, "model", model_choice(given, positives))
         if positives:
@@ -878,12 +884,13 @@ def _plain(raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_whole(info: ValidationInfo) -> bool:
-    return info.context is None or bool(info.context["whole"])
+def _checked(info: ValidationInfo) -> Checked:
+    found: Checked = True if info.context is None else info.context["whole"]
+    return found
 
 
 def load_config(
-    given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = (), whole: bool = True
+    given: str | Path | Mapping[str, Any], overrides: Sequence[str | Mapping[str, Any]] = (), whole: Checked = True
 ) -> RunConfig:
     """Read a YAML file, or take what one would hold, and check it as a whole.
 
@@ -895,8 +902,9 @@ def load_config(
         `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
         from dotted keys to values, which stay as they are.
     whole
-        Otherwise `model` and `features` stay as they are given and the user's own code is not run: for what asks only
-        where things lie, and should answer before torch and pandas are imported.
+        False: `model` and `features` stay as they are given and the user's own code is not run: for what asks only
+        where things lie, and should answer before torch and pandas are imported. `features`: only `model` stays as it
+        is given, for what reads the files and needs no torch.
 
     Raises
     ------
@@ -982,7 +990,7 @@ def _yaml(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
-def parse_config(raw: dict[str, Any], where: str = "config", whole: bool = True) -> RunConfig:
+def parse_config(raw: dict[str, Any], where: str = "config", whole: Checked = True) -> RunConfig:
     """Check a configuration of plain types.
 
     Parameters

@@ -61,6 +61,7 @@ CODE_NAME = re.compile(
     r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account)id$)"
     r"|(?i:nummer$)"
 )
+WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
 LARGEST_EXACT = 2**53  # of whole numbers that floats hold; larger ones are ids
 FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
 MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
@@ -91,12 +92,14 @@ class Seen:
         Words of the column that stand for null.
     either
         Whether day and month of written dates could be the other way round in every row.
+    by_size
+        Whether numbers are taken for times by their size alone.
     whole
         Whether numbers are whole.
     elements
         Of lists: `string`, `int64` or `float32`.
     categories
-        Type of categories: `string`, `int64` for whole numbers of a Parquet file, or `bool` for flags.
+        Type of categories: `string`, `int64` for whole numbers of files, or `bool` for flags.
     zone
         Of timestamps the time zone of their column; `?` where times were written with offsets.
     other_units
@@ -111,6 +114,7 @@ class Seen:
     note: str = ""
     null_words: tuple[str, ...] = ()
     either: bool = False
+    by_size: bool = False
     whole: bool = False
     elements: str = "string"
     categories: str = "string"
@@ -210,11 +214,11 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         seen.note = "infinities are held at the lowest and highest number"
         return seen
     is_whole = whole or bool((known == np.floor(known)).all())
-    dtype = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
+    dtype, by_size = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
         note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
-        return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note)
+        return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
     named = bool(CODE_NAME.search(name))
@@ -261,7 +265,12 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
             whole = bool(left.str.match(r"^\s*-?[0-9]+\s*$").all())
         found = _of_numbers(name, values, whole)
         if found.kind == "category":  # a code: its text is what is written
-            return _of_categories(name, raw.where(~null, None), csv, words, found.note)
+            seen = _of_categories(name, raw.where(~null, None), csv, words, found.note)
+            within = bool((np.abs(values[left.index]) < 2.0**63).all())
+            if csv and within and not seen.dtype and bool(known.str.match(WHOLE_NUMBER).all()):
+                seen.categories = "int64"  # a later 1.0 is 1
+                seen.values = _texts(raw.where(~null, None).str.replace(r"\.0*$", "", regex=True))
+            return seen
     elif found.kind == "number" and CODE_NAME.search(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
         return _of_categories(name, raw.where(~null, None), csv, words, "numbers taken for names, by the column's name")
     else:
@@ -321,7 +330,7 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
     if not is_duration and (times := written_dates(known, bool(own))) is not None:
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
-        if zoned := re.search(r" ([A-Z]{2,5})\]", times.dtype):
+        if zoned := re.search(r" ([A-Z]{2,5})(?:\]| %Y)", times.dtype):
             note += f"; {zoned[1]} is passed over, so times are those of the clock"
         zone = "?" if has_offsets(known) else ""
         return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)

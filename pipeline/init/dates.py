@@ -11,7 +11,8 @@ import pandas as pd
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import ISO_8601
 
-EPOCH_UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
+EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second
+FIRST_SECOND, LAST_SECOND = 631_152_000, 2_840_140_800  # 1990 to 2060: times elsewhere are of a file's own notion
 TIME_NAME = re.compile(
     r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when|day|datum|zeit|zeitpunkt|zeitstempel|fecha"
     r"|created|updated|modified)([^a-z]|$)"
@@ -28,13 +29,25 @@ DAYS = (
     (r"\d{1,2}(?P<sign>[-/])\d{1,2}(?P=sign)\d{4}", ("%m{0}%d{0}%Y", "%d{0}%m{0}%Y")),
     (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y")),
     (r"\d{2}(?P<sign>[-/])\d{2}(?P=sign)\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y")),
-    (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
-    (r"\d{1,2}(?P<sign>[- ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
+    (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
+    (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
+    (r"\d{1,2}(?P<sign> )[A-Za-z]{3,9}\.?, \d{4}", ("%d{0}%b, %Y",)),
+    (r"[A-Za-z]{3,9}\.?(?P<sign>[-/ ])\d{1,2}(?P=sign)\d{4}", ("%b{0}%d{0}%Y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{4}", ("%b{0}%d, %Y",)),
+    (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{2}", ("%b{0}%d, %y",)),
+    (r"\d{4}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{1,2}", ("%Y{0}%b{0}%d",)),
     (r"(?:19|20)\d{2}(?P<sign>[-/])(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
     (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign>[- ])(?:19|20)\d{2}", ("%b{0}%Y",)),
 )
+# Quantities as large as milliseconds and microseconds are.
+QUANTITY_NAME = re.compile(
+    r"amount|balance|betrag|budget|bytes|capital|cents?($|[^a-z])|cost|count|debt|earning|einkommen|fee|gehalt|gdp|income"
+    r"|kosten|pay(ment|roll)?($|[^a-z])|population|preis|price|profit|revenue|salar|sales|size|sum($|[^a-z])|summe|total"
+    r"|turnover|umsatz|value|volume|wage|wealth|worth"
+)
+WEEKDAY = re.compile(r"(?i:mon|tue|wed|thu|fri|sat|sun)[A-Za-z]*\.?(,? )")
+YEAR_LAST = rf"[A-Za-z]{{3,9}} \d{{1,2}} {CLOCK}{ZONE} \d{{4}}"  # Jun 12 14:05:00 1998, as of C's ctime
 FIRST_LOOK = 200
 
 
@@ -98,15 +111,17 @@ def _formats(text: str) -> list[str]:
     """Formats in which a text may be a time, the likelier one first."""
     if re.match(r"\d{1,2}:\d{2}\b", text) and (found := re.fullmatch(CLOCK, text)):
         return [_clock(found.groupdict())]
+    if weekday := WEEKDAY.match(text):
+        return [f"%a{weekday[1]}{form}" for form in _formats(text[weekday.end() :])]
+    if found := re.fullmatch(YEAR_LAST, text):
+        return [f"%b %d {_clock(found.groupdict())}{_zone(found.groupdict())} %Y"]
     shapes = ((re.fullmatch(f"{days}(?:(?P<gap>,? |T){CLOCK}{ZONE})?", text), forms) for days, forms in DAYS)
     found, forms = next((shape for shape in shapes if shape[0]), (None, ()))
     if found is None:
         return []
     parts, clock = found.groupdict(), ""
     if parts["gap"]:
-        clock = parts["gap"] + _clock(parts)
-        clock += f"{parts['apart']}%z" if parts["zone"] else ""
-        clock += parts["abbreviation"] or ""
+        clock = parts["gap"] + _clock(parts) + _zone(parts)
     return [form.format(parts["sign"]) + clock for form in forms]
 
 
@@ -114,6 +129,11 @@ def _clock(parts: dict[str, str | None]) -> str:
     """The format of a time of day."""
     clock = ("%I" if parts["half"] else "%H") + ":%M" + ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
     return clock + (f"{parts['blank']}%p" if parts["half"] else "")
+
+
+def _zone(parts: dict[str, str | None]) -> str:
+    """The format of what stands behind a time."""
+    return (f"{parts['apart']}%z" if parts["zone"] else "") + (parts["abbreviation"] or "")
 
 
 def abbreviations(known: pd.Series) -> list[str]:
@@ -138,8 +158,8 @@ def abbreviations(known: pd.Series) -> list[str]:
 
 
 def has_offsets(known: pd.Series) -> bool:
-    """Whether some of the times end in an offset from UTC."""
-    return bool(known.str.match(r".*\d:\d.*[+-]\d{2}:?\d{2}\s*$").any())
+    """Whether some of the times end in an offset from UTC, behind which a year may stand."""
+    return bool(known.str.match(r".*\d:\d.*[+-]\d{2}:?\d{2}( \d{4})?\s*$").any())
 
 
 def is_iso(known: pd.Series) -> bool:
@@ -147,11 +167,12 @@ def is_iso(known: pd.Series) -> bool:
     return bool(known.str.match(ISO_8601).all())
 
 
-def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
-    """The type of numbers that are times of about 2001 to 2065 since 1970, or days such as 20241231; empty otherwise.
+def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str, bool]:
+    """The type of numbers that are times of 1990 to 2060 since 1970, or days such as 20241231, and whether their size
+    alone says so; the type is empty where they are none.
 
     Seconds, nanoseconds and days by the column's name alone, as other numbers and ids are as long; milliseconds and
-    microseconds also by their size.
+    microseconds also by their size, where the name is none of a quantity.
 
     Parameters
     ----------
@@ -169,17 +190,21 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> str:
     >>> import numpy as np
     >>> from gigabatch.pipeline.init.dates import counted
     >>> counted("seen at", np.array([1.7e9]), True, False), counted("x", np.array([1.7e12]), True, False)
-    ('datetime[s]', 'datetime[ms]')
+    (('datetime[s]', False), ('datetime[ms]', True))
+    >>> counted("salary_cents", np.array([1.7e12]), True, False)
+    ('', False)
     """
     named = bool(TIME_NAME.search(name))
     if not len(known) or code or not (whole or named):
-        return ""
+        return "", False
     low, high = known.min(), known.max()
     if whole and named and low >= 19_000_101 and high <= 21_001_231:
         how = time_type("datetime[%Y%m%d]?")
         assert how is not None
-        return "datetime[%Y%m%d]" if not of_type(pd.Series(known), how)[1].any() else ""
-    for unit, scale in EPOCH_UNITS.items():
-        if low >= scale and high < 3 * scale and (named or unit in ("ms", "us")) and (whole or unit == "s"):
-            return f"datetime[{unit}]"
-    return ""
+        return "" if of_type(pd.Series(known), how)[1].any() else "datetime[%Y%m%d]", False
+    for unit, second in EPOCH_UNITS.items():
+        by_size = unit in ("ms", "us") and not QUANTITY_NAME.search(name)
+        within = low >= FIRST_SECOND * second and high < LAST_SECOND * second
+        if within and (named or by_size) and (whole or unit == "s"):
+            return f"datetime[{unit}]", not named
+    return "", False

@@ -522,6 +522,14 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                     f"{_shown(name)} is written with offsets, and its weekday and hour are those of UTC. Set zone, "
                     "such as zone: Europe/Berlin, in its date_parts for those of local time."
                 )
+            if seen.by_size:
+                known_times = seen.values[~seen.null]
+                made.remarks.append(
+                    f"The numbers of {_shown(name)} are taken for {seen.note} by their size alone "
+                    f"({_day(known_times.min())} to {_day(known_times.max())}). If they are no times, take the column "
+                    f"out of inputs, {'time, ' * (time is not None and name == time.name)}steps and what these make, "
+                    "and put it under continuous."
+                )
             if seen.either:
                 first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")
                 made.remarks.append(

@@ -36,6 +36,7 @@ PAIRS = (
     ("present", "absent"), ("case", "control"), ("malignant", "benign"), ("spam", "ham"), ("sick", "healthy"),
     ("fraud", "legit"), ("fake", "real"),
 )  # fmt: skip
+NEGATING = ("not", "without")
 NEGATED = re.compile(r"(?:(?:no|not|non|without)[ _-]+|non|un|in)")
 # Words that are no third label beside two others; the latter only beside yes and no, for elsewhere they are a grade.
 NO_LABEL = {word.lower() for word in (*NULL_WORDS, *WEAK_NULL_WORDS)} - {"none", "nil", "inf", "-inf"}
@@ -325,8 +326,24 @@ def _bare(label: str) -> str:
 
 
 def _says_yes(label: str, other: str) -> bool:
-    """Whether a label, as of `_bare`, is the positive one of the two."""
+    """Whether a label, as of `_bare`, is the positive one of the two: as a whole, else by 1 and 0 before them, else by
+    what it has beside the words of both and its number (churn=yes and churn=no, 2-yes and 1-no)."""
+    if _whole_says_yes(label, other):
+        return True
+    words, others = ([word for word in re.split(r"[\W_]+", text) if word] for text in (label, other))
+    if {words[0] if words else "", others[0] if others else ""} == {"0", "1"}:
+        return words[0] == "1"
+    shared = {*words} & {*others}
+    rest, other_rest = (
+        " ".join(word for word in found if word not in shared and not word.isdecimal()) for found in (words, others)
+    )
+    return _whole_says_yes(rest, other_rest) or other_rest in NEGATING
+
+
+def _whole_says_yes(label: str, other: str) -> bool:
     if label in POSITIVE or other in NEGATIVE or (label, other) in PAIRS:
+        return True
+    if (label[-1:], other[-1:]) == ("+", "-") and label[:-1] == other[:-1]:  # HER2+
         return True
     if label[:1] in (">", "≥") and other[:1] in ("<", "≤"):
         return True

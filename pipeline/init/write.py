@@ -71,6 +71,7 @@ def init(
     parse_config(
         {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.engine, **made.training},
         f"config {out}",
+        whole="features",  # the model is of our own choice
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}")

@@ -47,7 +47,7 @@ from gigabatch.pipeline.runs.find import home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
 from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records, now
-from gigabatch.pipeline.runs.verify import weights_of
+from gigabatch.pipeline.runs.verify import require_own, weights_of
 from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
@@ -377,7 +377,7 @@ def require_whole_current(home: Path) -> None:
         require_first(home)
         return
     try:
-        verified(current, "run", alone=False)
+        require_own(current, verified(current, "run", alone=False))
     except ArtifactError as error:
         raise RunError(
             f"the current model cannot be used. {error} Put the file back from a backup, or make another run current: "

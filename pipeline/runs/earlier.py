@@ -16,7 +16,8 @@ APART = ("name", "runs", "artifacts", "evaluate", "nightly", "serve")  # of a co
 HISTORY_TEXT = (
     "This run and the last ten of its name, as they were when this page was written. The gain is this run's over the "
     "other, turned so that more is better; it is left out where the features or the rows of test differ, since such "
-    "metrics are of other questions. A seed alone moves a metric: gigabatch compare tells what is beyond that."
+    "metrics are of other questions. A final run has the metrics of the run that measured it. A seed alone moves a "
+    "metric: gigabatch compare tells what is beyond that."
 )
 
 
@@ -25,11 +26,22 @@ def history_rows(home: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]
 
     home: `runs/<name>`; summary: what this run's summary.json holds. A run that cannot be read is left out.
     """
+    own = _as_measured(summary)
     others = sorted(_others(home, summary["id"]), key=lambda other: str(other["created_utc"]), reverse=True)
     if not others:
         return []
-    names = [name for name, value in summary["metrics"]["test"].items() if value is not None]
-    return [_row(item, summary, names) for item in (summary, *others)]
+    names = [name for name, value in own["metrics"]["test"].items() if value is not None]
+    return [_row(item, own, names) for item in (own, *others)]
+
+
+def _as_measured(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary with the metrics and test rows of the run that measured it, where it is a final one's: its own rows are
+    few, and it learnt from most that other runs are tested on."""
+    measured = summary.get("measured")
+    if not measured:
+        return dict(summary)
+    rows = summary["rows_by_split"] | {"test": measured["rows"]}
+    return {**summary, "metrics": measured["metrics"], "rows_by_split": rows}
 
 
 def _others(home: Path, own: str) -> Iterator[dict[str, Any]]:
@@ -38,10 +50,10 @@ def _others(home: Path, own: str) -> Iterator[dict[str, Any]]:
     folders = [path for path in home.iterdir() if path.is_dir() and not path.is_symlink()] if home.is_dir() else []
     for path in sorted((path for path in folders if path.name[:1] != "."), key=_written, reverse=True):
         try:
-            summary = json.loads((path / "summary.json").read_text())
+            summary = _as_measured(json.loads((path / "summary.json").read_text()))
             tells = isinstance(summary["metrics"]["test"], dict) and isinstance(summary["config"], dict)
             known = str(summary["id"]), str(summary["created_utc"]), int(summary["rows_by_split"]["test"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
         if tells and known[0] != own:
             yield summary
@@ -58,9 +70,9 @@ def _written(path: Path) -> float:
 
 
 def _row(item: Mapping[str, Any], own: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    is_own, metrics = item is own, item["metrics"]["test"]
+    is_own, metrics, final = item is own, item["metrics"]["test"], item.get("measured")
     row: dict[str, Any] = {
-        "run": item["id"] + (" (this)" if is_own else ""),
+        "run": item["id"] + (" (this)" if is_own else "") + (f", final of {final['id']}" if final else ""),
         "when (UTC)": _minute(item["created_utc"]),
     }
     row |= {metric_label(name): metrics.get(name) for name in names}

@@ -7,6 +7,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +16,13 @@ from torch import Tensor
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
 from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings
+from gigabatch.pipeline.runs.verify import require_own
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.ranker import Asker, Ranker, null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.store.artifacts import MANIFEST
+from gigabatch.pipeline.store.files import ArtifactError
 
 log = logging.getLogger(__name__)
 TESTED = 64  # users and items that a new bundle is tested on
@@ -66,6 +69,7 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     Without stored embeddings rows can be scored, but nothing ranked. Errors: `BundleError`, `EmbeddingsError` and
     `ServingError`, also where the bundle fails its own test.
     """
+    manifest = _manifest(folder)
     bundle = load_bundle(folder / "model", device)
     bundle.model.eval().requires_grad_(False)
     ranker, obstacle = None, ""
@@ -81,11 +85,21 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
         obstacle = "its users and items are not stored. Run gigabatch embed."
     else:
         ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle))
-    manifest = folder / MANIFEST
-    created = json.loads(manifest.read_text()).get("created_utc") if manifest.exists() else None
-    served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle, created)
+    served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle, manifest.get("created_utc"))
     self_test(served)
     return served
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """Of a run that lies in its own folder; empty where a bundle alone is served."""
+    if not (folder / MANIFEST).exists():
+        return {}
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    try:
+        require_own(folder, manifest)
+    except ArtifactError as error:
+        raise ServingError(str(error)) from error
+    return manifest
 
 
 def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
+from gigabatch.features.columns.zones import zone_rules
 from gigabatch.features.engines.frame import resolve_engine
 from gigabatch.features.operators.sources import operator_code
 from gigabatch.features.recipes import OWN, RECIPES, recipe_class
@@ -31,12 +32,11 @@ from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
 from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
 from gigabatch.pipeline.store.files import atomic_symlink, atomic_write
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, run_id_of, source_hash
+from gigabatch.pipeline.store.keys import ALL, artifact_key, input_checksums, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
 
 log = logging.getLogger(__name__)
 FEATURES = ["gigabatch.features"]  # sources of the features stage
-ALL = [f"gigabatch.{folder}" for folder in ("features", "loaders", "models", "pipeline")]
 REQUESTS = "requests.json"  # in the folder of artifacts
 MOST_REQUESTS = 1_000
 MADE_FROM = "made_from"  # of a run's manifest: keys of the artifacts before it, by stage
@@ -76,6 +76,8 @@ def ask_features(config: RunConfig, engine: str, root: Path, files: FilesState |
     own, operators = OWN.code(config.recipe), operator_code(kind)
     code = recipe.code() | ({"recipe": own} if own else {}) | ({"operators": operators} if operators else {})
     named = {"recipe": config.recipe, "features": settings, "engine": engine} | ({"code": code} if code else {})
+    # Local times are other ones by another version of the time zone database.
+    named |= {"zones": {zone: zone_rules(zone) for zone in zones}} if (zones := sorted(_zones(settings))) else {}
     without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
     inputs = recipe.inputs()
     checksums = input_checksums(inputs, root)
@@ -83,6 +85,14 @@ def ask_features(config: RunConfig, engine: str, root: Path, files: FilesState |
     return AskedFeatures(
         recipe, artifact_key("features", checksums, asked, source_hash(FEATURES)), named, inputs, checksums
     )
+
+
+def _zones(settings: Any) -> set[str]:
+    """The time zones that settings name, at any depth."""
+    if isinstance(settings, dict):
+        own = {settings["zone"]} if isinstance(settings.get("zone"), str) else set()
+        return own.union(*map(_zones, settings.values()))
+    return set().union(*map(_zones, settings)) if isinstance(settings, list | tuple) else set()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import torch
 
@@ -22,7 +22,6 @@ from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.bundle import frame_lists
 from gigabatch.pipeline.stages.cluster import Cluster
-from gigabatch.pipeline.store.files import replacing
 
 PREPROCESSOR, CHURN_JSON, CHURN_TEXT = "preprocessor", "churn.json", "churn.txt"  # in an artifact
 _LOADING = threading.Lock()
@@ -111,7 +110,7 @@ class GroupNumbers:
 
 @dataclass(frozen=True)
 class PackTask:
-    """A Parquet part to be packed into a `.npy` file by a worker that has the fitted preprocessor's folder."""
+    """A Parquet part to be packed into a folder of its own by a worker that has the fitted preprocessor's folder."""
 
     engine: str
     preprocessor: Path
@@ -136,11 +135,10 @@ def _loaded(folder: Path, engine: str) -> Preprocessor:
 
 
 def pack_part(task: PackTask) -> Path:
-    """The words of the packed part as `task.out`; written whole or not at all, so that the task may run again."""
+    """The packed part, with its lists, as the table `task.out`; it replaces one that is there, so that the task may run
+    again."""
     preprocessor = _loaded(task.preprocessor, task.engine)
-    words = pack(preprocessor, preprocessor.read((task.engine, task.part))).words
-    with replacing(task.out) as temporary, open(temporary, "wb") as file:
-        np.save(file, words.numpy())
+    pack(preprocessor, preprocessor.read((task.engine, task.part))).save(task.out)
     return task.out
 
 
@@ -155,10 +153,8 @@ def encode_split(
 ) -> None:
     """Write a split's packed table to `folder`, part after part. packed: its parts, where `fit` gave them already.
 
-    Workers of a cluster find the saved preprocessor in `preprocessor/` beside `folder` and leave their words there.
+    Workers of a cluster find the saved preprocessor in `preprocessor/` beside `folder` and leave their parts there.
     """
-    if preprocessor.schema.lists and cluster.distributed:
-        raise LoaderError("encode: list columns are packed by one process so far. Set cluster: none.")
     with PackedWriter(folder, preprocessor.tensor_schema, num_rows) as writer:
         if cluster.distributed:
             tables = _tables_of_workers(preprocessor, engine, parts, folder, cluster)
@@ -225,11 +221,9 @@ def _tables(
 def _tables_of_workers(
     preprocessor: Preprocessor, engine: str, parts: Sequence[Part], folder: Path, cluster: Cluster
 ) -> Iterator[PackedTable]:
-    with tempfile.TemporaryDirectory(prefix=".words-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix=".parts-", dir=folder) as name:
         work, saved = Path(name).absolute(), folder.absolute().parent / PREPROCESSOR
-        tasks = [
-            PackTask(engine, saved, absolute(part), work / f"{number:05d}.npy") for number, part in enumerate(parts)
-        ]
+        tasks = [PackTask(engine, saved, absolute(part), work / f"{number:05d}") for number, part in enumerate(parts)]
         for path in cluster.in_turn(pack_part, tasks):
-            yield PackedTable(torch.from_numpy(np.load(path)), preprocessor.tensor_schema)
-            path.unlink()
+            yield PackedTable.load(path, mmap=False)
+            shutil.rmtree(path)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ from gigabatch.pipeline.machine import available_memory, busy_text, free_memory,
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
+from gigabatch.pipeline.runs.verify import loaded_by
 from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
@@ -1271,6 +1273,7 @@ class Encoded:
                 "rows": summary["rows"],
                 "seconds": summary["seconds"]["evaluate"],
                 MADE_FROM: {name: artifact.key for name, artifact in artifacts.items()},
+                **loaded_by(),
             }
 
         artifact = pipeline.store.build("evaluate", key, write)
@@ -1413,17 +1416,29 @@ def evaluation_table_of(bundle: Bundle, features: Features, frame: Any) -> Packe
 
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
     """`<split>/part-*.parquet` in the schema's order and types, schema.json and workflow/; returns rows by split."""
-    schema, checks = tables.schema, TargetChecks(tables.schema)
+    schema, checks, finished = tables.schema, TargetChecks(tables.schema), tables.finished
+    # Parts end where finished rows begin and end, too.
+    ends = () if finished is None else (finished.start, finished.stop)
     parts: list[tuple[Any, Path]] = []
+    kept: list[Path] = []
+    first = 0  # place of the split's first row among all rows
     for split, frame in tables.splits.items():
         checks.look(split, frame)
         checks.require()
         typed = typed_rows(schema, split, frame)
         (folder / split).mkdir()
-        for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
-            parts.append((typed.iloc[start : start + rows_per_part], part_path(folder, split, number)))
+        num_rows = max(len(typed), 1)
+        cuts = {*range(0, num_rows, rows_per_part), *(end - first for end in ends if 0 < end - first < num_rows)}
+        for number, (start, stop) in enumerate(pairwise([*sorted(cuts), num_rows])):
+            path = part_path(folder, split, number)
+            parts.append((typed.iloc[start:stop], path))
+            if finished is not None and finished.start <= first + start < finished.stop:
+                kept.append(path)
+        first += len(frame)
     engine = engine_of(tables.splits["train"])
     engine.map_columns(lambda part: engine.write_parquet(*part), parts)
+    if finished is not None:
+        finished.keep(kept)
     schema.save(folder / "schema.json")
     if tables.workflow is not None:
         tables.workflow.save(folder / "workflow")

@@ -26,6 +26,7 @@ from gigabatch.pipeline.store.files import ArtifactError, atomic_write, in_threa
 
 log = logging.getLogger(__name__)
 FEATURES = "gigabatch.features"
+ALL = [f"gigabatch.{folder}" for folder in ("features", "loaders", "models", "pipeline")]
 CHECKSUMS = "checksums.json"
 XXH3, BLAKE2B = "xxh3:", ""  # what a checksum begins with, by its algorithm
 SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it

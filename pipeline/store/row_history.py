@@ -9,8 +9,8 @@ tonight's: it stops nothing when it comes, and is a new file when it leaves.
 Each night's artifact is whole by itself. Parts that it shares with the one before are hard links, so that a chain of
 nights takes the room of one; a part no larger than the rows behind it is written together with them, up to
 `MOST_TOGETHER` rows, so that there are few parts. `gigabatch gc` leaves the last history of each configuration. A
-recipe whose rows are larger than memory gives parts that it has written (`keep`), or keeps files of its own instead
-(`find_files`, `keep_files`), under the same rules.
+recipe whose finished rows are what the splits hold, as those of flights, gives the files of these (`keep`); one whose
+rows are larger than memory may keep files of its own instead (`find_files`, `keep_files`), under the same rules.
 """
 
 from __future__ import annotations
@@ -218,13 +218,14 @@ class RowHistory:
         all_sizes = [*([] if found is None else found[0].manifest["parts"]), *new_sizes]
 
         def write(folder: Path) -> dict[str, Any]:
-            parts, sizes, last = list(all_parts), list(all_sizes), made
-            if last is None:
-                sizes.pop()
-                last = engine.read_parquet(parts.pop())
-            while parts and sizes[-1] <= min(len(last), MOST_TOGETHER - len(last)):
-                last = engine.frames.concat([engine.read_parquet(parts.pop()), last], ignore_index=True)
-                sizes.pop()
+            parts, sizes = list(all_parts), list(all_sizes)
+            together = [parts.pop()] if made is None else []
+            num_last = sizes.pop() if made is None else len(made)
+            while parts and sizes[-1] <= min(num_last, MOST_TOGETHER - num_last):
+                together.insert(0, parts.pop())
+                num_last += sizes.pop()
+            if made is None and len(together) == 1:  # a file is what it would be written to
+                parts, sizes, together, num_last = [*parts, *together], [*sizes, num_last], [], 0
             for number, part in enumerate(parts):
                 share_file(part, folder / _part_name(number))
             told, tables = {}, [(open_rows, folder / OPEN)]
@@ -234,9 +235,11 @@ class RowHistory:
                 for number, name in enumerate(names):
                     tables.append((past.settled[name], folder / f"step-{position:03d}-{number}.parquet"))
                 told[str(position)] = {"settled": names, "until": past.until, "size": past.size}
-            if len(last):
-                tables.append((last, folder / _part_name(len(parts))))
-                sizes.append(len(last))
+            if num_last:
+                last = [*map(engine.read_parquet, together), *([] if made is None else [made])]
+                rows = last[0] if len(last) == 1 else engine.frames.concat(last, ignore_index=True)
+                tables.append((rows, folder / _part_name(len(parts))))
+                sizes.append(num_last)
             engine.map_columns(lambda table: engine.write_parquet(*table), tables)
             state = {"front": front, "facts": facts, "pasts": told, "finished": finished}
             (folder / STATE).write_text(json.dumps(state, allow_nan=False))

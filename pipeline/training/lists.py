@@ -26,8 +26,8 @@ def require_lists_fit(config: RunConfig, schema: Schema) -> None:
 def require_lists_can(settings: WholeTrainSettings, num_ranks: int) -> None:
     """Raise `TrainingError` where a training on rows with lists would do what has no use for them."""
     asked = {
-        "rows of lists are not fetched from other ranks. Set train.tables=replicated": num_ranks > 1
-        and settings.tables in ("sharded", "des"),
+        "DES sends no sums of lists. Set train.tables=sharded, or replicated": num_ranks > 1
+        and settings.tables == "des",
         "a step with lists of another size each time is not compiled. Set train.compile=off": settings.compile == "on",
     }
     for what, is_asked in asked.items():

@@ -29,6 +29,7 @@ from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
@@ -182,7 +183,8 @@ def train_model(
         first alone writes files and calls callbacks, and, where tables are spread (`settings.tables`), has the whole
         model.
     id_counts
-        By the place of an id column, how often each of its values occurs: where tables are spread, the plan follows it.
+        By the place of an id column, and of C id columns by C + l for list column l, how often each of its values
+        occurs: where tables are spread, the plan follows it.
     codistillation
         The group that this training is, whose peers teach it; `train` has the group's own rows.
 
@@ -240,7 +242,7 @@ def train_model(
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, negatives is not None)
     copies = 1 if negatives is None else negatives.copies
-    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
+    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies, list_lengths(source.lists))
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
     for split, given_rows in (("train", train), ("valid", valid_table)):
@@ -533,11 +535,21 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
 
 
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
-    """How often each value of each id column occurs in the train split, by the column's place among the ids."""
+    """How often each value of each id column, and of each list with a vocabulary of its own, occurs in the train split,
+    by the column's place among the ids, behind which the lists stand."""
+    schema = preprocessor.tensor_schema
+    names = [*(column.name for column in schema.ids), *(column.name for column in schema.lists)]
+    shared = {column.name for column in schema.lists if column.shares is not None}
     return {
-        place: torch.tensor(preprocessor.vocabularies[column.name].counts.to_numpy())
-        for place, column in enumerate(preprocessor.tensor_schema.ids)
+        place: torch.tensor(preprocessor.vocabularies[name].counts.to_numpy())
+        for place, name in enumerate(names)
+        if name not in shared
     }
+
+
+def list_lengths(lists: Sequence[JaggedColumn]) -> tuple[float, ...]:
+    """The mean number of elements of each list column."""
+    return tuple(len(column.ids) / max(column.num_rows, 1) for column in lists)
 
 
 def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss | None = None) -> Model:
@@ -581,10 +593,12 @@ def spread_tables(
     device: str,
     counts: Mapping[int, Tensor] | None,
     copies: int = 1,
+    list_lengths: Sequence[float] | None = None,
 ) -> SpreadTables | None:
     """The model's tables spread over the ranks, in place, as `train.tables` wants it; None where each keeps them.
 
-    copies: rows that each row of a batch becomes, with its negatives."""
+    copies: rows that each row of a batch becomes, with its negatives. list_lengths: mean number of elements of each
+    list column."""
     if ranks.num_ranks == 1 or settings.tables == "replicated":
         return None
     optimizer, _ = optimizer_of(model, settings)  # for its rule: that of the training is made once tables are spread
@@ -600,6 +614,7 @@ def spread_tables(
         batch_rows=rows,
         memory_bytes=min(ranks.gather(own, "memory")),
         counts=counts,
+        list_lengths=list_lengths,
     )
 
 
@@ -945,7 +960,7 @@ def evaluated_blocks(
             blocks += [table.words[:0]] * (most - len(blocks))
         for words in blocks:
             batch = table.unpack(words.to(device))
-            with nullcontext() if tables is None else tables.fetched(batch.ids):
+            with nullcontext() if tables is None else tables.fetched(batch.ids, batch.lists):
                 outputs = model_call(model, batch.ids, batch.floats, batch.lists)
             yield batch, outputs
 

@@ -126,7 +126,9 @@ class TrainStep:
         if self.negatives is not None:
             batch = self.negatives(batch)
         together = 1 if self.negatives is None else self.negatives.copies
-        with contextlib.nullcontext() if self.parallel is None else self.parallel.part(together, batch.ids):
+        with (
+            contextlib.nullcontext() if self.parallel is None else self.parallel.part(together, batch.ids, batch.lists)
+        ):
             for piece, share in pieces(batch, self.accumulate_steps, together):
                 if self.parallel is not None and self.parallel.ranks.num_ranks > 1:  # one alone may have several pieces
                     share = self.parallel.share(piece.weight)

@@ -56,7 +56,7 @@ def test_every_notebook_is_known_and_committed_without_outputs():
         assert not [cell for cell in codes if cell.outputs or cell.execution_count], path.name
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS[3:], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_import_the_public_interface_alone(path):
     codes = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     lines = [line for code in codes for line in code.splitlines() if re.match(r"\s*(from|import) gigabatch", line)]

@@ -182,6 +182,39 @@ def test_a_column_of_which_no_value_is_known_is_named(caplog):
     assert "'3.0', '4.0'" in text
 
 
+def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
+    """`pandas.read_csv` makes null of the word None, which was a value in training."""
+    columns = [Column(name, "categorical", "string") for name in ("damage", "shop")]
+    schema = Schema((*columns, Column("speed", "continuous", "float32"), Column("clicked", "target", "float32")),
+                    (Target("clicked", "binary"),))  # fmt: skip
+    rows = pd.DataFrame({"damage": ["None", "None", "some"] * 40, "shop": ["a", None, "b"] * 40,
+                         "speed": [1.0, 2.0, np.nan] * 40, "clicked": [1.0, 0.0, 1.0] * 40})  # fmt: skip
+    preprocessor = Preprocessor(schema).fit([rows])
+    inputs = ModelInputs(tuple(column.num_ids for column in preprocessor.tensor_schema.ids),
+                         len(preprocessor.tensor_schema.floats))  # fmt: skip
+    bundle = Bundle(preprocessor, FactorizationMachine(inputs, FactorizationMachine.Settings()),
+                    {"null_values": ["", "NA"]})  # fmt: skip
+    bundle.predict(rows)  # a third of two columns is null, as it was
+    read = rows.assign(damage=rows["damage"].replace("None", None))
+    bundle.predict(read.head(28))  # 19 nulls
+    bundle.predict(rows.assign(shop=[None] * 48 + ["a"] * 72))  # .40 for .33
+    assert not caplog.messages
+    assert sum(map(len, bundle.predict_parts([read.head(60), read.tail(60)]))) == 120
+    (text,) = caplog.messages
+    assert text == (
+        "more is null than in training: 'damage' 67% of 120 rows (0% in training). pandas.read_csv makes null of words "
+        "such as None, which may be values here: read with keep_default_na=False, na_values=['', 'NA']."
+    )
+    caplog.clear()
+    bundle.predict(read.assign(speed=np.nan))
+    assert "'damage' 67% of 120 rows (0% in training), 'speed' 100% of 120 rows (33% in training)" in caplog.text
+    caplog.clear()
+    preprocessor.statistics = None  # of an import: how many were null is known of numbers alone
+    bundle.predict(read.assign(speed=np.nan))
+    assert "'damage'" not in caplog.text
+    assert "'speed' 100% of 120 rows (33% in training)" in caplog.text
+
+
 def test_a_column_is_unknown_if_no_part_of_it_is_known(caplog):
     columns = Column("shop", "categorical", "string"), Column("clicked", "target", "float32")
     rows = pd.DataFrame({"shop": ["a", "b"] * 15, "clicked": [1.0, 0.0] * 15})

@@ -19,7 +19,7 @@ from gigabatch.features.operators.categories.text_hash import pieces_of, words_o
 class TextTokens(ColumnOperator):
     """Make one list of the words of short text, such as the title of a product, without a fit.
 
-    Words are those of `TextHash`: in lower case, cut at blanks and ASCII punctuation. A model learns a vector of each
+    Words are those of `TextHash`: in lower case, cut at blanks and punctuation. A model learns a vector of each
     and pools them, where `TextHash` gives it columns. Null and text without a word are empty lists. Numbers and
     booleans are taken as their text. Row-wise. Lists are made by the pandas engine alone.
 

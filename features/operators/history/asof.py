@@ -9,7 +9,7 @@ from typing import Any
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
-from gigabatch.features.history.asof import AsOfJoin, group_codes
+from gigabatch.features.history.asof import AsOfJoin, Once, group_codes
 from gigabatch.features.operators.looking_back import LooksBack
 
 
@@ -172,22 +172,25 @@ class AsOf(LooksBack):
         return stay
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
-        question = self._question(frame, self.by, settled.get("group"))
-        everyone = None
+        return self._aggregated(frame, settled, Once())
+
+    def compute_beside(self, frame: Frame, once: Once) -> dict[str, Column]:
+        return self._aggregated(frame, {}, once)
+
+    def _aggregated(self, frame: Frame, settled: Mapping[str, Frame], once: Once) -> dict[str, Column]:
+        question = self._question(frame, self.by, settled.get("group"), once)
         found = {}
         for item in self.aggregations:
             if isinstance(item, Count):
                 found[item.output] = question.engine.series(question.count(item.window).astype("int32"), frame)
             elif isinstance(item, Mean):
-                if item.smoothing and everyone is None:
-                    everyone = self._question(frame, (), settled.get("all"))
-                found[item.output] = self._mean(frame, question, everyone, item)
+                found[item.output] = self._mean(frame, question, item, settled, once)
             else:
                 for source, output in item.columns.items():
                     found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
         return found
 
-    def _question(self, frame: Frame, by: Sequence[str], settled: Frame | None) -> AsOfJoin:
+    def _question(self, frame: Frame, by: Sequence[str], settled: Frame | None, once: Once) -> AsOfJoin:
         return AsOfJoin(
             frame,
             frame,
@@ -197,16 +200,25 @@ class AsOf(LooksBack):
             order=self.order,
             exclude_self=True,
             settled=settled,
+            once=once,
         )
 
-    def _mean(self, frame: Frame, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
+    def _mean(self, frame: Frame, question: AsOfJoin, item: Mean, settled: Mapping[str, Frame], once: Once) -> Any:
         count = question.count(item.window, of=item.value).astype("float64")
         total = question.sum(item.value, item.window).astype("float64")
-        if everyone is None:
+        if not item.smoothing:
             return ratio(frame, total, count)
-        prior_count = everyone.count(of=item.value)
-        prior = everyone.sum(item.value) / question.xp.maximum(prior_count, 1)
-        known = (prior_count > 0).astype("float64")
+        told = (self.at, self.known_at, self.order)  # what the prior of a value depends on beside the rows
+
+        def everyone() -> AsOfJoin:
+            return self._question(frame, (), settled.get("all"), once)
+
+        def prior_of() -> tuple[Any, Any]:
+            asked = once(("everyone", *told), everyone)
+            number = asked.count(of=item.value)
+            return asked.sum(item.value) / asked.xp.maximum(number, 1), (number > 0).astype("float64")
+
+        prior, known = once(("prior", item.value, *told), prior_of)
         return ratio(frame, total + item.smoothing * prior, (count + item.smoothing) * known)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.columns.numbers import number_parts, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -18,7 +18,7 @@ from gigabatch.features.operators.looking_back import LooksBack
 class DifferenceLag(WithinGroups, LooksBack):
     """Subtract the value of an earlier row of the group.
 
-    The difference to the row `lag` places earlier is taken in float64 and rounded to float32. It is null where there is
+    The difference to the row `lag` places earlier is taken before it is rounded to float32. It is null where there is
     no such row, where either value is null and where a key is null. Row order is kept. Group-wise: needs every row of a
     group.
 
@@ -88,12 +88,12 @@ class DifferenceLag(WithinGroups, LooksBack):
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
-        values = float_values(frame[self.column], "DifferenceLag")
-        known = ~xp.isnan(values)
+        high, low = number_parts(frame[self.column], "DifferenceLag")
+        known = ~xp.isnan(high)
         later, earlier = rows[lag:], rows[: max(len(rows) - lag, 0)]
         difference = xp.zeros(len(frame), dtype="float64")
         valid = xp.zeros(len(frame), dtype=bool)
-        difference[later] = values[later] - values[earlier]
+        difference[later] = high[later] - high[earlier] + (low[later] - low[earlier])
         valid[later] = (groups[later] >= 0) & (groups[later] == groups[earlier]) & known[later] & known[earlier]
         return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
 

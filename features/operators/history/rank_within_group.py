@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import float_values, is_empty
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.history.asof import group_codes
@@ -55,8 +55,15 @@ class RankWithinGroup(WithinGroups, ColumnOperator):
     def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         groups = group_codes(frame, frame, self.by, "RankWithinGroup")[0]
-        values = float_values(frame[self.value], "RankWithinGroup")
-        known = (groups >= 0) & ~engine.arrays.isnan(values)
-        table = engine.frames.DataFrame({"group": groups, "value": values})
-        ranks = table.groupby("group")["value"].rank(method="min", ascending=not self.descending)
-        return {self.output: engine.series(engine.array(ranks, fill=0.0).astype("float32"), frame, valid=known)}
+        column = frame[self.value]
+        if is_empty(column, "iubf", "RankWithinGroup") or column.dtype.kind == "f":
+            values = float_values(column, "RankWithinGroup")
+            known = (groups >= 0) & ~engine.arrays.isnan(values)
+        else:  # by their own type: float64 would tie different integers of 2^53 and beyond
+            values = engine.array(column, fill=False if column.dtype.kind == "b" else 0)
+            known = (groups >= 0) & engine.array(column.notna())
+        table = engine.frames.DataFrame({"group": groups[known], "value": values[known]})
+        ranks = engine.arrays.zeros(len(frame), dtype="float32")
+        ranked = table.groupby("group")["value"].rank(method="min", ascending=not self.descending)
+        ranks[known] = engine.array(ranked).astype("float32")
+        return {self.output: engine.series(ranks, frame, valid=known)}

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import number_parts
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.operators.base import ColumnOperator
@@ -15,8 +15,8 @@ from gigabatch.features.operators.base import ColumnOperator
 class Difference(ColumnOperator):
     """Subtract one column from another, row by row.
 
-    The difference is taken in float64 and then rounded to float32, so that times in minutes keep their digits. It is
-    null where either number is null.
+    The difference is taken before it is rounded to float32, so that times keep their digits, those in nanoseconds too.
+    It is null where either number is null.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class Difference(ColumnOperator):
         return () if {self.left, self.right} <= set(times) else self.tells(names)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        left, right = (float_values(frame[name], "Difference") for name in (self.left, self.right))
+        left, right = (number_parts(frame[name], "Difference") for name in (self.left, self.right))
         with np.errstate(all="ignore"):  # infinity less infinity is null
-            difference = (left - right).astype("float32")
+            difference = (left[0] - right[0] + (left[1] - right[1])).astype("float32")
         xp = engine_of(frame).arrays
         return {self.output: engine_of(frame).series(difference, frame, ~xp.isnan(difference))}

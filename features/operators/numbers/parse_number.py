@@ -22,10 +22,11 @@ class ParseNumber(ColumnOperator):
     """Read numbers that are written as text, such as "$1,234.50", "1.234,50 €", "12 %" or "(3)".
 
     Of what `remove` names, words are taken away as whole words at an end of the number, signs wherever they stand, and
-    blanks, but between two digits only before groups of three. A number in parentheses is negative, what `scales` names
-    is taken off the end, separators of thousands are taken away where they stand before groups of three digits, the
-    first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled but by `scales`: "12 %" is
-    12. Numbers are taken as they are. Null stays null, and empty text becomes null. Row-wise.
+    blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is
+    negative, what `scales` names is taken off the end, separators of thousands are taken away where they stand before
+    groups of three digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled
+    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text becomes null.
+    Row-wise.
 
     Parameters
     ----------
@@ -133,7 +134,7 @@ class ParseNumber(ColumnOperator):
             number = number.str.replace(sign, "", regex=True)
         number = number.str.strip()
         if _any_holds(number, "("):
-            negative = _known(number.str.startswith("(")) & _known(number.str.endswith(")"))
+            negative = _known(number.str.match(r"^\([ ]*[^() +-][^()]*\)$"))
             number = number.where(~negative, "-" + number.str.strip("()").str.strip())
         for word in self._words:  # that stood beside signs, parentheses or other words
             number = word.taken_off(number)

@@ -38,6 +38,7 @@ from gigabatch.features.recipes.base import (
     SPLITS,
     FeatureParts,
     FeatureTables,
+    Finished,
     RawFiles,
     Recipe,
     SplitFractions,
@@ -135,9 +136,11 @@ class FlightsRecipe(Recipe):
         return [path for kind in self.raw_files() for path in self.files(kind.pattern)]
 
     def build(self, engine: str) -> FeatureTables:
-        rows, schema, counts = self._rows_so_far(lambda before, paths: self._follow(engine, before, paths))
+        rows, schema, counts, finished = self._rows_so_far(lambda before, paths: self._follow(engine, before, paths))
         splits = split_by_time(rows, "at", "flight_row", self.settings.split)
-        return FeatureTables({k: v[schema.names()] for k, v in splits.items()}, schema, _notes(counts))
+        return FeatureTables(
+            {k: v[schema.names()] for k, v in splits.items()}, schema, _notes(counts), finished=finished
+        )
 
     def write_parts(
         self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
@@ -174,8 +177,11 @@ class FlightsRecipe(Recipe):
                     self.history.refuse(str(error))
         return follow(None, paths)
 
-    def _follow(self, engine: str, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, Schema, dict[str, int]]:
-        """Every flight with an outcome and its features, their schema, and how many flights there are of each kind.
+    def _follow(
+        self, engine: str, before: RowsSoFar | None, paths: list[str]
+    ) -> tuple[Any, Schema, dict[str, int], Finished | None]:
+        """Every flight with an outcome and its features, their schema, how many flights there are of each kind, and
+        which of them are kept for the next run.
 
         Those that an earlier run finished are not computed again.
         """
@@ -201,8 +207,10 @@ class FlightsRecipe(Recipe):
         labelled = module.frames.concat(made, ignore_index=True)
         whole = labelled if before is None else gathered(before, labelled)
         num_finished = len(labelled) - len(made[-1])
-        self._keep(left, raw["weather"], labelled.iloc[:num_finished], len(labelled), ())
-        return whole, schema, _added_counts(left.facts["counts"], left.open)
+        start = len(whole) - len(labelled)
+        keep = partial(self._keep, left, raw["weather"], len(labelled))
+        kept = None if self.history is None else Finished(start, start + num_finished, keep)
+        return whole, schema, _added_counts(left.facts["counts"], left.open), kept
 
     def _write(self, engine: str, folder: Path, rows: int, before: RowsSoFar | None, paths: list[str]) -> FeatureParts:
         """`write_parts`: flights are read into files by time, computed into files a piece after the other, and cut."""
@@ -235,7 +243,7 @@ class FlightsRecipe(Recipe):
         for split, part in made.cut(self.settings.split, whole_files=True):
             (writer.write_file if isinstance(part, Path) else writer.write)(split, part)
         finished = [path for path in files[:-1] if path is not None]
-        self._keep(left, raw["weather"], None, made.num_rows - known, finished)
+        self._keep(left, raw["weather"], made.num_rows - known, finished)
         written, schema = writer.finish(SPLITS)
         shutil.rmtree(folder / "made")
         return FeatureParts(written, schema, _notes(_added_counts(left.facts["counts"], left.open)))
@@ -309,18 +317,18 @@ class FlightsRecipe(Recipe):
         assert schema is not None, "which has columns"
         return left, schema
 
-    def _keep(self, left: RowsSoFar, weather: Any, made: Any, computed: int, files: Sequence[Path]) -> None:
+    def _keep(self, left: RowsSoFar, weather: Any, computed: int, files: Sequence[Path]) -> None:
         """Leave to the next run what it needs.
 
-        left: of all finished flights. made: those with an outcome that this run computed, or None where they are in
-        `files`. computed: how many flights with an outcome it computed.
+        left: of all finished flights. computed: how many flights with an outcome this run computed. files: of those
+        among them that are finished.
         """
         if self.history is None:
             return
         until = left.facts["weather_until"]
         facts = {**left.facts, "weather": None if until is None else weather_hash(weather, until)}
         open_flights = left.open.drop(columns=[NEW, "flight_row"])
-        self.history.keep(open_flights, left.pasts, left.front, facts, made, computed, files)
+        self.history.keep(open_flights, left.pasts, left.front, facts, None, computed, files)
 
     def _open(self, before: RowsSoFar, weather: Any) -> Any:
         """The open flights of an earlier run.

@@ -155,7 +155,7 @@ def _sum(ids, offsets, weights, mean, starts, table, height, width, out, stride,
     named, scaled = ids.ctypes.data, weights.ctypes.data
     for task in numba.prange(num_tasks):
         first, end = offsets[starts[task]], offsets[starts[task + 1]]
-        low, high = np.int32(0), np.int32(0)
+        low, high = np.int32(0), np.int32(-1)  # no id is inside a table of no rows
         for element in range(first, end):
             low, high = min(low, ids[element]), max(high, ids[element])
         if low < 0 or high >= height:

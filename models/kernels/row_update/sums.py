@@ -27,3 +27,14 @@ def summed_rows(
     if len(ids):
         update.update_rows(tables, [SUM.new_state(table[:0]) for table in tables], ids, gradient, SUM)
     return tables
+
+
+def summed_elements(
+    update: ModuleType, ids: Tensor, places: Tensor, scales: Tensor | None, gradient: Tensor, size: int
+) -> Tensor:
+    """As `summed_rows`, of one table of `size` rows by elements of lists that share gradients, as `update_elements`
+    takes them: [size, D] float32."""
+    table = torch.zeros(size, gradient.shape[1], device=gradient.device)
+    if len(ids):
+        update.update_elements(table, SUM.new_state(table[:0]), ids, places, scales, gradient, SUM)
+    return table

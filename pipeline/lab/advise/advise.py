@@ -39,7 +39,7 @@ from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, Sweep, batch_sizes, 
 from gigabatch.pipeline.machine import available_cores, free_memory
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.store.files import json_text, write_json
-from gigabatch.pipeline.training.train import TrainingError, optimizer_of
+from gigabatch.pipeline.training.train import TrainingError, list_lengths, optimizer_of
 
 DEVICES = (2, 4, 8)
 SCHEMES = ("replicated", "sharded")
@@ -347,7 +347,8 @@ def _busiest(work: Work, num_ranks: int) -> int:
     """The rank that sends the most where tables are sharded; the others wait for it."""
     model, rows = work.new_model(), -(-work.settings.batch_size // num_ranks)
     optimizer, _ = optimizer_of(model, work.settings)
-    sent = plan_tables(table_uses(model, optimizer, rows, work.counts), num_ranks, rows).rank_traffic
+    uses = table_uses(model, optimizer, rows, work.counts, list_lengths(work.table.lists))
+    sent = plan_tables(uses, num_ranks, rows).rank_traffic
     return sent.index(max(sent))
 
 
@@ -366,7 +367,8 @@ def _shapes(work: Work, sizes: Sequence[int]) -> tuple[list[TableUse], int, dict
     up, means over some batches; none where a model does not tell."""
     model = work.new_model()
     optimizer, _ = optimizer_of(model, work.settings)
-    uses = table_uses(model, optimizer, work.settings.batch_size, work.counts)
+    lengths = list_lengths(work.table.lists)
+    uses = table_uses(model, optimizer, work.settings.batch_size, work.counts, lengths)
     dense = sum(p.numel() for p in model.parameters()) - sum(use.num_rows * use.width for use in uses)
     return uses, dense, {size: _distinct(work, model, size) for size in sizes}
 

@@ -29,7 +29,14 @@ from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.profile.step_phases import Laps
 from gigabatch.pipeline.machine import using_threads
-from gigabatch.pipeline.training.train import id_counts, make_step, require_ranks_can, spread_tables, table_batches
+from gigabatch.pipeline.training.train import (
+    id_counts,
+    list_lengths,
+    make_step,
+    require_ranks_can,
+    spread_tables,
+    table_batches,
+)
 
 LOAD, COMPUTE, UPDATE = "loading", "forward + backward", "update"
 PARTS = (LOAD, COMPUTE, UPDATE)
@@ -226,7 +233,8 @@ def _take(work: Work, ranks: Ranks, settings: WholeTrainSettings, device: str, s
         work.negatives.use_kernels(settings.kernels)
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, work.negatives is not None)
-    spread = spread_tables(model, settings, ranks, size, device, work.counts)
+    lengths = list_lengths(work.table.lists)
+    spread = spread_tables(model, settings, ranks, size, device, work.counts, list_lengths=lengths)
     model.to(device).train()
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     step = make_step(model, work.loss, settings, device, average, work.negatives, ranks, size, spread)

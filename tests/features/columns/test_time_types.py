@@ -198,3 +198,12 @@ def test_the_ends_of_64_bits(unit, kind):
     found, null = of_type(pd.Series([2**63 - 1, -(2**63)]).astype(kind), time_type(f"datetime[{unit}]?"))
     assert null.tolist() == [unit != "ns"] * 2
     assert found.tolist() == ([(2**63 - 1) // 1000, -(2**63) // 1000] if unit == "ns" else [0, 0])
+
+
+def test_a_weekday_is_read_over_and_must_be_one():
+    how = time_type("datetime[%a, %d %b %Y]?")
+    texts = ["Fri, 12 Jun 1998", "friday, 12 Jun 1998", "Foo, 12 Jun 1998", "12 Jun 1998"]
+    found, null = of_type(pd.Series(texts), how)
+    day = (pd.Timestamp("1998-06-12") - pd.Timestamp(0)) // pd.Timedelta("1us")
+    assert found.tolist() == [day, day, 0, 0]
+    assert null.tolist() == [False, False, True, True]

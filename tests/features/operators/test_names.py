@@ -82,3 +82,10 @@ def test_columns_that_only_an_operator_sees_overwrite_none():
 def test_an_output_without_a_name_is_refused(operator):
     with pytest.raises(DataError, match=f"{type(operator).__name__}: an output has no name"):
         operator.apply(NAMED, operator.fit([NAMED])) if isinstance(operator, FittedOperator) else operator(NAMED)
+
+
+def test_a_star_imports_every_operator():
+    found = {}
+    exec("from gigabatch.features.operators import *", found)
+    assert found["Categorify"] is operators.Categorify
+    assert {operator_class(name).__name__ for name in operator_names()} <= set(found)

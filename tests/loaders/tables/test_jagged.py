@@ -2,8 +2,10 @@
 
 import json
 import random
+import tempfile
 from dataclasses import replace
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -170,16 +172,61 @@ def test_streamed_and_resident_batches_are_equal_bit_for_bit(tmp_path):
         assert torch.equal(mine.lists[0].weights, other.lists[0].weights)
 
 
-def test_a_remote_table_with_lists_is_refused():
-    import fsspec
-
+@pytest.fixture
+def remote(tmp_path):
+    """A function that puts a folder behind a URL, which it returns."""
     files = fsspec.filesystem("memory")
-    table, _, _ = make_table(3)
-    with files.open("/lists/layout.json", "w") as file:
-        layout = {"format": "gigabatch-packed", "version": 3, "num_rows": 3, "lists": [1, 1]}
-        file.write(json.dumps(layout | {"schema": json.loads(table.schema.to_json())}))
-    with pytest.raises(LoaderError, match="must lie on a local disk"):
-        PackedShards("memory://lists")
+
+    def put(folder):
+        files.put(f"{folder}/", f"/{folder.name}/", recursive=True)
+        return f"memory://{folder.name}"
+
+    yield put
+    files.store.clear()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_table_behind_a_url_gives_the_batches_of_its_local_copy(tmp_path, remote, monkeypatch, shuffle):
+    table, _, _ = make_table(500)
+    write_shuffled([table], tmp_path / "words", table.schema, num_rows=500, seed=3, shard_rows=170)
+    url, copies = remote(tmp_path / "words"), tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
+    opened = PackedShards(url)
+    assert opened.is_remote
+    assert not [*copies.iterdir()]  # mapped, and of no name any more
+    sources = [
+        StreamedDataset(place, 64, shuffle=shuffle, seed=2, block_bytes=400) for place in (url, tmp_path / "words")
+    ]
+    there, here = (BatchLoader(source, copy=True) for source in sources)
+    for mine, other in zip(there, here, strict=True):
+        assert torch.equal(mine.ids, other.ids)
+        for one, two in zip(mine.lists, other.lists, strict=True):
+            assert torch.equal(one.ids, two.ids)
+            assert torch.equal(one.offsets, two.offsets)
+        assert torch.equal(mine.lists[0].weights, other.lists[0].weights)
+    resident = [load_table(place, "host", torch.device("cpu")) for place in (url, tmp_path / "words")]
+    for one, two in zip(*(part.lists for part in resident), strict=True):
+        assert one.to_lists() == two.to_lists()
+
+
+def test_lists_behind_a_url_that_cannot_be_had_are_named(tmp_path, remote, monkeypatch):
+    table, _, _ = make_table(20)
+    table.save(tmp_path / "words")
+    url, files = remote(tmp_path / "words"), fsspec.filesystem("memory")
+    name = "/words/list-001-ids.npy"
+    content = files.cat_file(name)
+    files.pipe_file(name, content[:-4])
+    with pytest.raises(LoaderError, match=r"^memory:///?words/list-001-ids\.npy.*truncated or overwritten"):
+        PackedShards(url)
+    files.rm(name)
+    with pytest.raises(LoaderError, match=r"^memory:///?words/list-001-ids\.npy: not found\. Write the table again"):
+        PackedShards(url)
+    files.pipe_file(name, content)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(type(files), "get_file", lambda *_, **__: (_ for _ in ()).throw(full))
+    with pytest.raises(LoaderError, match=r"list-000-ids\.npy: cannot be copied to .*No space left.*TMPDIR"):
+        PackedShards(url)
 
 
 def test_lists_count_among_what_must_fit(tmp_path):

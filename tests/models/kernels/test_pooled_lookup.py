@@ -43,6 +43,15 @@ def torchs(ids, offsets, weights, table, pooling):
     )
 
 
+@VERSIONS
+@POOLINGS
+def test_empty_lists_of_a_table_without_rows_are_zeros(version, pooling):
+    """As on a rank whose part of a batch asks a table for nothing."""
+    none = torch.zeros(0, dtype=torch.int32)
+    found, _ = pooled(version, none, torch.zeros(4, dtype=torch.int64), None, torch.zeros(0, 3), pooling)
+    assert torch.equal(found, torch.zeros(3, 3))
+
+
 LENGTHS = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=150)
 
 

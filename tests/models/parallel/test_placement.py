@@ -5,7 +5,7 @@ import torch
 
 from gigabatch.models.click.wide_deep import WideDeep
 from gigabatch.models.errors import ModelError
-from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.inputs import ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.registry import build_optimizer
@@ -116,6 +116,19 @@ def measured(ranks, sizes, widths, rows):
     held = sum(table.nbytes for table in model.tables)
     held += sum(v.nbytes for s in optimizer.state.values() for v in s.values() if v.dim())
     return kinds(plan), sent, plan.rank_traffic[ranks.rank], held, plan.rank_bytes[ranks.rank]
+
+
+def test_tables_that_lists_look_up_are_used_by_their_elements():
+    """A row has one item and 2.5 of its history, which share a table, and 1.5 tags of their own."""
+    inputs = ModelInputs((40,), 0, lists=(ListInputs(40, shares=0), ListInputs(9)))
+    model = WideDeep(inputs, WideDeep.Settings(4, (8,)))
+    counts = {0: torch.arange(40), 2: torch.arange(9)}  # of the column; the own vocabulary is of the second list
+    asked = model, build_optimizer(model, "lamb", lr=0.01), 8, counts
+    items, tags = table_uses(*asked, [2.5, 1.5])[2:]  # behind those of the linear terms
+    assert (items.lookups_per_row, tags.lookups_per_row) == (3.5, 1.5)
+    assert items.rows_per_batch == expected_distinct(counts[0], 28)
+    assert tags.rows_per_batch == expected_distinct(counts[2], 12)
+    assert [use.rows_per_batch for use in table_uses(*asked)] == [None] * 4  # lists of unknown length: any row
 
 
 def test_planned_bytes_are_those_that_are_held_and_sent(tmp_path):

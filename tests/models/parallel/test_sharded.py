@@ -1,16 +1,18 @@
 """Sharded tables on two and three gloo ranks against one process with whole tables and the whole batch."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.click.deepfm import DeepFM
 from gigabatch.models.click.dlrm import DLRM
 from gigabatch.models.click.wide_deep import WideDeep
 from gigabatch.models.errors import ModelError
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.ema import WeightAverage
@@ -109,6 +111,99 @@ def test_ten_steps_of_every_rule_equal_one_process(tmp_path, num_ranks, kernels)
                 torch.testing.assert_close(found_moments[name][key], value, rtol=2e-5, atol=2e-6)
         assert not told[1][rule][1]  # whole tables are on the first rank alone
         assert not any(told[1][rule][2].values())
+
+
+LIST_INPUTS = (  # of the fourth column, of its own with weights, of the second, and of one before it
+    ListInputs(23, shares=3), ListInputs(9, weighted=True), ListInputs(7, shares=1), ListInputs(9, shares=5)
+)  # fmt: skip
+LIST_PLACEMENTS = (*MIXED, Placement("row"))
+
+
+def drawn_lists(seed, num_rows):
+    """Lists of 0 to 4 elements; every third batch has none at all in its first column."""
+    random = torch.Generator().manual_seed(100 + seed)
+    found = []
+    for place, item in enumerate(LIST_INPUTS):
+        most = 1 if place == 0 and seed % 3 == 2 else 5
+        offsets = torch.randint(most, (num_rows,), generator=random).cumsum(0)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), offsets])
+        ids = torch.randint(item.num_ids, (int(offsets[-1]),), generator=random, dtype=torch.int32)
+        weights = torch.randn(len(ids), generator=random) if item.weighted else None
+        found.append(JaggedColumn(ids, offsets, weights))
+    return found
+
+
+def steps_with_lists(ranks, rule, pooling):
+    """As `steps_of`, of a module whose tables lists look up too."""
+    inputs = [ListInputs(item.num_ids, item.shares) for item in LIST_INPUTS] if pooling == "max" else LIST_INPUTS
+    torch.manual_seed(0)
+    model = EmbeddingTables(SIZES, (*WIDTHS, 5), gradients="rows", lists=inputs, pooling=pooling)
+    with torch.no_grad():
+        for table in model.tables:
+            table.mul_(30)
+    tables = ShardedTables(model, LIST_PLACEMENTS, ranks) if ranks.num_ranks > 1 else None
+    optimizer = RowOptimizer([model], lr=0.1, betas=(0.8, 0.95), **({"eps": 1e-4} | RULES[rule]))
+    outputs = []
+    for seed in range(4):
+        ids, lists = drawn(seed)[0], drawn_lists(seed, 24)
+        wanted = torch.randn(24, model.width, generator=torch.Generator().manual_seed(seed))
+        first, last = bounds(24, ranks)
+        ids, wanted, lists = ids[first:last], wanted[first:last], [item.slice(first, last) for item in lists]
+        if pooling == "max":
+            lists = [item._replace(weights=None) for item in lists]
+        with nullcontext() if tables is None else tables.fetched(ids, lists):
+            found = model(ids, lists)
+            (found * wanted).sum().backward()
+            if tables is not None:
+                tables.exchange_gradients()
+        outputs.append(found.detach())
+        optimizer.step()
+    state, moments = model.state_dict(), read_moments(model, optimizer)
+    if tables is not None:
+        state, moments = tables.gather_weights(state), tables.gather_moments(moments)
+    return outputs[0], state, moments, ranks.traffic.bytes
+
+
+def all_with_lists(ranks):
+    found = {}
+    for kernels, rules in (("reference", RULES), ("compiled", ("adagrad", "lamb full row", "cowclip"))):
+        with using_kernels(kernels):
+            for rule in rules:
+                for pooling in ("mean", "sum", "max"):
+                    found[kernels, rule, pooling] = steps_with_lists(ranks, rule, pooling)
+    return found
+
+
+def test_steps_with_lists_equal_one_process(tmp_path):
+    """Elements of lists, whether their table is a column's or their own, its rows on all ranks, on one, or on each."""
+    expected, told = all_with_lists(Ranks()), together(all_with_lists, 2, tmp_path)
+    for case, (outputs, weights, moments, _) in expected.items():
+        # The rows themselves are equal bit for bit, and so what a pooling adds up in the order of the list.
+        assert torch.equal(torch.cat([one[case][0] for one in told]), outputs), case
+        _, found, found_moments, sent = told[0][case]
+        for name, table in weights.items():
+            torch.testing.assert_close(found[name], table, rtol=1e-4, atol=1e-5, msg=f"{case} {name}")
+            for key, value in moments[name].items():
+                torch.testing.assert_close(found_moments[name][key], value, rtol=1e-4, atol=1e-5)
+        assert {name for _, name in sent} > {"ids", "rows", "gradients of rows", "gradients of replicated tables"}
+
+
+def outside_of_a_list(ranks):
+    torch.manual_seed(0)
+    model = EmbeddingTables((4,), (2, 3), gradients="rows", lists=(ListInputs(6),))
+    tables = ShardedTables(model, [Placement("row")] * 2, ranks)
+    wrong = 6 if ranks.rank else 5
+    lists = [JaggedColumn(torch.tensor([0, wrong], dtype=torch.int32), torch.tensor([0, 2]))]
+    try:
+        with tables.fetched(torch.zeros(1, 1, dtype=torch.int32), lists):
+            return None
+    except IndexError as error:
+        return str(error)
+
+
+def test_an_element_outside_its_table_is_named_on_every_rank(tmp_path):
+    text = "sharded tables: a batch of rank 1 holds the id 6 of tables.1, a table of 6 rows."
+    assert together(outside_of_a_list, 2, tmp_path) == [text, text]
 
 
 def test_sums_in_one_order_are_bit_equal(tmp_path):

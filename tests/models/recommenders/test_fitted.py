@@ -114,17 +114,82 @@ def test_popularity_is_the_summed_weight_of_positive_rows():
     close(np.expm1(table_of(without)[0, FIRST:35]), [counts[item] for item in range(FIRST, 35)])
 
 
+def l2_by_hand(x: np.ndarray) -> float:
+    """A loop over what is tried and over users, each of whom one item is taken from, drawn as the model draws it."""
+    x = x[:, x.sum(0) > 0][x.sum(1) > 0]
+    mean, users = x.sum() / x.shape[1], np.flatnonzero(x.sum(1) > 1)
+    shares = torch.rand(len(users), generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
+    left_out = {
+        user: np.flatnonzero(x[user])[int(share * x[user].sum())] for user, share in zip(users, shares, strict=True)
+    }
+    without = x.copy()
+    without[list(left_out), list(left_out.values())] = 0
+    found = {}
+    for times in (1, 0.3, 3, 10):
+        scores, gain = ease_by_hand(without, times * mean), 0.0
+        for user, item in left_out.items():
+            others = [j for j in range(x.shape[1]) if not x[user, j]]
+            rank = sum(scores[user, j] > scores[user, item] for j in others)
+            rank += sum(scores[user, j] == scores[user, item] for j in others) / 2
+            gain += 1 / np.log2(rank + 2) if rank < 10 else 0
+        found[times * mean] = gain
+    return max(found, key=lambda l2: found[l2])
+
+
 @pytest.mark.parametrize("l2", [1.0, 30.0, None])
 def test_ease_is_the_papers_formula(l2):
     log = log_of()
     x = chosen(log)
-    used = l2 if l2 is not None else x.sum() / (x.sum(0) > 0).sum()
+    used = l2_by_hand(x) if l2 is None else l2
     some = x.sum(1) > 0
     assert 0 < some.sum() < 50
     found = table_of(fitted("ease", l2=l2))
     close(found[some], ease_by_hand(x, used)[some])
     assert (ease_by_hand(x, used)[some] < 0).any()
     close(found[~some], np.tile(popularity_by_hand(log), ((~some).sum(), 1)))
+
+
+def pairs_of(x: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, int]:
+    x = x[:, x.sum(0) > 0]
+    users, items = np.nonzero(x)
+    return torch.tensor(users), torch.tensor(items), x.shape[1]
+
+
+def tastes(num_users: int, num_items: int) -> np.ndarray:
+    """X of users with 6 tastes, who take the 8 items that they and chance like best."""
+    draw = np.random.default_rng(3)
+    likes = draw.normal(size=(num_users, 6)) @ draw.normal(size=(6, num_items))
+    likes += draw.gumbel(size=(num_users, num_items))
+    return (likes.argsort(1).argsort(1) >= num_items - 8).astype(float)
+
+
+@pytest.mark.parametrize(
+    ("users", "items", "times"), [(1500, 60, 0.3), (100, 60, 1.0), (60, 60, 3.0), (100, 100, 10.0)]
+)
+def test_l2_is_the_larger_the_less_rows_say(users, items, times):
+    x = tastes(users, items)
+    found = ease.chosen_l2(*pairs_of(x))
+    assert found == pytest.approx(times * x.sum() / (x.sum(0) > 0).sum())
+    if users <= 100:  # the loop is slow
+        assert found == pytest.approx(l2_by_hand(x))
+
+
+def test_l2_is_the_mean_where_there_is_nothing_to_choose_by(monkeypatch):
+    users, items = torch.arange(6), torch.tensor([0, 0, 0, 1, 1, 1])
+    assert ease.chosen_l2(users, items, 2) == 3  # no user has two items
+    some = pairs_of(tastes(60, 60))
+    assert ease.chosen_l2(*some) == 3 * 8
+    monkeypatch.setattr(ease, "MOST_ITEMS_TO_CHOOSE", 59)
+    assert ease.chosen_l2(*some) == 8
+
+
+def test_the_choice_of_l2_does_not_depend_on_blocks_and_asks_some_of_many_users(monkeypatch):
+    some = pairs_of(tastes(300, 50))
+    whole = ease.chosen_l2(*some)
+    monkeypatch.setattr(ease, "USERS_AT_ONCE", 7)
+    assert ease.chosen_l2(*some) == whole
+    monkeypatch.setattr(ease, "MOST_USERS_TO_CHOOSE", 1)
+    assert ease.chosen_l2(*some) in [pytest.approx(times * len(some[0]) / some[2]) for times in ease.L2_TIMES]
 
 
 @pytest.mark.parametrize(("neighbours", "shrinkage"), [(5, 0.0), (5, 10.0), (100, 2.5), (1, 0)])

@@ -249,6 +249,9 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
         ("inactive", "active"), ("unemployed", "employed"), ("tested_negative", "tested_positive"), ("ham", "spam"),
         ("fail", "pass"), ("Failure", "Success"), ("low", "high"), ("absent", "present"), ("control", "case"),
         ("benign", "malignant"), ("loss", "win"), ("off", "on"), ("healthy", "sick"),
+        ("0-no", "1-yes"), ("1 - No", "2 - Yes"), ("churn=no", "churn=yes"), ("churn_n", "churn_y"),
+        ("No (0)", "Yes (1)"), ("1: bad risk", "2: good risk"), ("0: good risk", "1: bad risk"), ("0=alive", "1=dead"),
+        ("did not buy", "did buy"), ("HER2-", "HER2+"), ("without disease", "with disease"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rarer", [0, 1])
@@ -281,7 +284,16 @@ def test_blanks_and_points_around_labels_and_long_numbers_change_nothing(tmp_pat
     assert read_back(made)["y"].astype("float64").tolist() == (labels == positive).astype("float64").tolist()
 
 
-@pytest.mark.parametrize("labels", [["red", "blue", "red"], ["north", "n", "n"], ["united", "ited", "united"]])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["red", "blue", "red"],
+        ["north", "n", "n"],
+        ["united", "ited", "united"],
+        ["1-red", "2-blue", "1-red"],
+        ["team 1", "team 2", "team 1"],
+    ],
+)
 def test_labels_that_say_neither_are_positive_where_they_are_rarer(labels):
     rarer = min(set(labels), key=labels.count)
     assert labels_of("y", pd.Series(labels * 100), None, None).settings["positive"] == rarer

@@ -84,6 +84,48 @@ def test_dates_as_people_write_them_are_times(tmp_path, form, days, dtype, eithe
         assert f"the {either} is taken to stand first" in said[0]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%b %d %Y", "%B %d %Y", "%b-%d-%Y", "%d %B %Y", "%d/%b/%Y", "%d/%b/%y", "%d %B, %Y", "%Y %b %d", "%Y-%b-%d",
+        "%b %d, %y", "%a, %d %b %Y %H:%M:%S GMT", "%A, %B %d, %Y", "%a %b %d %Y", "%A %d.%m.%Y", "%a %Y-%m-%d",
+        "%a %b %d %H:%M:%S %Y", "%b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S +0000 %Y", "%a %b %d %H:%M:%S UTC %Y",
+        "%a %b %d %H:%M:%S PDT %Y",
+    ],
+)  # fmt: skip
+def test_dates_with_names_of_months_and_weekdays_are_times(tmp_path, form):
+    made, found = drafted(tmp_path, DAYS.strftime(form), "Release Date")
+    assert made.features["time"] == "Release Date"
+    expected = form.replace("%B", "%b").replace("%A", "%a").replace("GMT", "%z").replace("UTC", "%z")
+    assert made.features["inputs"] == {"Release Date": f"datetime[{expected.replace('+0000', '%z')}]"}
+    read = DAYS.floor("s") if "%H" in form else DAYS.floor("D")
+    assert sorted(found["Release Date"]) == sorted((read - pd.Timestamp(0)) // pd.Timedelta("1us"))
+    if "PDT" in form:
+        assert made.notes["inputs.Release Date"].endswith("; PDT is passed over, so times are those of the clock")
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "dtype"),
+    [
+        ("user_id", ["1", "2", "30"], "int64"),
+        ("user_id", ["1.0", "2", "NA"], "int64"),
+        ("user_id", ["-1", "2", "9007199254740993"], "int64"),
+        ("user_id", ["1", "2", "18446744073709551615"], "string"),
+        ("user_id", ["1", "2", "unknown"], "string"),
+        ("user_id", ["1", "2", "A3"], "string"),
+        ("zip", ["1", "2", "030"], "string"),
+    ],
+)
+def test_ids_that_are_whole_numbers_are_declared_so(tmp_path, name, texts, dtype):
+    """As text the 1.0 of a later file, which pandas writes beside a null, was another id than 1."""
+    made, found = drafted(tmp_path, texts * 100, name)
+    assert made.categories == {name: dtype}
+    assert made.notes[name].startswith(f"{len(set(texts) - {'NA'})} values")
+    if dtype == "int64":
+        expected = [int(text.removesuffix(".0")) for text in texts if text != "NA"]
+        assert found[name].dropna().unique().tolist() == expected
+
+
 def test_months_have_no_weekday(tmp_path):
     made, _ = drafted(tmp_path, pd.date_range("1980-01-01", periods=ROWS, freq="MS").strftime("%Y-%m"), "paid_until")
     names = [*made.features.get("categorical", []), *made.features["continuous"]]
@@ -133,6 +175,30 @@ def test_timestamps_of_a_zone_have_parts_of_its_local_time():
     made = draft_frame(arrow_table(pd.DataFrame({"sold": days, "z": np.arange(ROWS) % 7}), "rows"))
     steps = [step["date_parts"] for step in made.features["steps"] if "date_parts" in step]
     assert [step["zone"] for step in steps] == ["Europe/Berlin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "dtype"),
+    [
+        ("salary_cents", 1.1e12, 2.5e12, None),  # a quantity by its name
+        ("x", 6.4e11, 2.83e12, "datetime[ms]"),  # 1990 to 2059
+        ("x", 1.1e12, 2.9e12, None),  # a row of 2061
+        ("x", 6.2e14, 1.7e15, None),  # a row of 1989
+        ("x", 6.4e14, 1.7e15, "datetime[us]"),
+        ("price_at", 6.4e11, 1.7e12, "datetime[ms]"),
+    ],
+)
+def test_numbers_are_times_by_their_size_within_1990_to_2060_alone_and_that_is_said(tmp_path, name, low, high, dtype):
+    numbers = np.linspace(low, high, ROWS).astype("int64")
+    made, _ = drafted(tmp_path, numbers, name)
+    assert made.features.get("inputs", {}).get(name) == dtype
+    assert (name in made.features["continuous"]) == (dtype is None)
+    said = [remark for remark in made.remarks if "by their size alone" in remark]
+    assert len(said) == (dtype is not None and name == "x")
+    if said and dtype == "datetime[ms]":
+        assert said[0].startswith(
+            "The numbers of x are taken for ms since 1970 by their size alone (1990-04-13 to 2059-"
+        )
 
 
 def test_words_among_dates_are_null_and_named(tmp_path):
@@ -204,8 +270,8 @@ def test_many_words_among_numbers_are_categories(tmp_path):
 def test_numbers_that_are_names_are_categories(tmp_path, name):
     values = np.random.default_rng(2).choice(np.arange(10**6, 10**6 + 40), 300)
     made, found = drafted(tmp_path, values, name)
-    assert made.features["categorical"] == [name]
-    assert sorted(found[name]) == sorted(values.astype(str))
+    assert made.features["categorical"] == {name: "int64"}
+    assert sorted(found[name]) == sorted(values)
     of_frame = draft_frame(arrow_table(pd.DataFrame({name: values.astype(str)}), "rows"))
     assert of_frame.categories == {name: "string"}
 
@@ -237,7 +303,7 @@ def test_ids_as_long_as_nanoseconds_since_1970_are_names(tmp_path, frame, first)
         made = draft_frame(arrow_table(table, "rows"), labels={"y": None}, timed=True)
     else:
         made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
-    assert made.categories == {"author": "int64" if frame else "string"}
+    assert made.categories == {"author": "int64"}
     assert made.notes["author"] == "60 values, numbers taken for names, by their length"
     assert "time" not in made.features
     assert "inputs" not in made.features
@@ -710,7 +776,7 @@ def test_the_history_of_users_is_proposed_and_runs_without_its_signs(tmp_path, m
     row = pipeline.features().frame("test").iloc[-1]
     asked = table.iloc[row["row_number"]]
     earlier = table[(table["user_id"] == asked["user_id"]) & (table["at"] < asked["at"])]
-    assert list(row[output]) == earlier["movie_id"].astype("str").tolist()[-20:]
+    assert list(row[output]) == earlier["movie_id"].tolist()[-20:]
     raw = table.drop(columns="liked").iloc[[row["row_number"]]].assign(**{output: [list(row[output])]})
     assert run.predict(raw)["liked"].notna().all()
 

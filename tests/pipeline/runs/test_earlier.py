@@ -50,6 +50,22 @@ def test_metrics_of_other_rows_are_shown_and_not_compared(tmp_path):
     assert [row["test rows"] for row in rows] == [100, 100, 99]
 
 
+def test_a_final_run_has_the_metrics_of_the_run_that_measured_it(tmp_path):
+    measured = {"id": "run02", "rows": 100, "metrics": {"test": {"auc": 0.71}}}
+    final = summary(3, 0.99, rows=7) | {"measured": measured}
+    write(tmp_path, summary(1, 0.68))
+    write(tmp_path, final)
+    write(tmp_path, summary(2) | {"measured": "run01"})  # which cannot be read
+    rows = history_rows(tmp_path, summary(4, 0.70))
+    assert [row["run"] for row in rows] == ["run04 (this)", "run03, final of run02", "run01"]
+    assert [row["AUC"] for row in rows] == [0.70, 0.71, 0.68]
+    assert [row["gain of AUC"] for row in rows] == [None, pytest.approx(-0.01), pytest.approx(0.02)]
+    assert [row["test rows"] for row in rows] == [100, 100, 100]
+    rows = history_rows(tmp_path, final)
+    assert [row["run"] for row in rows] == ["run03 (this), final of run02", "run01"]
+    assert [(row["AUC"], row["gain of AUC"]) for row in rows] == [(0.71, None), (0.68, pytest.approx(0.03))]
+
+
 @pytest.mark.parametrize(
     ("own", "other", "text"),
     [

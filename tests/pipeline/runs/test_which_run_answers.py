@@ -14,13 +14,15 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.embedding import embed
 from gigabatch.pipeline.export import export
-from gigabatch.pipeline.nightly.nightly import run_nightly
+from gigabatch.pipeline.nightly.nightly import require_whole_current, run_nightly
 from gigabatch.pipeline.runs.find import find_run, run_link
 from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.runs.pointers import RunError, read_pointers
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.verify import verify_run
+from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.http import server
+from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.stages import score, update
 from gigabatch.pipeline.stages.finished import Run
 from tests.pipeline.conftest import threads_of_torch
@@ -171,6 +173,28 @@ def test_a_damaged_run_is_used_by_no_command_and_mended_by_train(finished, capsy
     assert (run / "embeddings" / "vectors.npy").read_text() == "stored for the service"
     assert main(["score", "--config", str(finished.config)]) == 0
     assert len(list(finished.home.glob(".damaged-*"))) == 1
+
+
+def test_the_files_of_another_run_are_used_by_no_command(two, tmp_path, capsys):
+    tiny, first, later = two
+    shutil.rmtree(first)
+    shutil.copytree(later, first)
+    config = load_config(tiny.config)
+    said = rf"run {first}: its files are those of another run, {later.name}\."
+    with pytest.raises(RunError, match=said):
+        find_run(config)
+    with pytest.raises(RunError, match=said):
+        promote_by_hand(config, first.name)
+    with pytest.raises(RunError, match=said):
+        require_whole_current(tiny.home)
+    with pytest.raises(ServingError, match=said):
+        load_served(first)
+    assert {row["run"]: row["state"] for row in list_runs(config)}[first.name] == f"current, files of {later.name}"
+    for command in (["score"], ["serve", "--port", "0"]):
+        assert main([*command, "--config", str(tiny.config)]) == 2
+        assert f"its files are those of another run, {later.name}" in capsys.readouterr().err
+    copy = shutil.copytree(later, tmp_path / "copy")  # of another name, which is told
+    assert (find_run(config, str(copy)).path, load_served(copy).bundle_id) == (copy, "copy")
 
 
 def test_what_others_add_to_a_run_is_no_damage(finished):

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gigabatch.features.columns import zones
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.runs.verify import loaded_by, require_loadable
 from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,6 +89,50 @@ def test_what_is_there_is_shown_as_a_whole_pipeline_shows_it_and_without_torch(f
     assert "skipped, unchanged" in found[1]
     assert json.loads((folder / "artifacts" / "requests.json").read_text())  # and the next one is quick again
     assert in_a_process(command, "--config", "clicks.yaml")[3] == "[]"
+
+
+def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):
+    config = ("--config", "clicks.yaml")
+    first = Path("runs/clicks/current").resolve().name
+    assert main(["train", *config, "seed=2"]) == 0
+    other = Path("runs/clicks/latest").resolve().name
+    for line, out in (
+        (("promote", other), f"Promoted by hand: {other} is current, {first} was it before.\n"),
+        (("rollback",), f"Rolled back: {first} is current again. {other} is blocked"),
+        (("unblock", other), f"Unblocked: {other} may be promoted again.\n"),
+        (("contract",), "learned from 1 file(s) of kind 'all', 120 rows"),
+        (("contract", "--check"), "0 new file(s), 0 refused\n"),
+        (("gc",), "0 folder(s), 0 bytes freed\n"),
+        (("runs",), ""),
+    ):
+        code, printed, error, imported = in_a_process(*line, *config)
+        assert (code, imported) == (0, "[]"), (line, error)
+        assert out in printed
+    done = in_a_process("init", "clicks.csv", "--target", "clicked", "--out", "new.yaml")
+    assert (done[0], done[3]) == (0, "[]"), done[2]
+
+
+@pytest.mark.parametrize("changed", ["own code", "sources", "libraries", "an older run", "a bundle that does not tell"])
+def test_a_model_that_others_have_loaded_is_loaded_before_it_is_promoted(folder, monkeypatch, changed):
+    run, loaded = Path("runs/clicks/current").resolve(), []
+    monkeypatch.setattr("gigabatch.pipeline.bundle.load_bundle", loaded.append)
+    require_loadable(run)
+    assert not loaded
+    bundle = run / "model" / "bundle.json"
+    if changed == "sources":
+        monkeypatch.setattr("gigabatch.pipeline.runs.verify.source_hash", lambda modules: "other sources")
+    elif changed == "libraries":
+        monkeypatch.setattr("gigabatch.pipeline.runs.verify.versions", lambda: {"torch": "9.9"})
+    elif changed == "an older run":
+        manifest = json.loads((run / "manifest.json").read_text())
+        del manifest["loaded_by"]
+        (run / "manifest.json").write_text(json.dumps(manifest))
+    else:
+        content = json.loads(bundle.read_text()) | {"own_code": [{}]}
+        monkeypatch.setattr("gigabatch.pipeline.runs.verify.verify_run", lambda path: loaded_by())
+        bundle.write_text(json.dumps(content) if changed == "own code" else "{")
+    require_loadable(run)
+    assert loaded == [run / "model"]
 
 
 def test_features_that_were_made_alone_are_found(folder):
@@ -209,6 +255,23 @@ def test_a_mistake_is_told_as_before(folder, capsys):
         assert "unknown key 'features.target'" in capsys.readouterr().err
         assert main([command, "--config", "clicks.yaml", "features.path=nowhere.csv"]) == 2
         assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_features_in_local_time_are_those_of_the_rules_of_their_zone(folder, monkeypatch):
+    """The time zone database is revised a few times a year, on a machine that keeps its artifacts."""
+    Path("clicks.csv").write_text("city,price,clicked,at\na,1,0,2024-01-01T12:00\n")
+    step = "features.steps=[{date_parts: {column: at, prefix: at, parts: [hour], zone: Europe/Berlin}}]"
+    given = (step, "features.inputs={at: datetime}", "features.continuous=[price, at_hour]")
+    keys, plain = asked(*given)._features_key(), asked()._features_key()
+    assert asked(*given)._features_key() == keys
+    monkeypatch.setattr("gigabatch.features.columns.zones._ahead", lambda zone, moment: 7200)  # no winter time
+    zones._changes.cache_clear()
+    try:
+        assert asked(*given)._features_key() != keys
+        assert asked()._features_key() == plain
+    finally:
+        monkeypatch.undo()
+        zones._changes.cache_clear()
 
 
 @pytest.mark.parametrize("run", ["latest", "no such run", "long" * 1_000])

@@ -157,12 +157,12 @@ def test_the_tasks_of_a_worker_load_the_preprocessor_once(tmp_path, monkeypatch)
         return load(*arguments)
 
     monkeypatch.setattr(Preprocessor, "load", slow)
-    names = [tmp_path / f"{number}.npy" for number in range(4)]
+    names = [tmp_path / f"{number}" for number in range(4)]
     tasks = [PackTask("pandas", tmp_path / "preprocessor", tmp_path / "part.parquet", name) for name in names]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(pack_part, tasks)) == names
     assert len(calls) == 1
-    assert len({name.read_bytes() for name in names}) == 1
+    assert len({(name / "words.npy").read_bytes() for name in names}) == 1
 
 
 @given(

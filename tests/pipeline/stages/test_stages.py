@@ -21,7 +21,7 @@ from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
-from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.recipes.base import FeatureTables, Finished
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.models.errors import ModelError
@@ -470,6 +470,26 @@ def test_labels_of_any_recipe_are_looked_at_before_they_are_rounded(tmp_path):
     tables = FeatureTables(dict.fromkeys(("train", "valid", "test"), frame), schema)
     with pytest.raises(DataError, match=r"target 'price': float32, .* Subtract a constant near their mean, 1000000000"):
         write_features(tables, tmp_path, 100)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "sizes"),
+    [(0, 10, [4, 4, 1, 1, 2]), (3, 11, [3, 1, 4, 1, 1, 1, 1]), (9, 12, [4, 4, 1, 1, 2]), (5, 5, [4, 1, 3, 1, 1, 2])],
+)
+def test_rows_that_a_recipe_asks_for_are_whole_files(start, stop, sizes, tmp_path):
+    frame = pd.DataFrame({"x": np.arange(12, dtype="float32"), "hit": np.float32([0, 1] * 6)})
+    schema = Schema(
+        (Column("x", "continuous", "float32"), Column("hit", "target", "float32")), (Target("hit", "binary"),)
+    )
+    splits = {"train": frame[:9], "valid": frame[9:10], "test": frame[10:]}
+    kept = []
+    tables = FeatureTables(splits, schema, finished=Finished(start, stop, kept.extend))
+    assert write_features(tables, tmp_path, 4) == {"train": 9, "valid": 1, "test": 2}
+    paths = [path for split in splits for path in sorted((tmp_path / split).iterdir())]
+    parts = [pd.read_parquet(path)["x"].tolist() for path in paths]
+    assert [len(part) for part in parts] == sizes
+    assert [x for part in parts for x in part] == list(range(12))
+    assert [x for path in kept for x in pd.read_parquet(path)["x"]] == list(range(start, stop))
 
 
 def test_a_label_other_than_zero_and_one_is_an_error(tiny):

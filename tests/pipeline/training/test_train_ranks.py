@@ -15,7 +15,6 @@ from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
@@ -243,8 +242,7 @@ REFUSED = {
     "accumulate_steps=2": ({"model": TABULAR, "train": {"accumulate_steps": 2}}, "Set it to 1"),
     "compile=on": ({"model": TABULAR, "train": {"compile": "on"}}, "is for one rank"),
     "two_tower": ({"model": ("two_tower", {"loss": "softmax"})}, "compares rows of a batch"),
-    "sharded lists": ({"model": TABULAR, "lists": True, "train": {"tables": "sharded"}}, "Set train.tables=replicated"),
-    "des lists": ({"model": ("lr", {}), "lists": True, "train": {"tables": "des"}}, "Set train.tables=replicated"),
+    "des lists": ({"model": ("lr", {}), "lists": True, "train": {"tables": "des"}}, "Set train.tables=sharded"),
     "batch_size": ({"model": TABULAR, "train": {"batch_size": 2}}, "leaves some of 3 ranks without one"),
 }
 
@@ -319,7 +317,17 @@ SHARDED = {
         "weighted": True,
         "train": {"select_by": "logloss"} | SPREAD,
     },
-}
+    "lists of tabular, a row that is not a number": {"model": TABULAR, "lists": True, "nan": True, "train": SPREAD},
+    "lists of wide_deep cowclip, weighted, compiled kernels": {
+        "model": ("wide_deep", {"layers": [8], "crosses": [[0, 1]], "pooling": "sum"}),
+        "lists": True,
+        "weighted": True,
+        "train": {"optimizer": "cowclip", "lr_max": 0.003, "tables": "sharded"},
+    },
+    "lists of sasrec with dropout": {
+        "model": ("sasrec", {"dim": 8, "loss": "bce", "dropout": 0.3}), "lists": True, "train": SPREAD
+    },
+}  # fmt: skip
 
 
 def warm(ranks: Ranks, folder: Path, weights, record):
@@ -418,16 +426,14 @@ def test_several_ranks_calibrate_on_the_whole_valid_split(kind, tmp_path):
     assert 0.4 < whole[0][3] < 2.5 or kind == "isotonic"  # between the slopes of the blocks
 
 
-@pytest.mark.parametrize(("free", "said"), [(1 << 40, None), (1000, "lists are of any length")])
-def test_tables_of_lists_stay_whole_or_are_refused_where_a_rank_has_no_room(monkeypatch, free, said):
+@pytest.mark.parametrize(("free", "spread"), [(1 << 40, False), (1000, True)])
+def test_tables_of_lists_stay_whole_or_are_sharded_where_a_rank_has_no_room(monkeypatch, free, spread):
     """By `train.tables=auto`, which would spread tables that take more than half of a rank's memory."""
     monkeypatch.setattr(module, "free_memory", lambda _: free)
     ranks = Ranks()
     ranks.num_ranks, ranks.gather = 2, lambda value, name: [value] * 2
     model = model_class("lr")(inputs(lists=True), model_class("lr").Settings())
     asked = model, settle(TrainSettings(tables="auto", batch_size=BATCH), ROWS, NUM_IDS), ranks, BATCH, "cpu", None
-    if said is None:
-        assert module.spread_tables(*asked) is None
-        return
-    with pytest.raises(ModelError, match=said):
-        module.spread_tables(*asked)
+    tables = module.spread_tables(*asked, list_lengths=(2.0, 3.5, 0.1))
+    assert (tables is not None) == spread
+    assert model.linear.tables.is_sharded == spread

@@ -13,7 +13,26 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_tokens import TextTokens
 from tests.examples import examples
 
-SAID = ["Red", "shoes", "of", "Straße", "a", "x-large", "3,5", "colours", "鞋", "!"]
+SAID = [
+    "Red",
+    "shoes",
+    "of",
+    "Straße",
+    "a",
+    "x-large",
+    "3,5",
+    "colours",
+    "鞋",
+    "!",
+    "“quoted”",
+    "»ja«",
+    "don’t",
+    "‚a‘",
+    "two–three",
+    "¿qué?",
+    "end…",
+    "a\u00a0b",
+]
 TEXTS = st.lists(st.none() | st.lists(st.sampled_from(SAID), max_size=6).map(" ".join), max_size=5)
 
 

@@ -37,3 +37,10 @@ def test_a_repeated_order_within_a_group_is_an_error_across_groups_it_is_not():
 def test_a_lag_of_zero_is_an_error():
     with pytest.raises(DataError, match=r"lag must be at least 1, found 0"):
         DifferenceLag(("k",), "at", "x", "d", 0)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int64"])
+def test_times_in_nanoseconds_lose_nothing(dtype):
+    day = 1_700_000_000_000_000_000
+    frame = pd.DataFrame({"k": "a", "at": [1, 2, 3], "x": pd.Series([day, day + 7, day + 8], dtype=dtype)})
+    assert DifferenceLag(("k",), "at", "x", "d")(frame)["d"].tolist()[1:] == [7.0, 1.0]

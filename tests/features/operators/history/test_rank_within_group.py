@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
@@ -24,3 +25,20 @@ def test_every_group_is_ranked_as_by_scipy_in_any_row_order(rows, descending):
         known = group[group["value"].notna()]
         np.testing.assert_array_equal(known["rank"], rankdata((-1 if descending else 1) * known["value"], method="min"))
         assert group["rank"].isna().sum() == len(group) - len(known)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int64", "uint64", "int64[pyarrow]"])
+def test_whole_numbers_that_a_float_would_round_have_ranks_of_their_own(dtype):
+    value = pd.Series([2**53, 2**53 + 1, 2**53 + 2, 2**62 + 1, 2**62]).astype(dtype)
+    frame = pd.DataFrame({"list": 1, "value": value})
+    assert RankWithinGroup(("list",), "value", "rank")(frame)["rank"].tolist() == [1, 2, 3, 5, 4]
+    assert RankWithinGroup(("list",), "value", "rank", descending=True)(frame)["rank"].tolist() == [5, 4, 3, 1, 2]
+
+
+def test_nulls_among_whole_numbers_and_flags_have_no_rank():
+    frame = pd.DataFrame({"list": [1, 1, None, 1], "value": pd.Series([2**53 + 1, None, 3, 2**53], dtype="Int64")})
+    found = RankWithinGroup(("list",), "value", "rank")(frame)["rank"]
+    assert found.tolist()[::3] == [2, 1]
+    assert found.isna().tolist() == [False, True, True, False]
+    flags = frame.assign(value=pd.Series([True, None, False, False], dtype="boolean"))
+    assert RankWithinGroup(("list",), "value", "rank")(flags)["rank"].tolist()[::3] == [2, 1]

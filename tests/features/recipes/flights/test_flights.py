@@ -15,6 +15,7 @@ from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.recipes.flights import recipe as flights_recipe
 from gigabatch.features.recipes.flights.recipe import FLIGHTS, OUTCOMES, FlightsRecipe, FlightsSettings
 from gigabatch.features.recipes.trivago.recipe import run_here
+from gigabatch.pipeline.stages.stages import write_features
 from gigabatch.pipeline.store import row_history
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -337,6 +338,10 @@ class Nights:
         recipe.cache = files = ParsedFiles(self.store, "pandas")
         recipe.history = history = RowHistory(self.store, files, {"recipe": "flights"}, recipe.without)
         tables = make(recipe)
+        written = self.raw.with_name("written")
+        shutil.rmtree(written, ignore_errors=True)
+        written.mkdir()
+        write_features(tables, written, 1500)  # which keeps what is finished
         copy = self.raw.with_name("counts")
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()

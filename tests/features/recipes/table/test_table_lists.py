@@ -92,13 +92,25 @@ def test_whole_numbers_beside_nulls_stay_what_a_parquet_file_has(tmp_path, kind,
 
 
 @pytest.mark.parametrize("elements", ["string", "int64"])
-@pytest.mark.parametrize(("separator", "text"), [("|", "[3, 5, 7]"), (",", '"[3, 5, 7]"'), ("|", " ['a','b'] ")])
+@pytest.mark.parametrize(
+    ("separator", "text"),
+    [
+        ("|", "[3, 5, 7]"), (",", '"[3, 5, 7]"'), ("|", " ['a','b'] "), ("|", "3 5 7"), ("|", "3,5,7"),
+        ("|", "3, 5, 7"), ("|", '"3;5;7"'), (",", "3|5|7"), (" ", "12,5,7,8"),
+    ],
+)  # fmt: skip
 def test_lists_in_another_form_than_the_separators_are_refused(tmp_path, separator, text, elements):
     (tmp_path / "rows.csv").write_text(f"n;seen\n1;{text}\n")
     value = re.escape(text.strip('"'))
     said = rf"rows\.csv: column 'seen' .*{value}.*list_separator {re.escape(repr(separator))}"
     with pytest.raises(DataError, match=said):
         read_files("pandas", str(tmp_path / "rows.csv"), {"seen": f"list[{elements}]{separator}"}, separator=";")
+
+
+def test_two_numbers_or_numbers_of_other_signs_are_one_element(tmp_path):
+    (tmp_path / "rows.csv").write_text("n;seen\n1;030 1234|3 5 7\n2;030 1234\n3;3-5-7\n4;1 a 3\n")
+    found = read_files("pandas", str(tmp_path / "rows.csv"), {"seen": "list[string]|"}, separator=";")["seen"]
+    assert [list(row) for row in found] == [["030 1234", "3 5 7"], ["030 1234"], ["3-5-7"], ["1 a 3"]]
 
 
 def test_elements_in_brackets_are_elements(tmp_path):

@@ -43,9 +43,9 @@ def test_the_command_predicts_ranks_that_share_rows_with_lists(tmp_path, capsys)
     line = ["--config", str(list_config(tmp_path, "lr")), "--seconds", "1", "--bandwidth", "1e9", "--json", "-q"]
     assert main(["advise", *line]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert {(one["num_devices"], one["tables"]) for one in told["predictions"]} >= {(2, "replicated")}
+    assert {(one["num_devices"], one["tables"]) for one in told["predictions"]} >= {
+        (2, "replicated"), (2, "sharded")
+    }  # fmt: skip
     assert all(one["sent_for_tables"] > 0 for one in told["predictions"])
     item, place, tags = told["profile"][0]["distinct"]  # batches of 64 rows: all 9 items, both places, all 6 tags
     assert (item, place, tags) == (9, 2, 6)
-    assert "sharded" in told["verdicts"]["tables"]
-    assert "lists" in told["verdicts"]["tables"]
