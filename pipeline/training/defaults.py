@@ -25,7 +25,7 @@ FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at
 AVERAGE = 0.98  # of the weights of about 50 steps
 ROWS_OF_AVERAGE = 60_000  # above which it was measured to pay
 FEWEST_AVERAGED = 150  # steps of a training, of which 50 are its end
-TABLE_ROWS_A_VISIT = 8  # an update reads all tables, a step at most `batch_size` rows of each: what that may cost
+TABLE_ROWS_A_VISIT = 2  # an update reads all tables, a step at most `batch_size` rows of each: what that may cost
 MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
 

@@ -160,7 +160,7 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
     >>> from gigabatch.pipeline.lab.tune.tune import overrides_of, scaled_settings
     >>> own = WholeTrainSettings(epochs=5, batch_size=512, lr_max=0.01, schedule="constant")
     >>> overrides_of(scaled_settings(own, 2048, rows=100_000), own)
-    ('train.epochs=5', 'train.batch_size=2048', 'train.lr_max=0.02')
+    ('train.epochs=5', 'train.batch_size=2048', 'train.lr_max=0.02', 'train.ema_decay=null')
     """
     factor = batch_size / settings.batch_size
     schedule = dict(settings.schedule_settings)

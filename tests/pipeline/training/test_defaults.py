@@ -52,8 +52,8 @@ def test_the_learning_rate_grows_with_the_root_of_the_batch():
         (60_001, (), {}, 0.98),
         (60_001, (100,), {"ema_decay": None}, None),
         (60_001, (100,), {"ema_decay": 0.5}, 0.5),
-        (1_000_000, (8 * 2048 + 8, 8 * 2048 - 8), {"batch_size": 2048}, 0.98),  # 16 rows of tables a row of a batch
-        (1_000_000, (8 * 2048 + 8, 8 * 2048 - 7), {"batch_size": 2048}, None),
+        (1_000_000, (2 * 2048 + 8, 2 * 2048 - 8), {"batch_size": 2048}, 0.98),  # two rows of tables a row that is read
+        (1_000_000, (2 * 2048 + 8, 2 * 2048 - 7), {"batch_size": 2048}, None),
         (75_000, (), {"epochs": 2, "batch_size": 1000}, 0.98),  # 150 steps
         (75_000, (), {"epochs": 2, "batch_size": 1001}, None),
         (1_000_000, (100,), {"negatives": {}}, None),
