@@ -186,8 +186,8 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
 def overrides_of(settings: WholeTrainSettings, before: WholeTrainSettings) -> tuple[str, ...]:
     """Write what `settings` changes as `key=value` for the command line; the inverse of reading them.
 
-    Epochs, batch size, rate and average stand there always: where a configuration leaves one to the rule, it would follow from
-    the others, and another training would take place than the one that was tried.
+    Epochs, batch size, rate and average stand there always: where a configuration leaves one to the rule, it would
+    follow from the others, and another training would take place than the one that was tried.
     """
     found = [f"train.{name}={getattr(settings, name):.8g}" for name in RULED]
     found.append(f"train.ema_decay={'null' if settings.ema_decay is None else settings.ema_decay}")
