@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -41,6 +41,7 @@ from gigabatch.own_code import OwnCodeError, require_told, told
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.machine import tell_of_compilation
 from gigabatch.pipeline.store.keys import file_checksum
+from gigabatch.pipeline.store.tensors import save_tensors
 from gigabatch.pipeline.views.stages import bundle_html
 
 log = logging.getLogger(__name__)
@@ -254,7 +255,7 @@ class Bundle:
         folder.mkdir(parents=True, exist_ok=True)
         self.preprocessor.save(folder / "preprocessor")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
-        save_file(weights, folder / WEIGHTS)
+        save_tensors(weights, folder / WEIGHTS)
         if self.workflow is not None:
             self.workflow.save(folder / "workflow")
         has_workflow = self.workflow is not None

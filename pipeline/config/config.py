@@ -339,8 +339,10 @@ class TrainSettings(Settings):
     max_grad_norm: float | Literal["auto"] | None = Field(
         "auto", description="bound of the gradients' common norm; auto: 1 for LAMB, none for others; null: none"
     )
-    ema_decay: float | None = Field(
-        None, gt=0, lt=1, description="evaluate and save a moving average of the weights; null: the weights themselves"
+    ema_decay: float | Literal["auto"] | None = Field(
+        "auto",
+        description="evaluate and save a moving average of the weights; null: the weights themselves; auto: .98 by the "
+        "rule of docs/training.md",
     )
     patience: int | None = Field(
         None, ge=1, description="stop after so many epochs in a row none of which was better by select_by; null: never"
@@ -422,6 +424,13 @@ class TrainSettings(Settings):
         None, description="with start_from: the train rows that it has not seen and a sample of others; null: all"
     )
 
+    @field_validator("ema_decay")
+    @classmethod
+    def _share(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, float) and not 0 < value < 1:
+            raise ValueError("must be between 0 and 1, auto, or null for the weights themselves")
+        return value
+
     @field_validator("max_grad_norm")
     @classmethod
     def _positive_norm(cls, value: float | str | None) -> float | str | None:
@@ -471,6 +480,9 @@ class WholeTrainSettings(TrainSettings):
     epochs: int = Field(ge=0, description="times that the train rows are gone through; 0 with a start alone")
     batch_size: int = Field(ge=2, description="rows of a step")
     lr_max: float = Field(gt=0, description="highest learning rate of the schedule")
+    ema_decay: float | None = Field(
+        None, description="evaluate and save a moving average of the weights; null: the weights themselves"
+    )
 
 
 def _tiny_model() -> nn.Module:

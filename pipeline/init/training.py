@@ -11,15 +11,13 @@ from gigabatch.pipeline.config.config import ConfigError
 
 LEAST_ROWS, MOST_ROWS = 1_000, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 MOST_ROWS_OF_EPOCHS, EPOCHS = 20_000, 15
-MOST_ROWS_OF_AVERAGE, AVERAGE = 500_000, 0.98  # an update reads all tables: of more rows these may be large
 ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
 # Rows of valid and of test, each: the rest is worth more where it is trained on, most of all the newest rows.
 MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
 
 
 def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
-    """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves; of
-    more the average of one network's weights over its last steps.
+    """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
     Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py): `tabm` on `robust` floats is
     better than `tabular` on nearly all of them. The rule of `train.epochs` spares tables of ids, which an MLP learns by
@@ -46,12 +44,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
     {'scale': 'robust', 'bins': 16}
     >>> training_for(100_000, True)
-    {'train': {'ema_decay': 0.98}}
-    >>> training_for(1_000_000, True)
     {}
     """
-    if MOST_ROWS < rows <= MOST_ROWS_OF_AVERAGE:
-        return {"train": {"ema_decay": AVERAGE}}
     if not LEAST_ROWS <= rows <= MOST_ROWS:
         return {}
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}

@@ -145,7 +145,6 @@ WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
     "preprocess.columns": "rarer words are taken for one word",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
-    "train.ema_decay": "saves the average of the weights of about 50 steps; null: the last weights",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
 

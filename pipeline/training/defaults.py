@@ -1,4 +1,4 @@
-"""Batch size, epochs and learning rate where a configuration leaves them out; docs/training.md has the derivation."""
+"""Batch size, epochs, learning rate and average of weights where a configuration leaves them out: docs/training.md."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ REFERENCE_LR = {"lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
 MOST_LR = 4 / 3  # times the reference
 LR_OF_POSITIVES = {"adamw": (0.005, 2.0)}  # the reference, and at most so many times it
 FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at a twenty-fifth of the rate and less
+AVERAGE = 0.98  # of the weights of about 50 steps
+ROWS_OF_AVERAGE = 60_000  # above which it was measured to pay
+FEWEST_AVERAGED = 150  # steps of a training, of which 50 are its end
+TABLE_ROWS_A_VISIT = 2  # an update reads all tables, a step at most `batch_size` rows of each: what that may cost
 MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
 
@@ -44,7 +48,7 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
     Returns
     -------
     WholeTrainSettings
-        With a batch size, epochs and a learning rate.
+        With a batch size, epochs and a learning rate, and with or without an average of the weights.
 
     Examples
     --------
@@ -82,9 +86,14 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
             reference, times = LR_OF_POSITIVES[settings.optimizer]
         scaled = square_root_scaled_lr(reference, batch_size, REFERENCE_BATCH)
         lr = float(f"{min(scaled, times * reference):.3g}")
-    return WholeTrainSettings.model_validate(
-        settings.model_dump() | {"batch_size": batch_size, "epochs": epochs, "lr_max": lr}
-    )
+    decay = settings.ema_decay
+    if decay == "auto":
+        small = sum(num_ids) <= TABLE_ROWS_A_VISIT * batch_size * len(num_ids)
+        many = rows > ROWS_OF_AVERAGE and rows // batch_size * epochs >= FEWEST_AVERAGED
+        alone = positives is None and not warm and settings.start_from is None and settings.codistill is None
+        decay = AVERAGE if small and many and alone else None
+    found = {"batch_size": batch_size, "epochs": epochs, "lr_max": lr, "ema_decay": decay}
+    return WholeTrainSettings.model_validate(settings.model_dump() | found)
 
 
 def rows_seen(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> int:
@@ -107,6 +116,8 @@ def id_sizes(schema: TensorSchema) -> tuple[int, ...]:
 def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -> str:
     """What the rule filled in or changed, in words; empty where all was set and stays."""
     ruled = [f"{name} {getattr(settled, name):,g}" for name in RULED if getattr(settings, name) is None]
+    if settings.ema_decay == "auto" and settled.ema_decay is not None:
+        ruled.append(f"ema_decay {settled.ema_decay:g}")
     found = [f"Training by default: {', '.join(ruled)} (from {rows:,} train rows; docs/training.md)."] if ruled else []
     if settings.batch_size not in (None, settled.batch_size):
         found.append(

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -37,6 +37,7 @@ from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.bundle import WEIGHTS, Bundle, load_bundle
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
+from gigabatch.pipeline.store.tensors import save_tensors
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class TrainingRecord:
             f"{name}{SEPARATOR}{key}": value for name, state in self.moments.items() for key, value in state.items()
         }
         tensors |= {f"{TRAINED}{SEPARATOR}{name}": rows.to(torch.uint8) for name, rows in self.trained.items()}
-        save_file({name: value.cpu() for name, value in tensors.items()}, folder / TENSORS)
+        save_tensors({name: value.cpu() for name, value in tensors.items()}, folder / TENSORS)
         content = {"format": FORMAT, "kinds": self.kinds, "ema_updates": self.ema_updates}
         (folder / RECORD).write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False))
 

@@ -160,7 +160,7 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
     >>> from gigabatch.pipeline.lab.tune.tune import overrides_of, scaled_settings
     >>> own = WholeTrainSettings(epochs=5, batch_size=512, lr_max=0.01, schedule="constant")
     >>> overrides_of(scaled_settings(own, 2048, rows=100_000), own)
-    ('train.epochs=5', 'train.batch_size=2048', 'train.lr_max=0.02')
+    ('train.epochs=5', 'train.batch_size=2048', 'train.lr_max=0.02', 'train.ema_decay=null')
     """
     factor = batch_size / settings.batch_size
     schedule = dict(settings.schedule_settings)
@@ -186,10 +186,11 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
 def overrides_of(settings: WholeTrainSettings, before: WholeTrainSettings) -> tuple[str, ...]:
     """Write what `settings` changes as `key=value` for the command line; the inverse of reading them.
 
-    Epochs, batch size and rate stand there always: where a configuration leaves one to the rule, it would follow from
-    the others, and another training would take place than the one that was tried.
+    Epochs, batch size, rate and average stand there always: where a configuration leaves one to the rule, it would
+    follow from the others, and another training would take place than the one that was tried.
     """
     found = [f"train.{name}={getattr(settings, name):.8g}" for name in RULED]
+    found.append(f"train.ema_decay={'null' if settings.ema_decay is None else settings.ema_decay}")
     for section in ("schedule_settings", "optimizer_settings"):
         old = getattr(before, section)
         found += [f"train.{section}.{k}={v}" for k, v in getattr(settings, section).items() if old.get(k) != v]

@@ -36,18 +36,6 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
     assert found.get("train", {}).get("epochs") == epochs
 
 
-@pytest.mark.parametrize(("rows", "decay"), [(60_000, None), (60_001, 0.98), (500_000, 0.98), (500_001, None)])
-def test_more_rows_get_an_average_of_weights(rows, decay):
-    assert training_for(rows, True).get("train", {}).get("ema_decay") == decay
-
-
-def test_the_average_stays_with_the_default_model_and_what_is_set():
-    kept = {"train": {"ema_decay": 0.98}}
-    assert left_to_rows({"model": {"layers": [64]}}, 70_000, True) == kept
-    assert left_to_rows({"model": {"kind": "dcn"}}, 70_000, True) == {}
-    assert left_to_rows({"train": {"ema_decay": None}}, 70_000, True) == {}
-
-
 def test_few_rows_a_float_get_few_bins():
     for rows, num_floats, bins in ((1_999, 10, 16), (2_000, 10, None), (60_000, 400, 16), (999, 40, None)):
         assert training_for(rows, False, num_floats).get("preprocess", {}).get("bins") == bins

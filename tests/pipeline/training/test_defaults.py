@@ -44,6 +44,38 @@ def test_the_learning_rate_grows_with_the_root_of_the_batch():
     assert settle(TrainSettings(optimizer="adamw", batch_size=64), 10_000, ()).lr_max == 0.0015
 
 
+@pytest.mark.parametrize(
+    ("rows", "num_ids", "given", "decay"),
+    [
+        (60_000, (100,), {}, None),
+        (60_001, (100,), {}, 0.98),
+        (60_001, (), {}, 0.98),
+        (60_001, (100,), {"ema_decay": None}, None),
+        (60_001, (100,), {"ema_decay": 0.5}, 0.5),
+        (1_000_000, (2 * 2048 + 8, 2 * 2048 - 8), {"batch_size": 2048}, 0.98),  # two rows of tables a row that is read
+        (1_000_000, (2 * 2048 + 8, 2 * 2048 - 7), {"batch_size": 2048}, None),
+        (75_000, (), {"epochs": 2, "batch_size": 1000}, 0.98),  # 150 steps
+        (75_000, (), {"epochs": 2, "batch_size": 1001}, None),
+        (1_000_000, (100,), {"negatives": {}}, None),
+        (1_000_000, (100,), {"start_from": "current"}, None),
+        (1_000_000, (100,), {"codistill": {}}, None),
+    ],
+)
+def test_many_rows_of_small_tables_get_an_average_of_weights(rows, num_ids, given, decay):
+    assert settle(TrainSettings(**given), rows, num_ids).ema_decay == decay
+
+
+def test_a_training_that_goes_on_gets_no_average():
+    assert settle(TrainSettings(), 1_000_000, (100,)).ema_decay == 0.98
+    assert settle(TrainSettings(), 1_000_000, (100,), warm=True).ema_decay is None
+
+
+def test_an_average_by_the_rule_is_said():
+    said = rule_text(TrainSettings(), settle(TrainSettings(), 100_000, (10,)), 100_000)
+    assert "ema_decay 0.98" in said
+    assert "ema" not in rule_text(TrainSettings(), settle(TrainSettings(), 10_000, (10,)), 10_000)
+
+
 @settings(max_examples=examples(20))
 @given(
     rows=st.integers(0, 10**10),

@@ -793,7 +793,7 @@ def test_a_cuda_graph_on_a_cpu_is_refused_before_any_step(tmp_path):
         ({"schedule_settings": {"moms": [0.9, 0.8]}}, "schedule_settings: moms must be momentum at the start"),
         ({"schedule_settings": {"pct_start": "x"}}, "schedule_settings: "),
         ({"max_grad_norm": 0}, "train.max_grad_norm: must be positive, auto, or null"),
-        ({"ema_decay": 1.0}, "train.ema_decay: Input should be less than 1"),
+        ({"ema_decay": 1.0}, "train.ema_decay: must be between 0 and 1, auto, or null"),
         ({"patience": 0}, "train.patience: Input should be greater than or equal to 1"),
         ({"precision": "half"}, "train.precision: Input should be 'auto', 'float32', 'bfloat16' or 'float16'"),
         ({"residency": "gpu"}, "train.residency: Input should be 'auto', 'device', 'host' or 'stream'"),

@@ -11,7 +11,7 @@ import torch
 
 from gigabatch.models.optimizers.noise_scale import NoiseScale
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.config.config import TrainSettings, load_config
+from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings, load_config
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.tune import trials as tune_trials
 from gigabatch.pipeline.lab.tune.report import limit_text
@@ -128,8 +128,8 @@ def test_candidates_are_batches_that_are_faster_the_noise_scale_setting_the_firs
     assert choose_candidates(sweep, [], 2048) == ([], "no larger batch takes 5 % less time per row")
 
 
-def settings_of(**changes) -> TrainSettings:
-    return TrainSettings(**{"batch_size": 512, "lr_max": 0.01, "epochs": 4} | changes)
+def settings_of(**changes) -> WholeTrainSettings:
+    return WholeTrainSettings(**{"batch_size": 512, "lr_max": 0.01, "epochs": 4} | changes)
 
 
 def test_the_learning_rate_grows_with_the_root_of_the_batch_and_warm_up_with_the_batch():
@@ -305,8 +305,8 @@ def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
         assert trial["verdict"] == "holds"
         assert all(0.6 < auc < 1 for auc in trial["small"] + trial["large"])
         assert (
-            "overrides  train.epochs=2 train.batch_size=64 train.lr_max=0.02828 train.schedule_settings.pct_start=0.5"
-            in out
+            "overrides  train.epochs=2 train.batch_size=64 train.lr_max=0.02828 train.ema_decay=null "
+            "train.schedule_settings.pct_start=0.5" in out
         )
     assert found["verdict"] in out
     assert out.splitlines()[-1] == str(tiny.home / "tune.html")
