@@ -567,7 +567,7 @@ def _offsets(
 ) -> tuple[str, ...] | None:
     """How the first times of a file are written, sorted; None where none has hours and minutes, as numbers."""
     name = str(kind.time)
-    if columns is not None and name not in columns:
+    if name not in (kind.names or () if columns is None else columns):  # a step makes it
         return None
     stored = (columns or {}).get(name)
     if stored is not None and stored.startswith(("timestamp", "date", "time")):
