@@ -17,7 +17,15 @@ from gigabatch.features.refit.churn import deviation
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
-from gigabatch.pipeline.contract.measure import Bad, Known, Measured, RowRule, file_columns, measure_file
+from gigabatch.pipeline.contract.measure import (
+    NO_OFFSET,
+    Bad,
+    Known,
+    Measured,
+    RowRule,
+    file_columns,
+    measure_file,
+)
 from gigabatch.pipeline.contract.state import NO_CHECKSUM, FileEntry
 from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, flow
 
@@ -362,6 +370,8 @@ def _check_whole(terms: KindTerms, path: str, found: Measured, reasons: list[str
     if terms.calendar is not None and found.calendar is not None and found.calendar != terms.calendar:
         forms = {True: "dates or text", False: "numbers"}
         reasons.append(f"{path}: its times are {forms[found.calendar]}, expected {forms[terms.calendar]}.")
+    if terms.offsets and found.offsets:
+        _check_offsets(terms.offsets, path, found.offsets, reasons, warnings)
     if terms.others is not None and found.columns is not None:
         known = {*terms.columns, *terms.others}
         if new := [name for name in found.columns if name not in known]:
@@ -372,6 +382,27 @@ def _check_whole(terms: KindTerms, path: str, found: Measured, reasons: list[str
         stored = (found.columns or {}).get(name)
         if column.stored and stored and stored != "null" and family(stored) != family(column.stored):
             reasons.append(f"{path}: column {name!r} is stored as {stored}, expected {column.stored}.")
+
+
+def _check_offsets(
+    known: tuple[str, ...], path: str, found: tuple[str, ...], reasons: list[str], warnings: list[str]
+) -> None:
+    """A time without an offset is read as UTC, so one that is lost, or comes, moves rows by hours."""
+    new = [offset for offset in found if offset not in known]
+    if new and (NO_OFFSET in new or set(known) == {NO_OFFSET}):
+        with_offset = ", ".join(offset for offset in (*known, *new) if offset != NO_OFFSET)
+        ways = (f"with an offset from UTC ({with_offset})", "without an offset from UTC")
+        here, before = ways[::-1] if NO_OFFSET in new else ways
+        reasons.append(
+            f"{path}: times are written {here}, and before {before}. Where this is meant, set offsets: "
+            f"{flow([*known, *new])} in the contract."
+        )
+    elif new:
+        warnings.append(
+            f"{path}: times are written with the offset(s) {', '.join(new)} from UTC, and before with "
+            f"{', '.join(known)}: summer time, or a clock that was set wrong. Where that is right, add them to offsets "
+            "in the contract."
+        )
 
 
 def family(stored: str) -> str:

@@ -108,6 +108,7 @@ def _kind(history: History) -> KindTerms:
         _freshness(spans, unit),
         None if kind.fixed else _overlap(spans),
         True if all(item.ends for item in files) else None,
+        tuple(sorted({offset for item in files for offset in item.offsets or ()})) or None,
     )
 
 

@@ -27,7 +27,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.blocks import NotInParts, about_rows, read_blocks
 from gigabatch.features.reading.csv_blocks import csv_blocks
-from gigabatch.features.reading.csv_records import csv_header
+from gigabatch.features.reading.csv_records import csv_fields, csv_header
 from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, drop_rows
 from gigabatch.features.recipes.base import RawFiles
@@ -39,6 +39,9 @@ PART_ROWS = 1_000_000  # of files of more rows so many are in memory at once
 WRAP = 1 << 64
 ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, as hash functions mix with (Knuth, TAOCP 3, section 6.4)
 NULL = "\0null"  # no text of a CSV file holds a NUL
+OFFSET_ROWS = 1_000  # at a file's beginning, whose times tell how times are written in it
+OFFSET = r":\d\d\S*?\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)$"
+NO_OFFSET, UTC_OFFSET = "none", "+00:00"
 FINAL_NEWLINE = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
 
 
@@ -101,6 +104,8 @@ class Measured:
         All columns of the file in its order, and their types where it is Parquet; None of a file without a header.
     ends
         Whether its last line ends with a line break; None where that is not known.
+    offsets
+        From UTC, of its first times as they are written, `NO_OFFSET` where there is none; None of numbers.
     bad
         What is wrong with rows, by rule.
     num_bad
@@ -123,6 +128,7 @@ class Measured:
     unit: str | None = None
     columns: dict[str, str | None] | None = None
     ends: bool | None = None
+    offsets: tuple[str, ...] | None = None
     bad: dict[RowRule, Bad] = field(default_factory=dict)
     num_bad: int = 0
     places: tuple[int, ...] = ()
@@ -209,8 +215,12 @@ def measure_file(
             found = _measured_file(kind, path, _parts(kind, path, without), rules, drop, unit, known)
     if found is None:
         found = _measured_file(kind, path, _frames(kind, engine, path, cache, without), rules, drop, time_unit, known)
+    columns = file_columns(kind, engine, path)
     return replace(
-        found, columns=file_columns(kind, engine, path), ends=_ends(path) if is_bytewise(kind.encoding) else None
+        found,
+        columns=columns,
+        ends=_ends(path) if is_bytewise(kind.encoding) else None,
+        offsets=None if kind.time is None else _offsets(kind, engine, path, columns),
     )
 
 
@@ -550,6 +560,40 @@ def file_columns(kind: RawFiles, engine: str, path: str) -> dict[str, str | None
         return None
     module, source = load_engine(engine), csv_source(path, kind.encoding, head=True)
     return dict.fromkeys(csv_header(module, source, kind.separator))
+
+
+def _offsets(
+    kind: RawFiles, engine: str, path: str, columns: Mapping[str, str | None] | None
+) -> tuple[str, ...] | None:
+    """How the first times of a file are written, sorted; None where none has hours and minutes, as numbers."""
+    name = str(kind.time)
+    if name not in (kind.names or () if columns is None else columns):  # a step makes it
+        return None
+    stored = (columns or {}).get(name)
+    if stored is not None and stored.startswith(("timestamp", "date", "time")):
+        zone = stored.partition("tz=")[2].rstrip("]")
+        return (_offset(zone) if zone else NO_OFFSET,)
+    if stored is not None:
+        with fsspec.open(path, "rb") as file, pq.ParquetFile(file) as parquet:
+            first = next(parquet.iter_batches(OFFSET_ROWS, columns=[name])).to_pandas()[name]
+    else:
+        module, source = load_engine(engine), csv_source(path, kind.encoding)
+        header = {} if kind.names is None else {"header": None, "names": list(kind.names)}
+        head = module.read_csv(
+            source, nrows=OFFSET_ROWS, dtype="str", keep_default_na=False, **header, **csv_fields(kind.separator)
+        )
+        first = module.to_pandas(head)[name]
+    texts = first.dropna().astype("str").str.strip()
+    ends = texts[texts.str.contains(":")].str.extract(OFFSET, expand=False)  # a date alone says nothing of zones
+    return tuple(sorted({NO_OFFSET if end != end else _offset(end) for end in ends.drop_duplicates()})) or None
+
+
+def _offset(written: str) -> str:
+    """An offset as `+01:00`, whatever way it is written; the name of a zone as it is."""
+    if written in ("Z", "UTC", "GMT"):
+        return UTC_OFFSET
+    digits = written[1:].replace(":", "")
+    return f"{written[0]}{digits[:2]}:{digits[2:] or '00'}" if digits.isdigit() else written
 
 
 def _ends(path: str) -> bool | None:

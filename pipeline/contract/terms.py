@@ -94,6 +94,9 @@ class KindTerms:
         are no pieces of time, so that nothing follows from it.
     ends
         Whether the last line ends with a line break, as it does unless a file was cut off.
+    offsets
+        How times are written that are dates or text: offsets from UTC such as `+01:00` (of Parquet zones too), `none`
+        among them where there is none.
     """
 
     columns: dict[str, ColumnTerms]
@@ -104,6 +107,7 @@ class KindTerms:
     freshness: float | None = None
     overlap: float | None = None
     ends: bool | None = None
+    offsets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,7 @@ COMMENTS = {
     "freshness": "seconds from now to the newest row of all files; beyond, the night says that files are late",
     "overlap": "how far new rows may lie before the newest accepted one, in what times count; null: not checked",
     "ends": "files end with a line break; one that does not was cut off",
+    "offsets": "from UTC, as times are written, or none; one that is lost or comes is refused, another is told",
 }
 
 
@@ -340,8 +345,9 @@ def _kind(raw: Any, path: Path, where: str) -> KindTerms:
             found[key] = _number(raw[key], path, f"{where}.{key}", 0)
     if raw.get("rows") is not None:
         found["rows"] = _pair(raw["rows"], path, f"{where}.rows")
-    if raw.get("others") is not None:
-        found["others"] = tuple(str(name) for name in _list(raw["others"], path, f"{where}.others"))
+    for key in ("others", "offsets"):
+        if raw.get(key) is not None:
+            found[key] = tuple(str(name) for name in _list(raw[key], path, f"{where}.{key}"))
     for key, types in (("unit", str), ("calendar", bool), ("ends", bool)):
         if raw.get(key) is not None:
             if not isinstance(raw[key], types):

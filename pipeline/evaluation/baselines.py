@@ -14,11 +14,12 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.display import metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Keep, Learnt, Rows, learnt
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
-from gigabatch.pipeline.evaluation.paired import METRICS, difference
+from gigabatch.pipeline.evaluation.paired import METRICS, Difference, difference
 from gigabatch.pipeline.evaluation.told import NAMES, NOISE
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
 FEW_STEPS = 1000  # few enough to be why a model is poor
+FAR, FEWEST = 2.0, 20  # times a baseline's RMSE that is worse whatever the noise, and the rows that tell it
 STRETCHED = 20.0  # deviations that a column reaches where a robust scale is worth a try
 
 
@@ -41,7 +42,7 @@ class Baseline:
     differences
         On the split that is compared on, the model less the baseline; see `paired.Difference`.
     worse
-        Metrics by which the model is worse by more than the noise.
+        Metrics by which the model is worse by more than the noise, or of which it has `FAR` times as much.
     """
 
     name: str
@@ -106,6 +107,52 @@ def baselines(
         "left_out": left_out,
         "worse": [text for target in train.schema.targets if (text := _worse(target.name, found, split))],
     }
+
+
+def below_mean(
+    targets: Sequence[Target],
+    metrics: Mapping[str, Mapping[str, float | None]],
+    split: str,
+    *,
+    rows: int,
+    quantiles: Collection[str] = (),
+    told: Collection[str] = (),
+) -> list[str]:
+    """Sentences about regression targets whose R² is below 0: their mean alone would be a better prediction.
+
+    The mean of the train rows has one below 0 by chance, seldom below -4 / `rows`.
+
+    Parameters
+    ----------
+    targets
+        Of the model.
+    metrics
+        By target, of `Evaluation`.
+    split
+        That they are of.
+    rows
+        Of the split; fewer than 20 tell nothing.
+    quantiles
+        Targets whose loss is that of a quantile, of which R² says nothing.
+    told
+        Sentences of `baselines`; a target that one is about is passed over.
+
+    Examples
+    --------
+    >>> target = Target("price", "regression")
+    >>> below_mean([target], {"price": {"r2": -20.0}}, "test", rows=100)[0].partition(": ")[2]
+    'R² is -20, and below 0 the mean of these rows alone predicts better than the model.'
+    """
+    found = []
+    for target in targets:
+        r2, where = metrics[target.name].get("r2"), f"{target.name!r} on the {split} split: "
+        if target.name in quantiles or rows < FEWEST or any(text.startswith(where) for text in told):
+            continue
+        if r2 is not None and r2 < -(NOISE**2) / rows:
+            found.append(
+                f"{where}R² is {r2:.3g}, and below 0 the mean of these rows alone predicts better than the model."
+            )
+    return found
 
 
 def stretched_columns(rows: PackedTable) -> list[str]:
@@ -194,13 +241,20 @@ def _measured(
     own = rows[compared_on].of_all(evaluations[compared_on].predictions[place])
     compared = [difference(metric, own, scores[compared_on], labelled) for metric in asked]
     differences = [asdict(each) for each in compared if each is not None]
-    worse = [each.metric for each in compared if each is not None and each.is_worse]
+    count = len(labelled.labels)
+    worse = [each.metric for each in compared if each is not None and (each.is_worse or _is_far(each, count))]
     return Baseline(name, target.name, item.seconds, item.rows, metrics, differences, worse)
+
+
+def _is_far(found: Difference, rows: int) -> bool:
+    """Whether the model has `FAR` times a baseline's RMSE: where few rows make nearly all of it, so do they of its
+    standard error."""
+    return found.metric == "rmse" and rows >= FEWEST and found.model > FAR * found.baseline
 
 
 def _worse(target: str, found: Sequence[Baseline], split: str) -> str | None:
     """The sentence that names the baselines of a target that the model is worse than; None where there is none."""
-    parts = []
+    parts, noisy = [], False
     for item in found:
         if item.target != target or not item.worse:
             continue
@@ -208,8 +262,13 @@ def _worse(target: str, found: Sequence[Baseline], split: str) -> str | None:
         numbers = [
             f"{metric_label(name)} {of[name]['model']:.4g} against {of[name]['baseline']:.4g}" for name in item.worse
         ]
+        noisy |= not all(Difference(**of[name]).is_worse for name in item.worse)
         parts.append(f"{NAMES[item.name]} ({', '.join(numbers)})")
     if not parts:
         return None
     others = ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
-    return f"{target!r} on the {split} split: the model is worse than {others}, by more than {NOISE:g} standard errors."
+    far = ", or has twice its RMSE or more" if noisy else ""
+    return (
+        f"{target!r} on the {split} split: the model is worse than {others}, by more than {NOISE:g} standard errors"
+        f"{far}."
+    )

@@ -28,6 +28,7 @@ from gigabatch.pipeline.evaluation.baseline_learners import Keep
 from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baselines,
+    below_mean,
     stretched_columns,
 )
 from gigabatch.pipeline.evaluation.checks import Flag, data_warnings
@@ -169,6 +170,8 @@ def evaluate_bundle(
     sample = shuffled_sample(bundle, data) if importance else None
     compared: dict[str, Any] | None = None
     warnings: list[str] = []
+    quantiles = [name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"]
+    quantiles += [target.name for target in schema.targets if target.quantiles]
     if settings.baselines:
         compared = baselines(
             settings.baselines,
@@ -180,13 +183,15 @@ def evaluate_bundle(
             split=split,
             bins=bins,
             item_column=data.item_column,
-            quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"]
-            + [target.name for target in schema.targets if target.quantiles],
+            quantiles=quantiles,
             keep=data.keep_baselines,
         )
         if split == "train":  # whose labels the baselines have learnt by heart, as far as they can
             compared["worse"] = []
         warnings += compared["worse"]
+    warnings += below_mean(
+        schema.targets, found[split].metrics, split, rows=len(evaluated), quantiles=quantiles, told=warnings
+    )
     ranking = None if data.rank is None else data.rank(model)
     warnings += ((ranking or {}).get("baselines") or {}).get("worse", [])
     if warnings:

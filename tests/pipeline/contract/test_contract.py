@@ -338,3 +338,62 @@ def test_a_label_that_is_a_number_is_held_to_its_mean_among_the_new_rows(shop):
         (report,) = check_new(shop.config(**targets), now=end_of(30))
         assert report.accepted == accepted, report.reasons
     assert "new row(s): the mean of this label is" in report.reasons[0]
+
+
+def written(day, offset, form="%Y-%m-%dT%H:%M:%S"):
+    """The rows of a day whose times are text with an offset."""
+    return shop_day(day).assign(at=lambda f: pd.to_datetime(f["at"], unit="s").dt.strftime(form) + offset)
+
+
+@pytest.mark.parametrize(
+    ("before", "offset", "accepted", "text"),
+    [
+        ("+01:00", "+01:00", True, ""),
+        ("+01:00", "+0100", True, ""),
+        ("Z", "+00:00", True, ""),
+        ("", "", True, ""),
+        ("+01:00", "", False, r"day-006.csv: times are written without an offset from UTC, and before with an offset "
+         r"from UTC \(\+01:00\)\. Where this is meant, set offsets: \[\"\+01:00\", \"none\"\]"),
+        ("", "+09:00", False, r"times are written with an offset from UTC \(\+09:00\), and before without an offset"),
+        ("+01:00", "Z", True, r"times are written with the offset\(s\) \+00:00 from UTC, and before with \+01:00"),
+    ],
+)  # fmt: skip
+def test_an_offset_from_utc_that_is_lost_or_comes_is_refused_and_another_is_told(shop, before, offset, accepted, text):
+    for day in range(6):
+        shop.write(day, written(day, before))
+    learn_contract(shop.config())
+    shop.write(6, written(6, offset))
+    report = check(shop)
+    assert report.accepted == accepted
+    told = " ".join(report.warnings if accepted else report.reasons)
+    assert re.search(text, told) if text else not told
+
+
+def test_an_offset_is_seen_where_times_are_read_as_times_too(shop):
+    for day in range(6):
+        shop.write(day, written(day, "+01:00"))
+    config = shop.config(inputs={"at": "datetime"})
+    learn_contract(config)
+    assert 'offsets: ["+01:00"]' in contract_path(config).read_text()
+    shop.write(6, written(6, ""))
+    (report,) = check_new(config, now=end_of(6))
+    assert not report.accepted
+    assert "without an offset" in " ".join(report.reasons)
+
+
+@pytest.mark.parametrize(("zone", "accepted"), [("UTC", True), ("Europe/Oslo", True), (None, False)])
+def test_the_zone_of_timestamps_in_parquet_files_is_held_to_the_contract(shop, zone, accepted):
+    def write(day, zone):
+        times = pd.to_datetime(shop_day(day)["at"], unit="s").dt.tz_localize("UTC").dt.tz_convert(zone)
+        shop_day(day).assign(at=times).to_parquet(shop.raw / f"day-{day:03d}.parquet")
+
+    for path in shop.raw.iterdir():
+        path.unlink()
+    for day in range(6):
+        write(day, "UTC")
+    learn_contract(shop.config())
+    write(6, zone)
+    report = check(shop)
+    assert report.accepted == accepted
+    told = " ".join([*report.reasons, *report.warnings])
+    assert (zone in told) if zone == "Europe/Oslo" else bool(told) != accepted

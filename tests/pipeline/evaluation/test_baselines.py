@@ -13,7 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
-from gigabatch.pipeline.evaluation.baselines import advice, baselines
+from gigabatch.pipeline.evaluation.baselines import advice, baselines, below_mean
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.evaluation.told import baseline_rows
@@ -123,6 +123,33 @@ def test_predictions_of_the_mean_are_as_good_as_the_constant_and_a_shifted_one_i
     assert same["found"][0]["differences"][0]["gain"] == pytest.approx(0, abs=1e-6)
     (sentence,) = found_of("binary", ["constant"], predictions=lambda t: flat(t, mean / 2))[0]["worse"]
     assert "worse than the constant (Log loss" in sentence
+
+
+@pytest.mark.parametrize(("rows", "is_told"), [(60, True), (20, True), (19, False)])
+def test_a_model_with_twice_the_error_of_a_baseline_is_worse_whatever_the_noise(rows, is_told):
+    train, test = table_of("regression", 4000, 1), table_of("regression", rows, 2)
+    predictions = test.unpack(test.words).targets[0].double() + 20
+    predictions[0] += 3000  # one row makes nearly all of the error, and of its standard error
+    found = baselines(["linear"], train, {"test": test}, {"test": evaluation_of(test, predictions)}, seed=1)
+    (linear,) = found["found"]
+    (rmse,) = linear["differences"]
+    assert rmse["model"] > 2 * rmse["baseline"]
+    assert rmse["gain"] > -2 * rmse["error"]
+    assert linear["worse"] == (["rmse"] if is_told else [])
+    assert [text.endswith("has twice its RMSE or more.") for text in found["worse"]] == [True] * is_told
+
+
+def test_an_r2_below_0_is_told_where_no_baseline_has_said_so():
+    test = table_of("regression", 200, 2)
+    (target,), mean = test.schema.targets, float(test.unpack(test.words).targets[0].double().mean())
+    poor, good = (evaluation_of(test, flat(test, mean + off).double()).metrics for off in (50, 0))
+    (sentence,) = below_mean([target], poor, "test", rows=200)
+    r2 = -(50**2) / float(test.unpack(test.words).targets[0].double().var(correction=0))
+    assert sentence.startswith(f"'label' on the test split: R² is {r2:.3g}, ")
+    assert below_mean([target], good, "test", rows=200) == []
+    assert below_mean([target], poor, "test", rows=19) == []
+    assert below_mean([target], poor, "test", rows=200, told=["'label' on the test split: the model is worse"]) == []
+    assert below_mean([target], poor, "test", rows=200, quantiles=["label"]) == []
 
 
 def test_rows_of_weight_zero_teach_nothing():
