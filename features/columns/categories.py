@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column
 from gigabatch.features.errors import DataError
@@ -114,10 +116,12 @@ def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any
     """(column's values, known's values, bool array of rows that equal no value of `known` or None).
 
     The two columns are of one type; `known` holds no nulls. Errors (`DataError`): another kind, floats of 2^53 and
-    beyond against whole numbers, and the other way round.
+    beyond against whole numbers, and the other way round; a fraction in float32 that the other holds in float64.
     """
     engine = engine_of(known)
     values, kind = column.values, category_kind(known)
+    if column.kind == kind == FLOAT:
+        _require_one_width(column, engine.array(known), where)
     if column.kind == kind == WHOLE and values.dtype != known.dtype:
         return values.astype("int64"), known.astype("int64"), None
     if column.kind == kind:
@@ -145,6 +149,36 @@ def _require_exact(values: Any, wrong: Any, where: str, exact: int = EXACT) -> N
             f"value(s) reach 2^{exact.bit_length() - 1}, where a float may be another number rounded. Read the ids as "
             "integers or as text."
         )
+
+
+def _require_one_width(column: Canonical, known: Any, where: str) -> None:
+    """Raise `DataError` where float32 made another number of a value that the other side holds in float64."""
+    xp, values = engine_of(column.values).arrays, column.known()
+    asked = engine_of(values).array(values)
+    if column.exact < EXACT:
+        narrow, wide, types = asked, known, ("float32", "float64")
+    elif bool((_as_float32(known) == known).all()):
+        # Fractions of few bits (0.5, 0.25) do not tell that they were float32 once, nor do whole numbers.
+        with np.errstate(over="ignore"):
+            telling = (known != xp.floor(known)) & (known.astype("float16").astype("float64") != known)
+        narrow, wide, types = known[telling], asked, ("float64", "float32")
+    else:
+        return
+    rounded = _as_float32(wide)
+    found = xp.isin(narrow, rounded[rounded != wide])
+    if bool(found.any()):
+        cure = "Read it as float64 from its source, as a cast does not bring digits back, or fit again."
+        raise DataError(
+            f"{where}: column {column.values.name!r} is {types[0]} and what it is looked up in {types[1]}, and "
+            f"{int(found.sum())} fraction(s) in float32 are float64 ones rounded, such as {float(narrow[found][0])!r}, "
+            f"and would not be found. {'Cast it to float32.' if types[0] == 'float64' else cure}"
+        )
+
+
+def _as_float32(values: Any) -> Any:
+    """float64 of the nearest float32, infinite beyond its range."""
+    with np.errstate(over="ignore"):
+        return values.astype("float32").astype("float64")
 
 
 def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:

@@ -24,21 +24,21 @@ def hash_values(column: Column, where: str) -> tuple[Any, Any]:
     canonical = canonicalize(column, where)
     if canonical.kind is None:
         return engine.arrays.zeros(len(column), dtype="uint64"), canonical.null
-    return engine.hash64(_hashable(canonical, where)).view("uint64"), canonical.null
+    return engine.hash64(_hashable(canonical, column, where)).view("uint64"), canonical.null
 
 
-def _hashable(canonical: Canonical, where: str) -> Any:
+def _hashable(canonical: Canonical, column: Column, where: str) -> Any:
     """The column as text or int64 without nulls."""
     if canonical.kind == TEXT:
         return canonical.values.astype("str").fillna("")
     if canonical.kind == FLOAT:
-        _require_whole(canonical, where)
+        _require_whole(canonical, column, where)
     return canonical.values.astype("int64")
 
 
-def _require_whole(canonical: Canonical, where: str) -> None:
-    column, exact = canonical.values, canonical.exact
-    wrong = ~((column == column.round()) & (column.abs() < exact))  # an infinity equals its own rounding
+def _require_whole(canonical: Canonical, column: Column, where: str) -> None:
+    values, exact = canonical.values, canonical.exact
+    wrong = ~((values == values.round()) & (values.abs() < exact))  # an infinity equals its own rounding
     if bool(wrong.any()):
         raise DataError(
             f"{where}: column {column.name!r} is {column.dtype} and {int(wrong.sum())} value(s) have a fraction, are "

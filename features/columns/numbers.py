@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,8 @@ from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
 from gigabatch.features.exact.float_order import EXACT, InfinityFound, exact_below, rankable
+
+log = logging.getLogger(__name__)
 
 
 def float_values(column: Column, where: str) -> Any:
@@ -41,6 +46,31 @@ def number_parts(column: Column, where: str) -> tuple[Any, Any]:
         engine.arrays.where(large, (whole - rest).astype("float64"), high),
         engine.arrays.where(large, rest.astype("float64"), 0.0),
     )
+
+
+def loses_digits(column: Column, floats: Any = None) -> bool:
+    """Whether a whole number of the column has digits that float64 loses. floats: of `float_values`, if it is there."""
+    if column.dtype.kind not in "iu":
+        return False
+    floats = float_values(column, "float64") if floats is None else floats
+    if not bool((abs(floats) >= EXACT).any()):
+        return False
+    high, rest = number_parts(column, "float64")
+    return bool((((high + rest) - high - rest)[~engine_of(column).arrays.isnan(high)] != 0).any())
+
+
+def tell_of_rounding(column: Column, where: str, floats: Any = None) -> None:
+    """Log, once a process, that a column which `where` takes as float64 loses digits so; see `loses_digits`."""
+    if loses_digits(column, floats):
+        _log_rounding(str(column.name), where)
+
+
+@cache
+def _log_rounding(name: str, where: str) -> None:
+    log.warning(
+        "%s: column %r holds whole numbers of 2^53 and beyond, which float64 rounds. Subtract a constant or another "
+        "column first (difference is exact), or cast it to float64 to have it so.", where, name,
+    )  # fmt: skip
 
 
 def whole_values(column: Column, where: str) -> Any:
@@ -130,10 +160,15 @@ FLOAT_TEXT = (
 
 def require_digits(column: Column, dtype: str) -> None:
     """Raise `ValueError` if a column of text holds what Python takes for a number, and a reader of files would not."""
-    text = column.dropna().astype("str")
-    wrong = text[~text.str.match(WHOLE_TEXT if dtype.startswith("int") else FLOAT_TEXT)]
+    text, whole = column.dropna().astype("str"), dtype.startswith("int")
+    wrong = text[~text.str.match(WHOLE_TEXT if whole else FLOAT_TEXT)]
     if len(wrong):
         example = engine_of(column).to_pandas(wrong.head(1).to_frame("text"))["text"].tolist()[0]
+        if whole and re.match(FLOAT_TEXT, example):
+            raise ValueError(
+                f"{example!r} is not written as a whole number: digits 0 to 9 and a sign. Where all are whole, cast to "
+                "float64 first"
+            )
         raise ValueError(f"{example!r} is not written as a number: digits 0 to 9, a sign, a point, an exponent")
 
 

@@ -263,7 +263,12 @@ class _Category:
         self._cast = partial(_CASTS[dtype], dtype=dtype)
         if dtype in ("int32", "int64"):
             self.wide = {value: self.known.pop(value) for value in values if abs(value) >= EXACT}
-        if dtype in ("int32", "float32"):  # a dict must not find what a column of this type cannot hold
+        if dtype == "float32" and not all(map(self._holds, values)):  # `Vocabulary` refuses what they would be rounded
+            raise DataError(
+                f"{WHERE}: column {name!r} is declared float32, but its vocabulary holds fractions in float64. Run the "
+                "encode stage again."
+            )
+        if dtype == "int32":  # a dict must not find what a column of this type cannot hold
             self.known = {value: id for value, id in self.known.items() if self._holds(value)}
         self.known[None] = self.layout.null
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -175,8 +174,10 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
         except Exception:  # a chart that cannot be drawn
             log.exception("%s; what was decided stands", failed)
         except KeyboardInterrupt as error:
+            if stopped_by(error) is None:
+                raise
             log.warning("stopped: %s; what was decided stands", failed)
-            raise Stopped(stopped_by(error) or signal.SIGINT, recorded=True) from error
+            break  # with the code of the line: refused data ask for a person, a night that was stopped asks for none
     if outcome.code < 128:  # of a signal the command tells
         print(outcome.text)
     return outcome.code

@@ -27,7 +27,7 @@ from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.finished import SPLITS, Run, evaluation_parts, metric_rows, show_parts
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
-from gigabatch.pipeline.store.files import replacing, write_json
+from gigabatch.pipeline.store.files import replacing, require_writable, write_json
 
 log = logging.getLogger(__name__)
 FORMULA = r"^[=+@\t\r-]"
@@ -101,6 +101,8 @@ def _evaluated(
     """What `evaluate` gives, the split's metrics, the folder, and the run."""
     used = find_run(pipeline.config, run)
     path, trained = used.path, Run(used.path).summary["trained"]
+    folder = out or path / f"evaluation-{split}"
+    require_writable(folder)
     steps = trained["steps"] - trained.get("skipped_steps", 0)  # which runs before November 2026 did not count
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
@@ -139,7 +141,6 @@ def _evaluated(
         "thresholds": threshold_summary(results["quality"]),
         "slices": [asdict(item) for item in results["slices"]],
     }
-    folder = out or path / f"evaluation-{split}"
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "summary.json", summary)
     rows = {name: features.rows[name] for name in tables}
@@ -167,6 +168,7 @@ def score_run(
     pipeline = Pipeline.from_config(config, *overrides)
     used = find_run(pipeline.config, run)
     path = used.path
+    require_writable(path if out is None else out.parent)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if raw is not None:
         return _score_raw(pipeline, used, bundle, raw, split, out or path / "scores-raw.parquet")

@@ -10,6 +10,7 @@ import math
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,14 @@ def refusals_named(folder: Path) -> Iterator[None]:
             f"{folder}: {error.strerror}, so nothing can be written there. {advice}, or name another folder (settings "
             "runs and artifacts, option --out).",
         ) from error
+
+
+def require_writable(folder: Path) -> None:
+    """Raise the error of `refusals_named` where nothing could be written in the folder, which need not be there yet; so
+    before any work. Nothing is left there."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    with refusals_named(there), tempfile.TemporaryFile(dir=there):
+        pass
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.columns.numbers import float_values, loses_digits, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
+from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, Once, group_codes
 from gigabatch.features.operators.looking_back import LooksBack
+
+LAST_DTYPES = ("float32", "float64", "int64")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Last:
     columns
         New names by those of the columns to take.
     dtype
-        float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
+        float32, float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds, or int64 for whole
+        numbers, exact also above 2^53 such as nanoseconds since 1970 and ids; int64 columns can hold nulls.
     """
 
     columns: dict[str, str]
@@ -91,7 +95,8 @@ class AsOf(LooksBack):
     Raises
     ------
     DataError
-        A time or order that is null or no whole number; fractions in a column that is averaged.
+        A time or order that is null or no whole number; fractions in a column that is averaged, or that `Last` takes
+        as int64; whole numbers that `Last` would round to float64.
 
     Examples
     --------
@@ -109,6 +114,9 @@ class AsOf(LooksBack):
     ) -> None:
         self.by, self.at, self._known_at, self.order = tuple(by), at, known_at, order
         self.aggregations = tuple(aggregations)
+        for item in self.aggregations:
+            if isinstance(item, Last) and item.dtype not in LAST_DTYPES:
+                raise DataError(f"AsOf: the dtype of Last is one of {', '.join(LAST_DTYPES)}, found {item.dtype!r}.")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -187,7 +195,7 @@ class AsOf(LooksBack):
                 found[item.output] = self._mean(frame, question, item, settled, once)
             else:
                 for source, output in item.columns.items():
-                    found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
+                    found[output] = take_rows(frame, source, question.last_row(), item.dtype)
         return found
 
     def _question(self, frame: Frame, by: Sequence[str], settled: Frame | None, once: Once) -> AsOfJoin:
@@ -229,10 +237,20 @@ def ratio(frame: Frame, numerator: Any, denominator: Any) -> Any:
     return engine.series(values.astype("float32"), frame, valid=denominator > 0)
 
 
-def take_rows(frame: Frame, column: str, rows: Array) -> Column:
-    """float64 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
-    engine = engine_of(frame)
-    values = float_values(frame[column], "as-of last value")
-    known = ~engine.arrays.isnan(values)
+def take_rows(frame: Frame, column: str, rows: Array, dtype: str) -> Column:
+    """A column of `LAST_DTYPES`: the value of `column` in row number `rows`, null where that is -1 or the value is
+    null."""
+    engine, where = engine_of(frame), "as-of last value"
     index = engine.arrays.clip(rows, 0, None)
-    return engine.series(values[index], frame, valid=(rows >= 0) & known[index])
+    if dtype == "int64":
+        values, known = whole_values(frame[column], where), engine.array(frame[column].notna())
+        missing = engine.series((rows < 0) | ~known[index], frame)
+        return engine.with_nulls(engine.series(values[index], frame), missing)
+    values = float_values(frame[column], where)
+    if dtype == "float64" and loses_digits(frame[column], values):
+        raise DataError(
+            f"{where}: column {column!r} holds whole numbers of 2^53 and beyond that float64 rounds. Take them with "
+            "dtype='int64'."
+        )
+    known = ~engine.arrays.isnan(values)
+    return engine.series(values[index], frame, valid=(rows >= 0) & known[index]).astype(dtype)

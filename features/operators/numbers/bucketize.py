@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -18,7 +18,7 @@ class Bucketize(ColumnOperator):
 
     Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
     len(edges) + 1 for x >= edges[-1]. Null and NaN are 0, infinities fall into the outermost intervals. Values are
-    compared in float64. Row-wise.
+    compared without rounding, but whole numbers of 2^63 and beyond as the nearest float64. Row-wise.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ class Bucketize(ColumnOperator):
     reads, writes = ("column",), ("output",)
 
     def __init__(self, column: str, edges: Sequence[float], output: str | None = None) -> None:
-        edges = tuple(float(edge) for edge in edges)
+        # Whole numbers that no float64 is stay whole.
+        edges = tuple(edge if isinstance(edge, int) and int(float(edge)) != edge else float(edge) for edge in edges)
         increasing = all(low < high for low, high in pairwise(edges))
         if not edges or not increasing or not all(map(math.isfinite, edges)):
             raise DataError(
@@ -57,7 +58,21 @@ class Bucketize(ColumnOperator):
     def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
-        values = float_values(frame[self.column], "Bucketize")
-        buckets = 1 + xp.searchsorted(xp.asarray(self.edges, dtype="float64"), values, side="right")
-        buckets[xp.isnan(values)] = 0
+        column = frame[self.column]
+        if column.dtype.kind == "i" or (column.dtype.kind == "u" and bool((column.dropna() < 2**63).all())):
+            values, null = whole_values(column, "Bucketize"), engine.array(column.isna())
+            # x >= edge is x >= the next whole number, and one above every int64 is never reached.
+            bounds = [max(math.ceil(edge), -(2**63)) for edge in self.edges if math.ceil(edge) < 2**63]
+            edges = xp.asarray(bounds, dtype="int64")
+        else:
+            values = float_values(column, "Bucketize")
+            edges, null = xp.asarray([_float_from(edge) for edge in self.edges]), xp.isnan(values)
+        buckets = 1 + xp.searchsorted(edges, values, side="right")
+        buckets[null] = 0
         return {self.output: engine.series(buckets.astype("int32"), frame)}
+
+
+def _float_from(edge: float) -> float:
+    """The least float64 that is not below the edge."""
+    found = float(edge)
+    return found if found >= edge else math.nextafter(found, math.inf)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import float_values, tell_of_rounding
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -64,11 +64,12 @@ class Expression(ColumnOperator):
     minimum and maximum of two, clip(x, low, high), where(condition, this, that), is_null(x), fill(x, instead). It is
     parsed, checked against this list and never run as Python.
 
-    All is arithmetic of float64, so integers round beyond 2^53; a condition counts as 1 or 0 in arithmetic. Null (and
-    NaN) in gives null out everywhere, in **, comparisons, `and` and `or` too; only `is_null` and `fill` see nulls, and
-    `where` heeds only the side that it takes. What has no value is null: division by zero, also by // and %, and 0 to a
-    negative power; the logarithm of 0 or less; the root of a negative number. // and % round towards minus infinity, as
-    in Python. What grows beyond float64 is an infinity, which later stages refuse by name. Row-wise.
+    All is arithmetic of float64, so integers round beyond 2^53, which is logged once where digits of a column are lost;
+    a condition counts as 1 or 0 in arithmetic. Null (and NaN) in gives null out everywhere, in **, comparisons, `and`
+    and `or` too; only `is_null` and `fill` see nulls, and `where` heeds only the side that it takes. What has no value
+    is null: division by zero, also by // and %, and 0 to a negative power; the logarithm of 0 or less; the root of a
+    negative number. // and % round towards minus infinity, as in Python. What grows beyond float64 is an infinity,
+    which later stages refuse by name. Row-wise.
 
     Parameters
     ----------
@@ -119,6 +120,7 @@ class Expression(ColumnOperator):
 
         def read(name: str) -> Value:
             values = xp.ascontiguousarray(float_values(frame[name], self._where))
+            tell_of_rounding(frame[name], self._where, values)
             # NumPy takes other loops, with other last bits, for arrays of one entry and for strided ones.
             values = xp.repeat(values, 2) if len(values) == 1 else values
             return values, CONDITION if frame[name].dtype.kind == "b" else NUMBER

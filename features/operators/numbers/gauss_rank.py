@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gigabatch.features.columns.numbers import filled_values
+from gigabatch.features.columns.numbers import filled_values, tell_of_rounding
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -53,7 +53,7 @@ class GaussRank(FittedOperator):
     Parameters
     ----------
     column
-        Numbers without nulls. Integers above 2^53 are taken as the nearest float64.
+        Numbers without nulls. Integers above 2^53 are taken as the nearest float64, and a fit logs it.
     max_knots
         Of a column with more distinct values, those that share their leading bits also share a mean rank, with as many
         bits as make no more than `max_knots` groups. So the fit takes bounded memory and one pass over the partitions;
@@ -87,6 +87,7 @@ class GaussRank(FittedOperator):
 
     def partial(self, frame: Frame) -> Partial:
         values = rankable(filled_values(frame, self.column, "GaussRank", wide=False))
+        tell_of_rounding(frame[self.column], "GaussRank")
         ends = (float(values.min()), float(values.max())) if len(values) else (math.inf, -math.inf)
         return Partial(RadixHistogram.distinct(values, "float64").limited(self.max_knots), *ends, engine_of(frame).NAME)
 

@@ -15,6 +15,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast
 
+SEPARATORS = "Set decimal and thousands to what the column means by them."
 SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}")
 
 
@@ -25,8 +26,8 @@ class ParseNumber(ColumnOperator):
     blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is
     negative, what `scales` names is taken off the end, separators of thousands are taken away where they stand before
     groups of three digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled
-    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text becomes null.
-    Row-wise.
+    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text becomes null,
+    but text of which nothing else than what is taken away was there ("$", "%%") is an error. Row-wise.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ class ParseNumber(ColumnOperator):
     ------
     DataError
         Signs that are no single character or equal each other, `scales` that are no positive numbers, or text that is
-        no number then, such as "1,5" where the comma separates thousands; the message names the column and the text.
+        no number then, such as "$", or "1,5" where the comma separates thousands; the message names the column and the
+        text.
 
     Examples
     --------
@@ -165,7 +167,11 @@ class ParseNumber(ColumnOperator):
             number = number.str.replace(self.decimal, ".", regex=False)
         for rows, power in shifted:  # of which the reader of floats makes the nearest one
             number = number.where(~rows, number + power)
-        return number.where(~number.isin([""])), scaled
+        empty = _known(number.isin([""]))
+        if bool(empty.any()):  # "$" alone is no amount, and whether it is null only `null_values` can say
+            signs = empty & ~_known(text.str.strip().isin([""]))
+            self._require_none(signs, text, "of which no number is left", "Name it in null_values if it is null.")
+        return number.where(~empty), scaled
 
     def _without_blanks(self, number: Column, text: Column) -> Column:
         """The texts without the blanks of `remove`; those between digits separate thousands."""
@@ -180,13 +186,10 @@ class ParseNumber(ColumnOperator):
         self._require_none(wrong, text, "where a blank stands before no group of three digits")
         return number.str.replace(blank, "", regex=True)
 
-    def _require_none(self, wrong: Column, text: Column, why: str) -> None:
+    def _require_none(self, wrong: Column, text: Column, why: str, advice: str = SEPARATORS) -> None:
         if bool(wrong.any()):
             example = engine_of(text).to_pandas(text[wrong].head(1).to_frame("text"))["text"].tolist()[0]
-            raise DataError(
-                f"ParseNumber: column {self.column!r} holds {example!r}, {why}. Set decimal and thousands to what the "
-                "column means by them."
-            )
+            raise DataError(f"ParseNumber: column {self.column!r} holds {example!r}, {why}. {advice}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gigabatch.features.columns.numbers import naming, ranked_values, require_numbers
+from gigabatch.features.columns.numbers import naming, ranked_values, require_numbers, tell_of_rounding
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -32,7 +32,8 @@ class QuantileBuckets(RankingOperator):
 
     Edges are the quantiles i / num_buckets of the known train values, i from 1 to num_buckets - 1, by NumPy's `linear`
     definition (Hyndman and Fan 1996, definition 7). Equal edges are merged, so a column with few distinct values has
-    fewer buckets; the state's `merged` says by how many. Integers above 2^53 are taken as the nearest float64.
+    fewer buckets; the state's `merged` says by how many. Integers above 2^53 are taken as the nearest float64, and a
+    fit logs it.
 
     Parameters
     ----------
@@ -76,6 +77,7 @@ class QuantileBuckets(RankingOperator):
         self.output = column if output is None else output
 
     def partial(self, frame: Frame) -> Ranked:
+        tell_of_rounding(frame[self.column], "QuantileBuckets")
         return ranked_values(frame[self.column], keep=self.method == "exact")
 
     def merge(self, left: Ranked, right: Ranked) -> Ranked:

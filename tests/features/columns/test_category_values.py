@@ -20,6 +20,7 @@ from gigabatch.features.columns.categories import (
 from gigabatch.features.columns.hashing import hash_values
 from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.errors import DataError
+from gigabatch.features.history.key_index import KeyIndex
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
@@ -196,3 +197,26 @@ def test_floats_stand_for_ids_only_as_far_as_their_type_is_exact(dtype, exact):
     for use in (known.encode, lambda column: hash_values(column, "here"), lambda column: whole_values(column, "here")):
         with pytest.raises(DataError, match=rf"'id'.*2\^{exact.bit_length() - 1}"):
             use(bad)
+
+
+@pytest.mark.parametrize(("at_fit", "after"), [("float64", "float32"), ("float32", "float64")])
+def test_fractions_of_another_width_than_at_fit_are_an_error_not_unseen(at_fit, after):
+    values = [0.1, 0.2, 0.5]
+    known = fit(values, at_fit)
+    assert sorted(known.encode(column(values, at_fit)).tolist()) == [3, 4, 5]
+    with pytest.raises(DataError, match=rf"column 'c' is {after} and what it is looked up in {at_fit}, and 2 frac"):
+        known.encode(column(values, after))
+    index = KeyIndex(pd.DataFrame({"c": column(values, at_fit)}), ["c"], "Join")
+    with pytest.raises(DataError, match=rf"Join: column 'c' is {after}"):
+        index.rows(pd.DataFrame({"c": column(values, after)}))
+
+
+def test_values_that_both_widths_hold_alike_are_found_in_either():
+    assert fit([0.5, 1.0, 7.25]).encode(column([0.5, 7.25, 0.1, None], "float32")).tolist() == [3, 5, 2, 1]
+    assert fit([0.5, 1.0], "float32").encode(column([1.0, 0.5000000001, 1e300, np.inf])).tolist() == [4, 2, 2, 2]
+    assert fit([0.1, 3.0]).encode(column([3.0, 0.3], "float32")).tolist() == [4, 2]
+
+
+def test_what_cannot_be_hashed_is_told_by_the_columns_own_type():
+    with pytest.raises(DataError, match="column 'c' is float32 and 1 value"):
+        hash_values(column([0.1], "float32"), "HashBucket")

@@ -320,9 +320,18 @@ def test_a_vocabulary_of_another_type_is_refused():
         OnlineTransformer(preprocessor)
 
 
-@pytest.mark.parametrize(("dtype", "given"), [("float32", [0.1, 0.5]), ("int32", [2**31, 5])])
-def test_a_given_value_that_the_column_cannot_hold_is_never_found(dtype, given):
-    preprocessor = one_column("categorical", dtype)
+def test_a_vocabulary_of_float64_fractions_is_refused_for_a_float32_column():
+    preprocessor = one_column("categorical", "float32")
+    preprocessor.vocabularies["c"] = Vocabulary(pd.Series([0.1, 0.5]), pd.Series([0, 0]))
+    with pytest.raises(DataError, match="'c' is declared float32, but its vocabulary holds fractions in float64"):
+        OnlineTransformer(preprocessor)
+    with pytest.raises(DataError, match="'c' is float32"):
+        by_frame(preprocessor, [{"c": 0.1}])
+
+
+def test_a_given_value_that_the_column_cannot_hold_is_never_found():
+    given = [2**31, 5]
+    preprocessor = one_column("categorical", "int32")
     preprocessor.vocabularies["c"] = Vocabulary(pd.Series(given), pd.Series([0, 0]))
     transformer = OnlineTransformer(preprocessor)
     assert transformer({"c": given[1]})[0].tolist() == [4]

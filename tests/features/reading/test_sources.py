@@ -323,7 +323,9 @@ def test_ids_of_a_csv_file_are_exact_beside_nulls(tmp_path):
     found = read(put(tmp_path, "a.csv", text), {"id": "int64"}, nullable={"id"})["id"]
     assert [int(value) for value in found[:-1]] == IDS
     assert pd.isna(found[4])
-    with pytest.raises(DataError, match=r"a\.csv: column 'id' is declared int64.*'9e15' is not written as a number"):
+    with pytest.raises(
+        DataError, match=r"a\.csv: column 'id' is declared int64.*'9e15' is not written as a whole number"
+    ):
         read(put(tmp_path, "a.csv", "id,n\n9007199254740993,1\n9e15,1\n,1\n"), {"id": "int64"}, nullable={"id"})
 
 

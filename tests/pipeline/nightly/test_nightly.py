@@ -231,9 +231,28 @@ def test_a_night_that_is_stopped_before_its_work_or_after_it_has_one_line(finish
 
     monkeypatch.setattr(f"gigabatch.pipeline.nightly.nightly.{where}", stop)
     write_day(finished.raw, 1, 600)
-    assert main(["nightly", "--config", str(finished.config), "nightly.tolerance=1"]) == 128 + signal.SIGTERM
-    late = where == "write_night"  # what was decided stands
-    assert [night["exit_code"] for night in nights(finished)] == [PROMOTED if late else 143]
+    code = PROMOTED if where == "write_night" else 143  # what was decided stands
+    assert main(["nightly", "--config", str(finished.config), "nightly.tolerance=1"]) == code
+    assert [night["exit_code"] for night in nights(finished)] == [code]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("work", ["notify", "write_night", "_tidy"])
+def test_a_refused_night_that_is_stopped_after_its_line_ends_with_the_code_of_the_line(
+    tiny, monkeypatch, capsys, caplog, work, number
+):
+    """The line said 20, which asks for a person, and the process 143, which asks for none."""
+
+    def stop(*_, **__):
+        raise Stopped(number)
+
+    (tiny.raw / "day-000.csv").unlink()
+    monkeypatch.setattr(f"gigabatch.pipeline.nightly.nightly.{work}", stop)
+    assert main(["nightly", "--config", str(tiny.config)]) == REFUSED
+    (night,) = nights(tiny)
+    assert night["exit_code"] == REFUSED
+    assert capsys.readouterr().out == f"{night['decision']}\n"
+    assert "stopped:" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", ["train.epochs=0", "trian.epochs=1", "nonsense", "model.kind=nothing"])

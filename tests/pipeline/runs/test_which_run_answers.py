@@ -401,6 +401,31 @@ def test_runs_that_may_not_be_written_are_named_by_their_folder(two, capsys, lin
     assert read_pointers(tiny.home).current == first
 
 
+@pytest.mark.parametrize("command", ["evaluate", "score", "score --input {raw}"])
+def test_what_is_written_into_a_run_that_may_not_be_written_is_refused_before_the_work(
+    two, capsys, monkeypatch, command
+):
+    """It computed all, and ended in [Errno 30] Read-only file system."""
+    tiny, first, _ = two
+    line = [*command.format(raw=tiny.raw / "day-000.csv").split(), "--config", str(tiny.config), "-q"]
+    before = sorted(first.rglob("*"))
+    with read_only(first), monkeypatch.context() as patch:
+        patch.setattr("gigabatch.pipeline.stages.score.load_bundle", lambda *_: pytest.fail("the work began"))
+        assert main(line) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{first}: Permission denied, so nothing can be written there." in said
+    assert "option --out" in said
+    assert sorted(first.rglob("*")) == before
+
+
+def test_out_of_a_run_that_may_not_be_written_is_another_folder(two, tmp_path):
+    tiny, first, _ = two
+    for command, out in (("evaluate", tmp_path / "new" / "there"), ("score", tmp_path / "new" / "scores.csv")):
+        with read_only(first):
+            assert main([command, "--config", str(tiny.config), "-q", "--out", str(out)]) == 0
+        assert out.exists()
+
+
 # The first run of all
 
 

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from tests.examples import examples
 
@@ -82,3 +84,19 @@ def test_a_last_value_keeps_minutes_since_1970_exact_when_asked_for_float64():
     assert 22_600_001 % 2 == 1  # float32 holds only even numbers there
     found = AsOf(("key",), "at", "known_at", [Last({"at": "last_at"}, dtype="float64")], "row")(frame)
     assert found["last_at"].iloc[1] == 22_600_001
+
+
+def test_last_whole_numbers_come_exact_as_int64_and_are_refused_as_float64():
+    large = 2**53 + 1
+    frame = table([("a", 1, 1, 0), ("a", 2, 2, 0), ("a", 3, 3, 0)])
+    frame["value"] = pd.Series([large, None, -5], dtype="Int64")
+
+    def last(dtype):
+        return AsOf(("key",), "at", "known_at", [Last({"value": "last"}, dtype)], "row")(frame)["last"]
+
+    assert last("int64").tolist() == [pd.NA, large, pd.NA]
+    assert str(last("int64").dtype) == "Int64"
+    with pytest.raises(DataError, match=r"column 'value' holds whole numbers .* float64 rounds.*dtype='int64'"):
+        last("float64")
+    with pytest.raises(DataError, match="the dtype of Last is one of float32, float64, int64, found 'int8'"):
+        last("int8")

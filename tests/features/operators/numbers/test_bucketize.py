@@ -31,3 +31,17 @@ def test_any_values_as_by_a_loop_row_by_row(values, edges):
 def test_edges_that_do_not_increase_are_an_error(edges):
     with pytest.raises(DataError, match="Bucketize of 'x': edges must be"):
         Bucketize("x", edges)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64"])
+def test_whole_numbers_of_2_to_the_53_and_beyond_are_compared_without_rounding(dtype):
+    edges = [2.5, 2**53, 2**53 + 1, 2**60 + 1, 2.0**63]
+    values = [2, 3, 2**53 - 1, 2**53, 2**53 + 1, 2**60, 2**60 + 1, 2**63 - 1]
+    found = Bucketize("x", edges)(pd.DataFrame({"x": pd.Series(values, dtype=dtype)}))
+    assert found["x"].tolist() == [1 + sum(edge <= v for edge in edges) for v in values] == [1, 2, 2, 3, 4, 4, 5, 5]
+
+
+def test_whole_edges_that_no_float64_is_hold_for_floats_and_below_every_whole_number():
+    assert Bucketize("x", [2**53 + 1])(pd.DataFrame({"x": [2.0**53, 2.0**53 + 2]}))["x"].tolist() == [1, 2]
+    assert Bucketize("x", [-1e30])(pd.DataFrame({"x": [-(2**63), 0]}))["x"].tolist() == [2, 2]
+    assert Bucketize("x", [1, 2**53]).edges == (1.0, 2.0**53)

@@ -75,7 +75,7 @@ def test_texts_and_their_numbers(text, options, expected):
 
 
 def test_words_for_null_and_empty_text_are_null():
-    assert np.isnan(parsed(["ask", "", None, "$"], null_values=["ask"])).all()
+    assert np.isnan(parsed(["ask", "", None, " ", "$"], null_values=["ask", "$"])).all()
 
 
 def test_numbers_are_taken_as_they_are():
@@ -104,6 +104,10 @@ def test_numbers_are_taken_as_they_are():
         ("5 m 3", {"remove": ["m"]}, "'5 m 3' is not written as a number"),
         ("km 5", {"remove": ["m", "k"]}, "'km 5' is not written as a number"),
         ("Rs.500", {"remove": ["Rs"]}, "'Rs.500' is not written as a number"),
+        ("$", {}, "'x' holds '\\$', of which no number is left. Name it in null_values"),
+        (" €", {"decimal": ",", "thousands": "."}, "of which no number is left"),
+        ("%%", {}, "of which no number is left"),
+        ("USD", {"remove": ["USD"]}, "of which no number is left"),
         ("()", {}, r"'\(\)' is not written as a number"),
         ("($)", {}, r"'\(\)' is not written as a number"),
         ("((5))", {}, r"'\(\(5\)\)' is not written as a number"),
