@@ -123,7 +123,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     if len(counts) == 1:
         raise DataError(
             f"target {name!r}: it holds one label alone, {counts.index[0]!r}, in {len(known):,} rows"
-            + (f", and {null.sum():,} are blank, so they are left out" if null.any() else "")
+            + (f", and {null.sum():,} are blank, which is no label" if null.any() else "")
             + ", so there is nothing to learn. "
             + ("Where a blank means the other label, write it there; else name" if null.any() else "Name")
             + " another column, or give rows of the other label too."
