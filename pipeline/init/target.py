@@ -122,8 +122,11 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     counts = known.value_counts()
     if len(counts) == 1:
         raise DataError(
-            f"target {name!r}: it holds one label alone, {counts.index[0]!r}, in {len(known):,} rows, so there is "
-            "nothing to learn. Name another column, or give rows of the other label too."
+            f"target {name!r}: it holds one label alone, {counts.index[0]!r}, in {len(known):,} rows"
+            + (f", and {null.sum():,} are blank, which is no label" if null.any() else "")
+            + ", so there is nothing to learn. "
+            + ("Where a blank means the other label, write it there; else name" if null.any() else "Name")
+            + " another column, or give rows of the other label too."
         )
     numeric, numbers, told = bool(known.str.match(PLAIN_NUMBER).all()), known, ""
     if not numeric and (task == "regression" or (task is None and len(counts) > 2)):
@@ -243,11 +246,12 @@ def _missing_labels(known: pd.Series) -> pd.Series:
     """Which labels are words that stand for null, where two others are left without them."""
     texts = known.str.strip().str.lower()
     others = set(texts) - (NO_LABEL - {"-"} if bool((texts == "+").any()) else NO_LABEL)
-    if len(others - set(NO_ANSWER)) == 2 and (
-        {_bare(label) for label in others} & set(POSITIVE)
-        or all(re.match(PLAIN_NUMBER, label) for label in others - set(NO_ANSWER))
-    ):
-        others -= set(NO_ANSWER)
+    answers = others - set(NO_ANSWER)
+    if len(answers) == 2:
+        bare = [_bare(label) for label in answers]
+        yes = {*bare, *_apart(*bare)} & set(POSITIVE)
+        if yes or all(re.match(PLAIN_NUMBER, label) for label in answers):
+            others = answers
     found = ~texts.isin(others)
     return found if len(others) == 2 else texts.isin([])
 
@@ -330,14 +334,25 @@ def _says_yes(label: str, other: str) -> bool:
     what it has beside the words of both and its number (churn=yes and churn=no, 2-yes and 1-no)."""
     if _whole_says_yes(label, other):
         return True
-    words, others = ([word for word in re.split(r"[\W_]+", text) if word] for text in (label, other))
+    words, others = _words(label), _words(other)
     if {words[0] if words else "", others[0] if others else ""} == {"0", "1"}:
         return words[0] == "1"
+    rest, other_rest = _apart(label, other)
+    return _whole_says_yes(rest, other_rest) or other_rest in NEGATING
+
+
+def _words(label: str) -> list[str]:
+    return [word for word in re.split(r"[\W_]+", label) if word]
+
+
+def _apart(label: str, other: str) -> tuple[str, str]:
+    """What each of two labels, as of `_bare`, has beside the words of both and its numbers."""
+    words, others = _words(label), _words(other)
     shared = {*words} & {*others}
     rest, other_rest = (
         " ".join(word for word in found if word not in shared and not word.isdecimal()) for found in (words, others)
     )
-    return _whole_says_yes(rest, other_rest) or other_rest in NEGATING
+    return rest, other_rest
 
 
 def _whole_says_yes(label: str, other: str) -> bool:

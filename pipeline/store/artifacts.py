@@ -28,6 +28,7 @@ from typing import Any
 from gigabatch.pipeline.display import tell_skipped
 from gigabatch.pipeline.stopping import stop_event
 from gigabatch.pipeline.store.files import (
+    FULL,
     ArtifactError,
     clone_file,
     fsync_file,
@@ -412,7 +413,8 @@ def _content_files(folder: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
-    """Turn an error that a full disk is behind into an `ArtifactError` with the space that was free then."""
+    """Turn an error that a full disk is behind into an `ArtifactError` with the space that was free then, and one of a
+    file's greatest size into one that names that limit."""
     try:
         yield
     except WritingError:  # of another folder, which the message names
@@ -420,22 +422,26 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:  # libraries wrap the system's error in their own
-            if _is_full_disk(cause):
+            if code := _code_of_full(cause):
                 said = cause.args[0][0][-1] if isinstance(cause, shutil.Error) else cause  # of many files the first
+                found = f"the disk is full or its quota is met ({shutil.disk_usage(folder.parent).free:,} bytes free; "
+                advice = "free some space (gigabatch gc --keep 1)"
+                if code == errno.EFBIG:
+                    found = "a file would be larger than this process or the file system allows ("
+                    advice = "raise the limit (ulimit -f), or write to another file system,"
                 raise ArtifactError(
-                    f"{stage}: could not write to {folder.parent}, the disk is full or its limit is met "
-                    f"({shutil.disk_usage(folder.parent).free:,} bytes free; {said}). Nothing was left behind; free "
-                    "some space (gigabatch gc --keep 1) and run again."
+                    f"{stage}: could not write to {folder.parent}, {found}{said}). Nothing was left behind; {advice} "
+                    "and run again."
                 ) from error
             cause = cause.__cause__ or cause.__context__
         raise
 
 
-def _is_full_disk(error: BaseException) -> bool:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+def _code_of_full(error: BaseException) -> int | None:
+    """The number of the system's error where it is among `FULL`."""
     if isinstance(error, shutil.Error):  # copytree gathers the errors of its files as text
-        return any(f"[Errno {code}]" in str(error) for code in codes)
-    return isinstance(error, OSError) and error.errno in codes
+        return next((code for code in FULL if f"[Errno {code}]" in str(error)), None)
+    return error.errno if isinstance(error, OSError) and error.errno in FULL else None
 
 
 def artifacts_newest_first(stage: Path) -> list[Path]:

@@ -43,6 +43,8 @@ def refusals_named(folder: Path) -> Iterator[None]:
         if error.errno not in READ_ONLY + FULL or not inside:
             raise
         advice = "Free some space (gigabatch gc)" if error.errno in FULL else "Make it writable for this user"
+        if error.errno == errno.EFBIG:
+            advice = "Raise the limit of a file's size (ulimit -f)"
         raise OSError(
             error.errno,
             f"{folder}: {error.strerror}, so nothing can be written there. {advice}, or name another folder (settings "

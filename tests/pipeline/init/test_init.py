@@ -440,6 +440,11 @@ def test_dates_of_no_one_form_are_left_out_where_their_null_is_a_value_elsewhere
         ("x,y\n", "y", "columns but no rows"),
         ("y\n" + "0\n1\n" * 50, "y", "no feature is left beside the target 'y'"),
         ("x,y\n" + "1,yes\n2,yes\n" * 50, "y", "it holds one label alone, 'yes'"),
+        (
+            "x,y\n" + "1,Y\n2,\n3,\n" * 50,
+            "y",
+            "one label alone, 'Y', in 50 rows, and 100 are blank, .* Where a blank means the other label, write it",
+        ),
         ("x,y\n" + "1,\n2,\n" * 50, "y", "it holds no label"),
         ("x,sold\n" + "1,0\n2,1\n" * 50, "sodl", r"no such column\. Did you mean 'sold'"),
         ("x,Sold \n" + "1,0\n2,1\n" * 50, "sold", r"no such column\. Did you mean 'Sold '"),
@@ -596,6 +601,10 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
         (("yes", "no"), "none", {"positive": "yes", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
         (("good", "bad"), " n/a ", {"positive": "good", "label_steps": [{"clean_text": {"replace": {"n/a": None}}}]}),
         (("+", "-"), "unknown", {"positive": "+", "label_steps": [{"clean_text": {"replace": {"unknown": None}}}]}),
+        (
+            ("1-yes", "0-no"), "none",
+            {"positive": "1-yes", "label_steps": [{"clean_text": {"replace": {"none": None}}}]},
+        ),
         (("yes.", "no."), "none", {"positive": "yes.", "label_steps": [{"clean_text": {"replace": {"none": None}}}]}),
     ],
 )  # fmt: skip

@@ -509,9 +509,16 @@ def test_a_writer_whose_lock_file_was_cleaned_away_before_it_was_locked_makes_an
 # A full disk
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.ENOSPC, r"disk is full .*bytes free"),
+        (errno.EDQUOT, r"disk is full .*bytes free"),
+        (errno.EFBIG, r"larger than .* File too large.* raise the limit \(ulimit -f\)"),
+    ],
+)
 @pytest.mark.parametrize("where", ["in another library's error", "while it is flushed"])
-def test_a_disk_that_is_full_by_any_name_is_found_wherever_it_is_met(store, monkeypatch, code, where):
+def test_a_disk_that_is_full_by_any_name_is_found_wherever_it_is_met(store, monkeypatch, code, told, where):
     def fail(_: Path) -> dict:
         raise OSError(code, os.strerror(code))
 
@@ -522,7 +529,7 @@ def test_a_disk_that_is_full_by_any_name_is_found_wherever_it_is_met(store, monk
             raise RuntimeError("the file writer failed") from error
 
     monkeypatch.setattr(artifacts, "fsync_tree", fail)
-    with pytest.raises(ArtifactError, match=r"encode: .* disk is full .*bytes free") as caught:
+    with pytest.raises(ArtifactError, match=f"encode: .* {told}") as caught:
         store.build("encode", "new", wrapped if "library" in where else write_parts)
     assert str(store.root) in str(caught.value)
     assert names(store.root / "encode") == []
