@@ -9,8 +9,8 @@ from typing import Any
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import ConfigError
 
-LEAST_ROWS, MOST_ROWS = 1_000, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
-MOST_ROWS_OF_EPOCHS, EPOCHS = 20_000, 15
+LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
+LEAST_ROWS_OF_EPOCHS, MOST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 20_000, 15  # fewer rows are too few steps in so many
 ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
 # Rows of valid and of test, each: the rest is worth more where it is trained on, most of all the newest rows.
 MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
@@ -19,9 +19,10 @@ MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025
 def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
-    Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py): `tabm` on `robust` floats is
-    better than `tabular` on nearly all of them. The rule of `train.epochs` spares tables of ids, which an MLP learns by
-    heart (`pipeline.training.defaults`); TabM's members do so less, and small tables need the passes.
+    Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
+    (docs/tried.md): `tabm` on `robust` floats is better than `tabular` on nearly all of them. The rule of
+    `train.epochs` spares tables of ids, which an MLP learns by heart (`pipeline.training.defaults`); TabM's members do
+    so less, and small tables need the passes.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
     {'scale': 'robust', 'bins': 16}
+    >>> training_for(500, True)
+    {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}}
     >>> training_for(100_000, True)
     {}
     """
@@ -51,7 +54,7 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
-    if has_ids and rows <= MOST_ROWS_OF_EPOCHS:
+    if has_ids and LEAST_ROWS_OF_EPOCHS <= rows <= MOST_ROWS_OF_EPOCHS:
         found["train"] = {"epochs": EPOCHS}
     return found
 

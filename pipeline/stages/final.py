@@ -130,7 +130,7 @@ def final_configs(
     config
         Of the measured run.
     settings
-        What its training settled: batch size and rate stay.
+        What its training settled: batch size, rate and average stay.
     epochs
         To train.
     held
@@ -139,8 +139,8 @@ def final_configs(
         That the measured run trained on.
     """
     taught = {
-        "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "select": "last",
-        "patience": None, "schedule_settings": shorter_warmup(settings, epochs, rows),
+        "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "ema_decay": settings.ema_decay,
+        "select": "last", "patience": None, "schedule_settings": shorter_warmup(settings, epochs, rows),
     }  # fmt: skip
     return [
         config.model_copy(

@@ -21,7 +21,9 @@ def rows_of(number):
 @pytest.mark.parametrize(
     ("rows", "has_ids", "kind", "epochs"),
     [
-        (999, True, None, None),
+        (99, True, None, None),
+        (100, True, "tabm", None),
+        (999, True, "tabm", None),
         (1_000, True, "tabm", 15),
         (5_000, True, "tabm", 15),
         (5_000, False, "tabm", None),
@@ -37,7 +39,7 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
 
 
 def test_few_rows_a_float_get_few_bins():
-    for rows, num_floats, bins in ((1_999, 10, 16), (2_000, 10, None), (60_000, 400, 16), (999, 40, None)):
+    for rows, num_floats, bins in ((1_999, 10, 16), (2_000, 10, None), (60_000, 400, 16), (99, 40, None)):
         assert training_for(rows, False, num_floats).get("preprocess", {}).get("bins") == bins
     assert left_to_rows({"preprocess": {"bins": 32}}, 1_200, True, 40)["preprocess"] == {"scale": "robust"}
 
@@ -93,7 +95,7 @@ def test_each_key_that_is_left_out_follows_from_the_rows(given, left):
 def test_a_setting_of_another_model_is_refused_with_the_one_that_has_it():
     with pytest.raises(ConfigError, match=r"model.batch_norm: tabm has no such setting.* 1,200 rows .*tabular"):
         left_to_rows({"model": {"batch_norm": False}}, 1_200, True)
-    assert left_to_rows({"model": {"batch_norm": False}}, 200, True) == {}
+    assert left_to_rows({"model": {"batch_norm": False}}, 99, True) == {}
 
 
 @pytest.mark.parametrize(

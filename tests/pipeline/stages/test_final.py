@@ -9,10 +9,11 @@ import pytest
 
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.config.config import ConfigError, WholeTrainSettings
 from gigabatch.pipeline.nightly.comparison import recorded
 from gigabatch.pipeline.python.fit import fit
 from gigabatch.pipeline.runs.listing import list_runs
+from gigabatch.pipeline.stages.final import final_configs
 from gigabatch.pipeline.stages.score import evaluate
 from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -85,6 +86,14 @@ def test_the_batch_and_rate_of_the_measured_training_stay_where_a_rule_chose_the
     measured = Pipeline.from_config(config).encode().train_settings
     train = final.summary["config"]["train"]
     assert (train["batch_size"], train["lr_max"]) == (measured.batch_size, measured.lr_max)
+
+
+@pytest.mark.parametrize("decay", [None, 0.98])
+def test_the_average_of_the_measured_training_stays(config, decay):
+    """The rule would choose anew by the final run's rows and epochs."""
+    settled = WholeTrainSettings(batch_size=64, epochs=4, lr_max=0.02, ema_decay=decay)
+    found = final_configs(Pipeline.from_config(config).config, settled, 2, [50], 1_000)
+    assert [one.train.ema_decay for one in found] == [decay]
 
 
 def test_a_warmup_longer_than_the_final_training_is_cut_to_end_before_it(config, monkeypatch):
