@@ -180,24 +180,26 @@ class Bundle:
                 )
                 log.warning(text)
         if more := self._more_nulls(count_rows, nulls):
-            words = list(self.info.get("null_values", ("",)))
-            text = (
-                f"more is null than in training: {', '.join(more)}. pandas.read_csv makes null of words such as None, "
-                f"which may be values here: read with keep_default_na=False, na_values={words}."
-            )
+            text = f"more is null than in training: {', '.join(more.values())}."
+            if any(name in self.schema.names("categorical") for name in more):  # a number is no such word
+                words = list(self.info.get("null_values", ("",)))
+                text += (
+                    " pandas.read_csv makes null of words such as None, which may be values here: read with "
+                    f"keep_default_na=False, na_values={words}."
+                )
             log.warning(text)
 
-    def _more_nulls(self, rows: int, nulls: Mapping[str, int]) -> list[str]:
-        """Columns with far more nulls than in training, and what share; nulls: of so many rows by column."""
+    def _more_nulls(self, rows: int, nulls: Mapping[str, int]) -> dict[str, str]:
+        """Columns with far more nulls than in training, and what share, in words; nulls: of so many rows by column."""
         fills, statistics = self.preprocessor.fills, self.preprocessor.statistics
         shares = {name: fill.null_rate for name, fill in fills.items()}
         if statistics is not None:
             shares |= {name: item.nulls / max(item.rows, 1) for name, item in statistics.categories.items()}
-        return [
-            f"{name!r} {count / rows:.0%} of {rows:,} rows ({shares[name]:.0%} in training)"
+        return {
+            name: f"{name!r} {count / rows:.0%} of {rows:,} rows ({shares[name]:.0%} in training)"
             for name, count in nulls.items()
             if count >= FEW_VALUES and name in shares and count / rows > shares[name] + MORE_NULLS
-        ]
+        }
 
     def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn]) -> Iterator[tuple[str, int]]:
         """Columns of which no value is known, and how many there are: most often in another spelling, such as 3.0."""

@@ -197,7 +197,7 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None, stretched: Seq
     losses = [point["valid_loss"] for point in first if point.get("valid_loss") is not None]
     best, last = losses.index(min(losses)) + 1, len(losses)
     found = []
-    if steps < FEW_STEPS:
+    if steps < FEW_STEPS and best > last / 2:  # what is learned by heart early learns no more by more steps
         found.append(f"It took only {steps:,} steps: lower train.batch_size or raise train.epochs")
     if best == last:
         found.append("the valid loss was lowest in the last epoch: raise train.epochs")

@@ -209,6 +209,9 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     bundle.predict(read.assign(speed=np.nan))
     assert "'damage' 67% of 120 rows (0% in training), 'speed' 100% of 120 rows (33% in training)" in caplog.text
     caplog.clear()
+    bundle.predict(rows.assign(speed=np.nan))
+    assert caplog.messages == ["more is null than in training: 'speed' 100% of 120 rows (33% in training)."]
+    caplog.clear()
     preprocessor.statistics = None  # of an import: how many were null is known of numbers alone
     bundle.predict(read.assign(speed=np.nan))
     assert "'damage'" not in caplog.text
