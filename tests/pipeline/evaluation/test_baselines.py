@@ -297,7 +297,7 @@ def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
         ([0.6, 0.5], 55, ["only 55 steps: lower train.batch_size", "in the last epoch: raise train.epochs"]),
         ([0.5, 0.6, 0.7], 5000, ["in epoch 1 of 3: lower train.lr_max", "gigabatch tune"]),
         ([0.6, 0.5, 0.51], 5000, ["Gigabatch tune looks"]),
-        ([0.5, 0.6, 0.7], 555, ["In epoch 1 of 3: lower train.lr_max"]),
+        ([0.5, 0.6, 0.7], 555, ["The valid loss was lowest in epoch 1 of 3: lower train.lr_max"]),
     ],
 )
 def test_advice_follows_the_learning_curve(losses, steps, words):
