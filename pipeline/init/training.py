@@ -11,6 +11,7 @@ from gigabatch.pipeline.config.config import ConfigError
 
 LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 LEAST_ROWS_OF_EPOCHS, MOST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 20_000, 15  # fewer rows are too few steps in so many
+LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
 # Rows of valid and of test, each: the rest is worth more where it is trained on, most of all the newest rows.
 MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
@@ -44,8 +45,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
     {'scale': 'robust', 'bins': 16}
-    >>> training_for(500, True)
-    {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}}
+    >>> training_for(300, True)
+    {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'batch_size': 32}}
     >>> training_for(100_000, True)
     {}
     """
@@ -56,6 +57,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
         found["preprocess"]["bins"] = BINS
     if has_ids and LEAST_ROWS_OF_EPOCHS <= rows <= MOST_ROWS_OF_EPOCHS:
         found["train"] = {"epochs": EPOCHS}
+    if rows < LEAST_ROWS_OF_BATCHES:
+        found["train"] = {"batch_size": SMALL_BATCH}
     return found
 
 

@@ -145,6 +145,7 @@ WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
     "preprocess.columns": "rarer words are taken for one word",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
+    "train.batch_size": "so few rows are too few steps in larger ones",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
 

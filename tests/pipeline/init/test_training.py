@@ -38,6 +38,12 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
     assert found.get("train", {}).get("epochs") == epochs
 
 
+def test_very_few_rows_get_small_batches():
+    assert [training_for(rows, True).get("train") for rows in (99, 100, 399, 400)] == [
+        None, {"batch_size": 32}, {"batch_size": 32}, None,
+    ]  # fmt: skip
+
+
 def test_few_rows_a_float_get_few_bins():
     for rows, num_floats, bins in ((1_999, 10, 16), (2_000, 10, None), (60_000, 400, 16), (99, 40, None)):
         assert training_for(rows, False, num_floats).get("preprocess", {}).get("bins") == bins
