@@ -13,7 +13,7 @@ from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_pointers
 from gigabatch.pipeline.runs.record import newest_records
-from gigabatch.pipeline.runs.verify import RUN_ID
+from gigabatch.pipeline.runs.verify import is_of_another
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,9 +66,7 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
                 measured = summary.get("measured")  # of a final run, whose own test rows are few
                 metrics_of = (measured or summary)["metrics"]["test"]
                 row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(metrics_of)}
-                states += (
-                    [f"files of {summary['id']}"] if RUN_ID.fullmatch(path.name) and path.name != summary["id"] else []
-                )
+                states += [f"files of {summary['id']}"] if is_of_another(path, summary["id"]) else []
                 states += [f"final of {measured['id']}"] if measured else []
                 dated = info.get("trained_from") is not None and _has_dates(path / "model")
                 row |= {end: _moment(info.get(end), dated) for end in ("trained_from", "trained_until")}

@@ -36,11 +36,16 @@ def verify_run(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def is_of_another(path: Path, own: str) -> bool:
+    """Whether a folder has a run's id for a name, and the files in it are those of another run, `own`."""
+    return RUN_ID.fullmatch(path.name) is not None and path.name != own
+
+
 def require_own(path: Path, manifest: Mapping[str, Any]) -> None:
     """Raise `ArtifactError` where a folder with a run's id for a name holds the files of another run, of which all that
     is said of the one would be told. A copy may have any other name."""
     own = run_id_of(str(manifest["key"])) if "key" in manifest else path.name
-    if RUN_ID.fullmatch(path.name) and path.name != own:
+    if is_of_another(path, own):
         raise ArtifactError(
             f"run {path}: its files are those of another run, {own}. Move them to a folder of that name."
         )

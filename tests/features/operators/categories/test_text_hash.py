@@ -14,27 +14,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_hash import TextHash
 from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
+from tests.features.said import SAID
 
-SAID = [
-    "Red",
-    "shoes",
-    "of",
-    "Straße",
-    "a",
-    "x-large",
-    "3,5",
-    "colours",
-    "鞋",
-    "!",
-    "“quoted”",
-    "»ja«",
-    "don’t",
-    "‚a‘",
-    "two–three",
-    "¿qué?",
-    "end…",
-    "a\u00a0b",
-]
 WORDS = st.lists(st.sampled_from(SAID), max_size=6)
 
 

@@ -12,27 +12,8 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_tokens import TextTokens
 from tests.examples import examples
+from tests.features.said import SAID
 
-SAID = [
-    "Red",
-    "shoes",
-    "of",
-    "Straße",
-    "a",
-    "x-large",
-    "3,5",
-    "colours",
-    "鞋",
-    "!",
-    "“quoted”",
-    "»ja«",
-    "don’t",
-    "‚a‘",
-    "two–three",
-    "¿qué?",
-    "end…",
-    "a\u00a0b",
-]
 TEXTS = st.lists(st.none() | st.lists(st.sampled_from(SAID), max_size=6).map(" ".join), max_size=5)
 
 
