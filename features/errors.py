@@ -39,6 +39,24 @@ class DataError(ValueError):
         return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
 
 
+class WrongTextError(DataError):
+    """Text stands in a column where a number belongs.
+
+    Parameters
+    ----------
+    where
+        Who asks, or the file and the line.
+    column, text
+        Which.
+    what
+        What is wrong, and what to do.
+    """
+
+    def __init__(self, where: str, column: str, text: str, what: str) -> None:
+        super().__init__(f"{where}: column {column!r} {what}")
+        self.column, self.text, self.what = column, text, what
+
+
 class MissingCodeError(DataError):
     """An operator or a function of a user is named, and no file that registers it was imported."""
 

@@ -158,18 +158,25 @@ FLOAT_TEXT = (
 )
 
 
+class NotWritten(ValueError):
+    """Text stands where a number belongs. text: which."""
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(f"{text!r} is not written as {why}")
+        self.text = text
+
+
 def require_digits(column: Column, dtype: str) -> None:
-    """Raise `ValueError` if a column of text holds what Python takes for a number, and a reader of files would not."""
+    """Raise `NotWritten` if text holds what Python may take for a number, and a reader of files would not."""
     text, whole = column.dropna().astype("str"), dtype.startswith("int")
     wrong = text[~text.str.match(WHOLE_TEXT if whole else FLOAT_TEXT)]
     if len(wrong):
         example = engine_of(column).to_pandas(wrong.head(1).to_frame("text"))["text"].tolist()[0]
         if whole and re.match(FLOAT_TEXT, example):
-            raise ValueError(
-                f"{example!r} is not written as a whole number: digits 0 to 9 and a sign. Where all are whole, cast to "
-                "float64 first"
+            raise NotWritten(
+                example, "a whole number: digits 0 to 9 and a sign. Where all are whole, cast to float64 first"
             )
-        raise ValueError(f"{example!r} is not written as a number: digits 0 to 9, a sign, a point, an exponent")
+        raise NotWritten(example, "a number: digits 0 to 9, a sign, a point, an exponent")
 
 
 def require_numbers(column: Column) -> None:

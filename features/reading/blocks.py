@@ -25,7 +25,7 @@ from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.reading.csv_records import NotInParts, csv_records, one_column_records
-from gigabatch.features.reading.encodings import opened
+from gigabatch.features.reading.encodings import UTF8, opened
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
     PARQUET_ENDINGS,
@@ -35,6 +35,7 @@ from gigabatch.features.reading.sources import (
     drop_rows,
     is_read_as_text,
     naming,
+    naming_lines,
     refuse_guesses,
     rounded_columns,
     same_file,
@@ -137,7 +138,8 @@ def read_blocks(
             raise NotInParts(f"input {path}: column {rounded[0]!r} holds whole numbers beyond 2^53 beside nulls")
         stop = start + len(frame)
         where = f"input {path}, rows {start:,} to {stop:,}"
-        typed = cast(frame[list(dtypes)].reset_index(drop=True), dtypes, where, nullable)
+        with naming_lines(path, separator, UTF8, names):
+            typed = cast(frame[list(dtypes)].reset_index(drop=True), dtypes, where, nullable)
         kinds.look(frame, numbers)
         places = gone[bisect_left(gone, start) : bisect_left(gone, stop)]
         yield drop_rows(typed, path, [place - start for place in places])

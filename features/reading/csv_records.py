@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -127,6 +128,51 @@ def csv_fields(separator: str) -> dict[str, Any]:
     """Options of a CSV reader for a separator as `read_files` takes it."""
     blanks = len(separator) > 1 and separator.endswith(" ")
     return {"sep": separator[:-1] if blanks else separator, "skipinitialspace": blanks}
+
+
+def line_of(file: Iterable[str], separator: str, names: Sequence[str] | None, column: str, text: str) -> int | None:
+    """The line, 1 the first, in which the first record begins that holds a text in a column.
+
+    Parameters
+    ----------
+    file
+        Lines of a CSV file, with what ends them.
+    separator
+        Of fields.
+    names
+        Of the columns, where the file has no header.
+    column, text
+        What is looked for.
+
+    Returns
+    -------
+    int or None
+        None where no record is found to hold it.
+
+    Examples
+    --------
+    >>> from gigabatch.features.reading.csv_records import line_of
+    >>> line_of(["a,b\\n", '1,"x\\n', 'y"\\n', "?,z\\n"], ",", None, "a", "?")
+    4
+    """
+    how = csv_fields(separator)
+    if len(how["sep"]) != 1:
+        return None
+    reader, begins = csv.reader(file, delimiter=how["sep"], skipinitialspace=how["skipinitialspace"]), 1
+    place = None if names is None else list(names).index(column)
+    try:
+        for record in reader:
+            line, begins = begins, reader.line_num + 1
+            if place is None and record:
+                header = [name.removeprefix("\ufeff") for name in record]
+                if column not in header:  # a reader's name for a column without one
+                    return None
+                place = header.index(column)
+            elif place is not None and record[place : place + 1] == [text]:
+                return line
+    except csv.Error:  # a field that is longer than the module takes
+        pass
+    return None
 
 
 def csv_header(module: Engine, source: Any, separator: str) -> list[str]:

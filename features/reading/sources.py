@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.columns.lists import is_list_type, of_arrow, typed_lists
-from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.columns.numbers import NotWritten, require_digits
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
-from gigabatch.features.errors import UNREADABLE, DataError, require_columns
+from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, require_columns
 from gigabatch.features.exact.float_order import exact_below
-from gigabatch.features.reading.csv_records import csv_fields, csv_header, one_column_records
+from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -219,7 +219,8 @@ def read_files(
 
     def parse(path: str) -> Any:
         frame = _read_one(module, path, dtypes, nulls, separator, encoding, header)
-        return cast(frame, dtypes, f"input {path}", nullable)
+        with naming_lines(path, separator, encoding, header):
+            return cast(frame, dtypes, f"input {path}", nullable)
 
     how = {
         "dtypes": list(dtypes.items()),
@@ -415,6 +416,21 @@ def naming(path: str) -> Iterator[None]:
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
 
 
+@contextmanager
+def naming_lines(path: str, separator: str, encoding: str, names: Sequence[str] | None) -> Iterator[None]:
+    """Within the block, an error of `cast` about text of a CSV file names the first line that holds it."""
+    try:
+        yield
+    except WrongTextError as error:
+        line = None
+        if not path.endswith(PARQUET_ENDINGS):
+            with io.TextIOWrapper(opened(path), encoding=encoding, newline="") as file:
+                line = line_of(file, separator, names, error.column, error.text)
+        if line is None:
+            raise
+        raise WrongTextError(f"input {path}, line {line:,}", error.column, error.text, error.what) from error
+
+
 def csv_options(
     separator: str, names: Sequence[str] | None, null_values: Sequence[str], text: Collection[str], blank_rows: bool
 ) -> dict[str, Any]:
@@ -603,10 +619,16 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
             if typed is None:
                 typed = _cast_column(column, dtype, name in nullable)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-            raise DataError(
-                f"{where}: column {name!r} is declared {dtype} but holds {column.dtype} values that do not fit "
-                f"({error}). Correct the data or the declared type."
-            ) from error
+            what = f"is declared {dtype} but holds {column.dtype} values that do not fit ({error})."
+            if not isinstance(error, NotWritten):
+                raise DataError(f"{where}: column {name!r} {what} Correct the data or the declared type.") from error
+            advice = "Correct it, or name it under null_values where it stands for null."
+            if dtype in WHOLE:
+                advice += (
+                    " Where it is an id like the others, declare the column string and train again: ids that training "
+                    "has not seen are one category then."
+                )
+            raise WrongTextError(where, name, error.text, f"{what} {advice}") from error
         # The type follows from the setting, not from tonight's nulls: what comes after computes otherwise with another.
         has_nulls = name in nullable and str(typed.dtype) in ("int32", "int64", "bool")
         out[name] = engine.with_nulls(typed, typed.isna()) if has_nulls else typed

@@ -92,7 +92,7 @@ def test_fsspec_urls_are_read(tmp_path):
         ("a.csv", "name,size,price\n", "a.csv: it has a header but no rows"),
         ("a.csv", b"name,size,price\n\xff\xfe\x00,1,2\n", "a.csv: not valid UTF-8"),
         ("a.csv", "name,price\nx,1\n", "a.csv: column.* 'size' not found. Columns there: 'name', 'price'"),
-        ("a.csv", "name,size,price\nx,one,1\n", "a.csv: column 'size' is declared int64 but holds"),
+        ("a.csv", "name,size,price\nx,one,1\n", "a.csv, line 2: column 'size' is declared int64 but holds"),
         ("a.csv", "name,size,price\nx,1.5,1\n", "a.csv: column 'size' is declared int64.*fraction"),
         ("a.csv", "name,size,price\nx,,1\ny,2,2\n", r"a.csv: column 'size' is declared int64.*1 null"),
         ("a.csv", "name,size,price\nx,1,2,3,4\nx,1\n\"", "a.csv: cannot be read"),
@@ -217,7 +217,7 @@ def test_whole_numbers_are_read_from_floats_only_as_far_as_their_type_is_exact(d
 def test_numbers_are_written_with_digits_0_to_9(tmp_path, text, dtype):
     """R12: what Python's int takes and no other reader of the file."""
     (tmp_path / "a.csv").write_text(f"n\n{text}\n2\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"a.csv: column 'n' is declared .*"):
+    with pytest.raises(DataError, match=r"a.csv, line 2: column 'n' is declared .*"):
         read_files("pandas", str(tmp_path / "a.csv"), {"n": dtype})
     for kind in ("str", "object"):
         with pytest.raises(DataError, match=r"'n' is declared"):
@@ -324,7 +324,7 @@ def test_ids_of_a_csv_file_are_exact_beside_nulls(tmp_path):
     assert [int(value) for value in found[:-1]] == IDS
     assert pd.isna(found[4])
     with pytest.raises(
-        DataError, match=r"a\.csv: column 'id' is declared int64.*'9e15' is not written as a whole number"
+        DataError, match=r"a\.csv, line 3: column 'id' is declared int64.*'9e15' is not written as a whole number"
     ):
         read(put(tmp_path, "a.csv", "id,n\n9007199254740993,1\n9e15,1\n,1\n"), {"id": "int64"}, nullable={"id"})
 
@@ -336,7 +336,7 @@ def test_blanks_are_part_of_a_field_unless_the_separator_has_one(tmp_path, names
     found = read(put(tmp_path, "a.csv", text), {"name": "string", "size": "int64"}, names=names)
     assert found["name"].tolist() == [" a", "b "]
     assert found["size"].tolist() == [3, 4]
-    with pytest.raises(DataError, match=r"a\.csv: column 'price'"):  # ` NA` is no null
+    with pytest.raises(DataError, match=r"a\.csv, line \d: column 'price'"):  # ` NA` is no null
         read(tmp_path / "a.csv", names=names)
     found = read(tmp_path / "a.csv", names=names, separator=", ")
     assert found["name"].tolist() == ["a", "b "]

@@ -180,7 +180,7 @@ def test_raw_rows_are_users_and_items_with_what_is_known_of_them(folders, tmp_pa
         ({"ratings.dat": "1::2::3::4::5\n"}, {}, r"ratings\.dat: its rows have more fields"),
         ({"ratings.dat": "1::2::3\n"}, {}, r"'timestamp' is declared int64"),
         ({"u.data": "1\t2\t\t4\n"}, {}, r"u\.data holds rows without a rating"),
-        ({"u.data": "one\t2\t3\t4\n"}, {}, r"u\.data: column 'user_id' is declared int64"),
+        ({"u.data": "one\t2\t3\t4\n"}, {}, r"u\.data, line 1: column 'user_id' is declared int64"),
         ({"ratings.csv": "userId,movieId,rating\n1,2,3\n"}, {}, r"column\(s\) 'timestamp' not found"),
         ({"u.data": ""}, {}, r"u\.data: the file is empty"),
         ({"u.data": "1\t2\t3\t4\n"}, {}, r"no user has 3 interactions"),

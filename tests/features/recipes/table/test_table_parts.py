@@ -239,7 +239,7 @@ def test_whole_numbers_beside_fractions_are_read_in_parts(tmp_path):
     ("late", "", "rows 200 to 250: target 'late' is null in 1 of 50 rows"),
     ("w", "-1", "rows 200 to 250: weight 'w' holds negative values"),
     ("visit", "", "rows 200 to 250: column 'visit' is null in 1 of 50 rows"),
-    ("price", "x", "rows 200 to 250: column 'price' is declared float32"),
+    ("price", "x", "line 222: column 'price' is declared float32"),
 ])  # fmt: skip
 def test_errors_name_the_rows(column, value, message, tmp_path):
     texts = shop().fillna({"city": "Oslo", "gift": "true", "price": 1.0}).astype("str")
