@@ -152,6 +152,7 @@ def ranked_values(column: Column, keep: bool) -> Ranked:
 # Digits are those of ASCII alone: Python would also take 1_000 and digits of other scripts, other readers of the same
 # file would not.
 WHOLE_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
+POINT_TEXT = r"^[ \t]*[+-]?[0-9]+[.]0*[ \t]*$"  # 28.0, as pandas writes whole numbers beside a null
 FLOAT_TEXT = (
     r"^[ \t]*[+-]?([0-9]+[.]?[0-9]*([eE][+-]?[0-9]+)?|[.][0-9]+([eE][+-]?[0-9]+)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?|"
     r"[nN][aA][nN])[ \t]*$"
@@ -166,6 +167,19 @@ class NotWritten(ValueError):
         self.text = text
 
 
+def without_zeros(column: Column) -> Any:
+    """A column of text, in which whole numbers have no point: `28.0` becomes `28`, other text stays as it is.
+
+    >>> import pandas as pd
+    >>> without_zeros(pd.Series(["28.0", "7", "1.5", None])).tolist()[:3]
+    ['28', '7', '1.5']
+    """
+    if not bool(column.str.contains(".", regex=False).fillna(False).any()):
+        return column
+    found = column.str.match(POINT_TEXT).fillna(False).astype("bool")
+    return column.where(~found, column.str.replace(r"[.]0*[ \t]*$", "", regex=True))
+
+
 def require_digits(column: Column, dtype: str) -> None:
     """Raise `NotWritten` if text holds what Python may take for a number, and a reader of files would not."""
     text, whole = column.dropna().astype("str"), dtype.startswith("int")
@@ -174,7 +188,8 @@ def require_digits(column: Column, dtype: str) -> None:
         example = engine_of(column).to_pandas(wrong.head(1).to_frame("text"))["text"].tolist()[0]
         if whole and re.match(FLOAT_TEXT, example):
             raise NotWritten(
-                example, "a whole number: digits 0 to 9 and a sign. Where all are whole, cast to float64 first"
+                example,
+                "a whole number: digits 0 to 9, a sign, a point with zeros. Where all are whole, cast to float64 first",
             )
         raise NotWritten(example, "a number: digits 0 to 9, a sign, a point, an exponent")
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
-from gigabatch.features.columns.numbers import FLOAT_TEXT, WHOLE_TEXT
+from gigabatch.features.columns.numbers import FLOAT_TEXT, POINT_TEXT, WHOLE_TEXT
 from gigabatch.features.encoding.lists import PackedList
 from gigabatch.features.encoding.online_lists import OnlineList, values_of
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -396,6 +396,8 @@ def _as_text(value: Any, dtype: str) -> str:
 
 def _as_whole(value: Any, dtype: str) -> int:
     _require_plain(value)
+    if isinstance(value, str) and re.match(POINT_TEXT, value):
+        value = value.partition(".")[0]
     _require_digits(value, WHOLE_TEXT)
     whole = int(value)  # an infinity is an OverflowError
     if isinstance(value, (float, np.floating)):

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.columns.lists import is_list_type, of_arrow, typed_lists
-from gigabatch.features.columns.numbers import NotWritten, require_digits
+from gigabatch.features.columns.numbers import NotWritten, require_digits, without_zeros
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -575,8 +575,9 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
     """Cast columns to declared types, where every value fits.
 
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case.
-    Numbers in text are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Floats
-    are integers below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text.
+    Numbers in text are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Text is
+    an integer with or without a point and zeros behind it, as in 28.0, which is exact at any size. Floats are integers
+    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text.
 
     Parameters
     ----------
@@ -663,7 +664,10 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
         return _cast_text(column)
     if dtype == "bool":
         return _cast_bool(column, nullable)
+    if str(column.dtype) == "category" and is_text(column.cat.categories):
+        column = column.astype("str")
     if column.dtype.kind in "OU" and str(column.dtype) != "category":
+        column = without_zeros(column) if dtype in WHOLE and is_text(column) else column
         _require_digits(column, dtype)
     if dtype not in ("int32", "int64"):
         # A number beyond float32 becomes an infinity, which the preprocessor refuses by the column's name.
@@ -674,7 +678,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
         raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
     if column.dtype.kind == "u" and bool((column > 2**63 - 1).any()):
         raise ValueError("some values are outside the range of int64")
-    zero = "0" if column.dtype.kind == "O" else 0
+    zero = "0" if is_text(column) else 0
     whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f":
         _require_whole(column, whole)

@@ -17,9 +17,9 @@ DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
 class Cast(ColumnOperator):
     """Cast columns to another type, where every value fits.
 
-    Integers take whole numbers and text of whole numbers; bool takes booleans, 0 and 1, and the texts true, false, 0,
-    1, 0.0 and 1.0 in upper or lower case; floats take numbers and text of numbers and round to nearest; string takes
-    text, integers and booleans. Null stays null in floats and strings. Row-wise.
+    Integers take whole numbers and text of whole numbers, 28 as well as 28.0; bool takes booleans, 0 and 1, and the
+    texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case; floats take numbers and text of numbers and round to
+    nearest; string takes text, integers and booleans. Null stays null in floats and strings. Row-wise.
 
     Parameters
     ----------

@@ -388,7 +388,7 @@ def test_a_float_of_few_bits_is_a_whole_number_as_in_a_frame(dtype, value):
 
 @pytest.mark.parametrize("role", ["categorical", "continuous"])
 @pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
-@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11", " 12 ", "12"])
+@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11", " 12 ", "12", "12.0", "12.", "12.5", ".0"])
 def test_text_is_a_number_where_it_is_one_in_a_frame(role, dtype, text):
     """R12."""
     schema = Schema((Column("c", role, dtype),), ())

@@ -224,9 +224,23 @@ def test_numbers_are_written_with_digits_0_to_9(tmp_path, text, dtype):
             cast(pd.DataFrame({"n": pd.Series([text, "2"], dtype=kind)}), {"n": dtype}, "here")
 
 
+@pytest.mark.parametrize("kind", ["str", "object", "category", pd.ArrowDtype(pa.string()), "string"])
+@pytest.mark.parametrize("null", [False, True])
+def test_what_is_written_as_a_whole_number_is_read_as_one(kind, null):
+    """Digits stay where floats skip some; `28.0` is how pandas writes 28 beside a null."""
+    texts = [" 12", "-3 ", "+4", "28.0", "9007199254740993.0", *([None] if null else [])]
+    frame = pd.DataFrame({"n": pd.Series(texts, dtype=kind)})
+    found = cast(frame, {"n": "int64"}, "here", ("n",))["n"]
+    assert [None if pd.isna(value) else int(value) for value in found] == [
+        12, -3, 4, 28, 2**53 + 1, *([None] if null else [])
+    ]  # fmt: skip
+    for wrong in ("1_000", "A12", "28.5"):
+        frame = pd.DataFrame({"n": pd.Series(["28.0", wrong], dtype=kind)})
+        with pytest.raises(DataError, match=f"'n' is declared int64 .*'{wrong}' is not written as"):
+            cast(frame, {"n": "int64"}, "here", ("n",))
+
+
 def test_what_is_written_as_a_number_is_read_as_one():
-    whole = cast(pd.DataFrame({"n": [" 12", "-3 ", "+4"]}), {"n": "int64"}, "here")["n"].tolist()
-    assert whole == [12, -3, 4]
     texts = ["1.5", ".5", "2.", "-1e3", "+2E-2", "inf", "-Infinity", "nan", None]
     found = cast(pd.DataFrame({"n": texts}), {"n": "float64"}, "here")["n"]
     np.testing.assert_array_equal(found, [float(text) if text else np.nan for text in texts])
@@ -318,8 +332,9 @@ def test_a_frame_of_a_parquet_file_holds_what_the_file_holds(tmp_path):
     assert list(whole.columns) == ["x", "int8"]
 
 
-def test_ids_of_a_csv_file_are_exact_beside_nulls(tmp_path):
-    text = "id,n\n" + "".join(f"{value},1\n" for value in [*IDS, ""])
+@pytest.mark.parametrize("written", ["{}", "{}.0"])
+def test_ids_of_a_csv_file_are_exact_beside_nulls(tmp_path, written):
+    text = "id,n\n" + "".join(f"{value},1\n" for value in [*map(written.format, IDS), ""])
     found = read(put(tmp_path, "a.csv", text), {"id": "int64"}, nullable={"id"})["id"]
     assert [int(value) for value in found[:-1]] == IDS
     assert pd.isna(found[4])
