@@ -226,6 +226,9 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         texts = np.array([None if np.isnan(value) else str(int(value)) for value in values], dtype=object)
         note = "numbers taken for names, by the column's name" if named else "numbers taken for names, by their length"
         return Seen(name, "category", texts, note=note, whole=True)
+    if seen.whole and named and large:
+        note = "ids of 2^53 and beyond that are floats, which skip some; write whole numbers or text"
+        return Seen(name, "other", values, note=note)
     return seen
 
 
@@ -262,7 +265,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     if found.kind == "number" and not found.dtype:
         whole = bool((found.values == np.floor(found.values)).all())
         if whole and bool((np.abs(found.values) >= LARGEST_EXACT).any()):  # 6.02e23 is no id
-            whole = bool(left.str.match(r"^\s*-?[0-9]+\s*$").all())
+            whole = bool(left.str.strip().str.match(WHOLE_NUMBER).all())
         found = _of_numbers(name, values, whole)
         if found.kind == "category":  # a code: its text is what is written
             seen = _of_categories(name, raw.where(~null, None), csv, words, found.note)

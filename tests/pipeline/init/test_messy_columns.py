@@ -110,6 +110,8 @@ def test_dates_with_names_of_months_and_weekdays_are_times(tmp_path, form):
         ("user_id", ["1", "2", "30"], "int64"),
         ("user_id", ["1.0", "2", "NA"], "int64"),
         ("user_id", ["-1", "2", "9007199254740993"], "int64"),
+        ("user_id", ["9007199254740992.0", "9007199254740993.0", "NA"], "int64"),
+        ("batch", ["9007199254740992.0", "9007199254740993.0", "36028797018963969.0"], "int64"),
         ("user_id", ["1", "2", "18446744073709551615"], "string"),
         ("user_id", ["1", "2", "unknown"], "string"),
         ("user_id", ["1", "2", "A3"], "string"),
@@ -124,6 +126,24 @@ def test_ids_that_are_whole_numbers_are_declared_so(tmp_path, name, texts, dtype
     if dtype == "int64":
         expected = [int(text.removesuffix(".0")) for text in texts if text != "NA"]
         assert found[name].dropna().unique().tolist() == expected
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ids_that_are_floats_which_skip_some_are_left_out_and_said(tmp_path, ending):
+    """Excel writes 123456789012345678 as 1.23456789012346E+17: as a category it is refused, as a number it is noise."""
+    rng = np.random.default_rng(0)
+    ids = 2.0**56 + 16.0 * rng.integers(0, 40, ROWS)
+    table = pd.DataFrame({"user_id": ids, "mass": ids, "z": rng.normal(size=ROWS), "y": rng.integers(0, 2, ROWS)})
+    path = tmp_path / f"table.{ending}"
+    if ending == "csv":
+        table.to_csv(path, index=False, float_format="%.17E")
+    else:
+        table.to_parquet(path)
+    made = draft_config(str(path), "y", None, 10_000)
+    assert made.features["continuous"] == ["mass", "z"]
+    assert made.left_out == {
+        "user_id": "ids of 2^53 and beyond that are floats, which skip some; write whole numbers or text"
+    }
 
 
 def test_months_have_no_weekday(tmp_path):
