@@ -38,6 +38,7 @@ from gigabatch.pipeline.init.columns import (
 from gigabatch.pipeline.init.dates import TIME_NAME, written_dates
 from gigabatch.pipeline.init.leaks import leak
 from gigabatch.pipeline.init.look import Table, look
+from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.training import MOST_HELD, held_out_rows, training_for
 
@@ -266,6 +267,7 @@ def draft_columns(
     lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
     kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
     _nulls(made, table, columns, kept, labels)
+    _names(made, kept, labels)
     taken = {*table.sample.columns, *names}
     _roles(made, table, kept, timed, taken, lists)
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
@@ -403,6 +405,23 @@ def _is_copy(seen: Seen, label: Labels) -> bool:
 def _leak(seen: Seen, label: Labels) -> str:
     known = ~np.isnan(label.values)
     return leak(seen.values[known], label.values[known], label.settings["task"])
+
+
+def _names(made: Draft, kept: Mapping[str, Seen], labels: Mapping[str, Labels]) -> None:
+    """Tell of whole numbers that may be ids or codes, by the labels of their rows."""
+    found = []
+    for name, seen in kept.items():
+        if seen.kind != "number" or not seen.whole or seen.steps:
+            continue
+        known = ((~np.isnan(label.values), label) for label in labels.values())
+        if any(are_names(seen.values[rows], label.values[rows], label.settings["task"]) for rows, label in known):
+            found.append(_shown(name))
+    if found:
+        made.remarks.append(
+            f"Numbers of {', '.join(found)} may be ids or codes: rows of one number have labels alike, and those of "
+            f"neighbouring numbers have not. Where they are, take them from continuous to categorical, as {found[0]}: "
+            "int64."
+        )
 
 
 def _id_reason(seen: Seen) -> str:

@@ -1,6 +1,7 @@
 """Row-wise operators on frames that refuse what cuDF lacks."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gigabatch.features.operators.categories.clean_text import CleanText
@@ -63,9 +64,11 @@ def test_operator_uses_only_what_cudf_has(operator):
         ("datetime[ms]", ["1700000000000", None]),
         ("datetime[s]?", [1.5, np.nan]),
         ("datetime[ns]", [1, 2]),
+        ("int64", ["28.0", None]),
+        ("int64", pd.Categorical(["28.0", "7"])),
     ],
 )
-def test_types_of_times_use_only_what_cudf_has(dtype, values):
+def test_casts_use_only_what_cudf_has(dtype, values):
     frame = CheckedFrame({"at": values})
     assert isinstance(cast(frame, {"at": dtype}, "here", nullable=["at"]), CheckedFrame)
 

@@ -1,0 +1,72 @@
+"""Whole numbers that are names of things, such as ids and codes, told from amounts by the labels of their rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.pipeline.init.leaks import MOST_ROWS
+
+FEWEST_VALUES = 10
+FEWEST_ROWS = 2  # of a value in each half
+# Share of the variance of the labels' ranks that values tell, in all and in deviations of chance; share of that which
+# neighbours may tell.
+FEWEST_TOLD, FEWEST_DEVIATIONS, MOST_OF_NEIGHBOURS = 0.005, 6, 0.5
+
+
+def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
+    """Whether rows of one number have labels alike, and rows of neighbouring numbers have not.
+
+    What values tell is the product of the mean labels that a value has in two halves of the rows, which noise leaves
+    near 0; what neighbours tell is that of the mean labels of neighbouring values.
+
+    Parameters
+    ----------
+    values
+        float64 whole numbers, (rows,); NaN where null.
+    label
+        (rows,): 0 and 1, numbers of classes, or the numbers to predict; no NaN.
+    task
+        `binary`, `multiclass` or `regression`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.names import are_names
+    >>> draw = np.random.default_rng(0)
+    >>> shop, age = draw.integers(0, 50, 5000), draw.integers(0, 50, 5000)
+    >>> good = draw.normal(size=50)[shop] + age / 10 + draw.normal(size=5000)
+    >>> are_names(shop.astype("float64"), good, "regression"), are_names(age.astype("float64"), good, "regression")
+    (True, False)
+    """
+    rows = np.random.default_rng(0).permutation(len(label))[:MOST_ROWS]
+    rows = rows[~np.isnan(values[rows])]
+    if task == "multiclass":  # some are in the order of their names, such as marks; else the most frequent one tells
+        most = np.bincount(label.astype("int64")).argmax()
+        return any(_are_names(values[rows], found[rows]) for found in (label, label == most))
+    return _are_names(values[rows], label[rows])
+
+
+def _are_names(values: np.ndarray, label: np.ndarray) -> bool:
+    ranks = pd.Series(label).rank()
+    if ranks.nunique() < 2:
+        return False
+    scores = ((ranks - ranks.mean()) / ranks.std(ddof=0)).to_numpy()
+    distinct, codes = np.unique(values, return_inverse=True)
+    halves = [slice(0, None, 2), slice(1, None, 2)]
+    counts = np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in halves])
+    sums = np.stack([np.bincount(codes[half], scores[half], len(distinct)) for half in halves])
+    often = (counts >= FEWEST_ROWS).all(axis=0)
+    counts, sums = counts[:, often], sums[:, often]
+    if often.sum() < FEWEST_VALUES or counts.sum() < 0.5 * len(values):
+        return False
+    middle = sums.sum() / counts.sum()
+    weights = np.sqrt(counts.prod(axis=0))
+    products = weights * (sums / counts - middle).prod(axis=0)  # by chance alone of deviation 1
+    told = products.sum() / weights.sum()
+    means, rows_of = sums.sum(axis=0) / counts.sum(axis=0) - middle, counts.sum(axis=0)
+    weights = np.minimum(rows_of[1:], rows_of[:-1])
+    beside = weights * means[1:] * means[:-1]
+    most = (beside.sum() + 2 * np.sqrt((beside**2).sum())) / weights.sum()
+    sure = products.sum() > FEWEST_DEVIATIONS * np.sqrt(len(products))
+    return bool(sure and told > FEWEST_TOLD and most < MOST_OF_NEIGHBOURS * told)

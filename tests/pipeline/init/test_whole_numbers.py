@@ -1,0 +1,49 @@
+"""What `gigabatch init` says of whole numbers whose names do not tell that they are ids or codes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.names import are_names
+
+ROWS = 6000
+
+
+def answers(seed=0):
+    """A table as InstEval of lme4: marks that students gave lecturers, by numbers alone."""
+    draw = np.random.default_rng(seed)
+    frame = pd.DataFrame({
+        "s": draw.integers(1, 301, ROWS), "dept": draw.integers(1, 15, ROWS), "age": draw.integers(18, 70, ROWS),
+        "visits": draw.poisson(8, ROWS), "month": draw.integers(1, 13, ROWS), "noise": draw.integers(0, 300, ROWS),
+    })  # fmt: skip
+    mark = draw.normal(size=301)[frame["s"]] + draw.normal(size=15)[frame["dept"]] + draw.normal(size=ROWS)
+    mark += np.abs(frame["age"] - 40) / 10 + frame["visits"] / 5 + np.cos(frame["month"] * np.pi / 6)
+    return frame, mark
+
+
+@pytest.mark.parametrize("task", ["regression", "binary", "multiclass"])
+def test_numbers_whose_neighbours_have_other_labels_are_named_as_ids(tmp_path, task):
+    frame, mark = answers()
+    labels = {"regression": mark.round(3), "binary": (mark > mark.mean()).astype("int64")}
+    labels["multiclass"] = pd.cut(mark, [-99, mark.median(), mark.quantile(0.7), 99], labels=["a", "b", "c"])
+    frame.assign(y=labels[task]).to_csv(tmp_path / "marks.csv", index=False)
+    made = draft_config(str(tmp_path / "marks.csv"), "y", None, 10_000)
+    assert made.features["continuous"] == ["s", "dept", "age", "visits", "month", "noise"]
+    (remark,) = [remark for remark in made.remarks if "ids or codes" in remark]
+    assert remark.startswith("Numbers of s, dept may be ids or codes:")
+    assert remark.endswith("take them from continuous to categorical, as s: int64.")
+
+
+def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
+    frame, mark = answers(1)
+    assert not any(are_names(frame[name].to_numpy("float64"), mark.to_numpy(), "regression")
+                   for name in ("age", "visits", "month", "noise"))  # fmt: skip
+    s = frame["s"].to_numpy("float64")
+    assert are_names(s, mark.to_numpy(), "regression")
+    assert not are_names(s % 5, mark.to_numpy(), "regression")
+    assert not are_names(s[:300], mark.to_numpy()[:300], "regression")  # a row or two of each
+    assert not are_names(s * np.nan, mark.to_numpy(), "regression")
+    assert not are_names(s, np.ones(ROWS), "binary")
+    some = np.where(np.arange(ROWS) % 3 == 0, np.nan, s)
+    assert are_names(some, mark.to_numpy(), "regression")
