@@ -28,16 +28,21 @@ POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
     "verdadero", "vero", "sim", "verdadeiro", "tak", "ano", "+",
 )  # fmt: skip
-NEGATIVE = ("no", "false", "negative", "neg", "nein", "falsch", "non", "faux", "-", "none", "other", "rest")
+NEGATIVE = ("no", "false", "negative", "neg", "nein", "falsch", "non", "faux")
+LEFT_OVER = ("-", "none", "other", "rest")
 # The first is positive beside the second.
 PAIRS = (
     ("p", "n"), ("j", "n"), ("s", "n"), ("o", "n"), ("good", "bad"), ("success", "failure"), ("pass", "fail"),
     ("passed", "failed"), ("win", "loss"), ("won", "lost"), ("high", "low"), ("above", "below"), ("on", "off"),
     ("present", "absent"), ("case", "control"), ("malignant", "benign"), ("spam", "ham"), ("sick", "healthy"),
-    ("fraud", "legit"), ("fake", "real"),
+    ("fraud", "legit"), ("fake", "real"), ("approved", "declined"), ("approved", "rejected"), ("approved", "denied"),
+    ("accepted", "rejected"), ("accepted", "declined"), ("granted", "denied"),
 )  # fmt: skip
-NEGATING = ("not", "without")
-NEGATED = re.compile(r"(?:(?:no|not|non|without)[ _-]+|non|un|in)")
+NEGATING = {
+    "no", "not", "non", "without", "never", "nicht", "kein", "keine", "ohne", "pas", "sans", "sin", "geen", "niet",
+}  # fmt: skip
+NEGATIVE_PREFIXES = ("not", "non", "un", "dis", "in", "il", "im", "ir")
+WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # Words that are no third label beside two others; the latter only beside yes and no, for elsewhere they are a grade.
 NO_LABEL = {word.lower() for word in (*NULL_WORDS, *WEAK_NULL_WORDS)} - {"none", "nil", "inf", "-inf"}
 NO_ANSWER = ("none", "nil")
@@ -330,19 +335,22 @@ def _bare(label: str) -> str:
 
 
 def _says_yes(label: str, other: str) -> bool:
-    """Whether a label, as of `_bare`, is the positive one of the two: as a whole, else by 1 and 0 before them, else by
-    what it has beside the words of both and its number (churn=yes and churn=no, 2-yes and 1-no)."""
-    if _whole_says_yes(label, other):
-        return True
-    words, others = _words(label), _words(other)
-    if {words[0] if words else "", others[0] if others else ""} == {"0", "1"}:
-        return words[0] == "1"
-    rest, other_rest = _apart(label, other)
-    return _whole_says_yes(rest, other_rest) or other_rest in NEGATING
+    """Whether a label, as of `_bare`, is the positive one of the two: by yes, no and not, else by 1 and 0 before them,
+    else by words such as good and bad; as a whole, or by what it has beside the words of both and its number
+    (churn=yes and churn=no, 2-yes and 1-no)."""
+    pairs = ((label, other), _apart(label, other))
+    yes = any(_affirms(*pair) for pair in pairs) or _is_denied(label, other)
+    no = any(_affirms(*pair[::-1]) for pair in pairs) or _is_denied(other, label)
+    if yes != no:
+        return yes
+    first = [found[0] if found else "" for found in (_words(label), _words(other))]
+    if {*first} == {"0", "1"}:
+        return first[0] == "1"
+    return any(_is_more(*pair) for pair in pairs)
 
 
 def _words(label: str) -> list[str]:
-    return [word for word in re.split(r"[\W_]+", label) if word]
+    return WORD.findall(label)
 
 
 def _apart(label: str, other: str) -> tuple[str, str]:
@@ -355,14 +363,26 @@ def _apart(label: str, other: str) -> tuple[str, str]:
     return rest, other_rest
 
 
-def _whole_says_yes(label: str, other: str) -> bool:
-    if label in POSITIVE or other in NEGATIVE or (label, other) in PAIRS:
+def _affirms(label: str, other: str) -> bool:
+    """Whether a label says yes, or the other one no."""
+    if label in POSITIVE or other in NEGATIVE:
+        return True
+    return "negative" in other and label == other.replace("negative", "positive")
+
+
+def _is_denied(label: str, other: str) -> bool:
+    """Whether the other label denies what a label says: not spam, didn't buy, inactive, unsuccessful (success)."""
+    words, others = {*_words(label)}, {*_words(other)}
+    if any(word in NEGATING or word.endswith(("n't", "n’t")) for word in others - words):
+        return True
+    denied = {prefix + word for word in words - others for prefix in NEGATIVE_PREFIXES}
+    return any(word in denied or word.startswith(tuple(d for d in denied if len(d) > 6)) for word in others - words)
+
+
+def _is_more(label: str, other: str) -> bool:
+    """Whether a label is the greater or better one of the two, or the other stands for what is left."""
+    if other in LEFT_OVER or (label, other) in PAIRS:
         return True
     if (label[-1:], other[-1:]) == ("+", "-") and label[:-1] == other[:-1]:  # HER2+
         return True
-    if label[:1] in (">", "≥") and other[:1] in ("<", "≤"):
-        return True
-    if "negative" in other:
-        return label == other.replace("negative", "positive")
-    said = NEGATED.match(other)  # not spam, inactive
-    return said is not None and other[said.end() :] == label
+    return label[:1] in (">", "≥") and other[:1] in ("<", "≤")

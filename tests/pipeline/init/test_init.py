@@ -252,6 +252,16 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
         ("0-no", "1-yes"), ("1 - No", "2 - Yes"), ("churn=no", "churn=yes"), ("churn_n", "churn_y"),
         ("No (0)", "Yes (1)"), ("1: bad risk", "2: good risk"), ("0: good risk", "1: bad risk"), ("0=alive", "1=dead"),
         ("did not buy", "did buy"), ("HER2-", "HER2+"), ("without disease", "with disease"),
+        # Yes, no and not say more than the number before them.
+        ("1 no", "0 yes"), ("1: No", "0: Yes"), ("no_1", "yes_0"), ("1 not approved", "0 approved"),
+        ("1-no churn", "0-churn"), ("2 no", "1 yes"), ("0 not approved", "1 approved"), ("0 other", "1 cat"),
+        ("0 cat", "1 other"),  # which of them is no is not sure, so the number says it
+        ("not approved", "approved"), ("Not Approved", "Approved"), ("notapproved", "approved"),
+        ("disapproved", "approved"), ("declined", "approved"), ("rejected", "approved"), ("rejected", "accepted"),
+        ("won't churn", "will churn"), ("did not churn", "churned"), ("didn't click", "clicked"),
+        ("does not have diabetes", "has diabetes"), ("illegal", "legal"), ("irregular", "regular"),
+        ("impossible", "possible"), ("dislike", "like"), ("neutral or dissatisfied", "satisfied"),
+        ("Unsuccessful", "Success"), ("nicht genehmigt", "genehmigt"), ("non approuvé", "approuvé"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rarer", [0, 1])
