@@ -18,15 +18,15 @@ from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
 DIRECTIVES = {
     "a": r"([Mm]on|[Tt]ue|[Ww]ed|[Tt]hu|[Ff]ri|[Ss]at|[Ss]un|MON|TUE|WED|THU|FRI|SAT|SUN)[A-Za-z]*\.?",
-    "Y": r"(\d{4})", "y": r"(\d{2})", "m": r"(\d{1,2})", "b": r"([A-Za-z]{3,9})\.?", "d": r"(\d{1,2})",
-    "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})", "S": r"(\d{1,2})",
-    "f": r"(\d{1,9})", "z": r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})",
+    "Y": r"(\d{4})", "y": r"(\d{2})", "j": r"(\d{1,3})", "m": r"(\d{1,2})", "b": r"([A-Za-z]{3,9})\.?",
+    "d": r"(\d{1,2})", "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})",
+    "S": r"(\d{1,2})", "f": r"(\d{1,9})", "z": r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})",
 }  # fmt: skip
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 SPECIAL = "\\.^$*+?{}[]|()"
 SAFE_DIGITS = 18  # of a text whose number is of int64 for sure
 DIGITS = r"^[+-]?\d+(\.\d*)?$"
-WIDTHS = {"Y": 4} | dict.fromkeys("ymdHIMS", 2)  # digits of a directive that touches another one
+WIDTHS = {"Y": 4, "j": 3} | dict.fromkeys("ymdHIMS", 2)  # digits of a directive that touches another one
 PIVOT = 69  # two digits of a year from here on are of the twentieth century, as POSIX has it
 
 
@@ -37,8 +37,8 @@ class TimeType:
     Parameters
     ----------
     form
-        A format (`%a %Y %y %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%z` is also Z, UTC or GMT, and
-        a weekday `%a` is read over), or a key of `TIME_UNITS`.
+        A format (`%a %Y %y %j %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%j` is the day of the year,
+        `%z` is also Z, UTC or GMT, and a weekday `%a` is read over), or a key of `TIME_UNITS`.
     lenient
         Whether what is written otherwise is null; else it is an error.
     pattern
@@ -110,12 +110,12 @@ def time_type(dtype: str) -> TimeType | None:
         pattern += letter
         place += 1
     there = set(directives)
-    of_day = not there & {"Y", "y", "m", "b", "d", "z"} and bool(there & {"H", "I"})
-    dated = len(there & {"Y", "y"}) == 1 and len(there & {"m", "b"}) == 1
+    of_day = not there & {"Y", "y", "j", "m", "b", "d", "z"} and bool(there & {"H", "I"})
+    dated = len(there & {"Y", "y"}) == 1 and len(there & {"j", "m", "b"}) == 1 and not {"j", "d"} <= there
     if not (of_day or dated):
         raise DataError(
-            f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b), or no part of a date but an "
-            "hour (%H, or %I beside %p)."
+            f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b) or day of the year (%j, "
+            "without %d), or no part of a date but an hour (%H, or %I beside %p)."
         )
     if ("I" in there) != ("p" in there) or {"H", "I"} <= there:
         raise DataError(f"type {dtype!r}: the hours of a clock of twelve are %I beside %p, else %H.")
@@ -256,9 +256,11 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     short_month = (month == 4) | (month == 6) | (month == 9) | (month == 11)
     february = (month == 2).astype("int64")
     longest = 31 - short_month.astype("int64") - february * (3 - leap.astype("int64"))
+    of_year = number("j", 1)
     wrong = wrong | (month < 1) | (month > 12) | (day < 1) | (day > longest) | (year < 1)
+    wrong = wrong | (of_year < 1) | (of_year > 365 + leap.astype("int64"))
     wrong = wrong | (hour > 23) | (minute > 59) | (second > 59)
-    found = (_days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second) * SECOND
+    found = ((_days(year, month, day) + of_year - 1) * 86_400 + hour * 3600 + minute * 60 + second) * SECOND
     if "f" in parts:
         digits = parts["f"].fillna("0").str.slice(0, 6).str.ljust(6, "0")
         found = found + engine.array(digits.astype("int64"))

@@ -217,7 +217,8 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
     dtype, by_size = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
-        note = "days such as 20241231" if "%" in dtype else f"{how.form} since 1970"
+        days = "2024123, the 123rd of 2024" if "j" in how.directives else "20241231"
+        note = f"days such as {days}" if "%" in dtype else f"{how.form} since 1970"
         return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)

@@ -48,7 +48,9 @@ QUANTITY_NAME = re.compile(
 )
 WEEKDAY = re.compile(r"(?i:mon|tue|wed|thu|fri|sat|sun)[A-Za-z]*\.?(,? )")
 YEAR_LAST = rf"[A-Za-z]{{3,9}} \d{{1,2}} {CLOCK}{ZONE} \d{{4}}"  # Jun 12 14:05:00 1998, as of C's ctime
+YEAR_NAME = re.compile(r"year|jahr|(^|[^a-z])(an|ano|año|anno)([^a-z]|$)")
 FIRST_LOOK = 200
+DECEMBER = 335  # the day of the year that it begins with
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,11 @@ def is_iso(known: pd.Series) -> bool:
 
 
 def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str, bool]:
-    """The type of numbers that are times of 1990 to 2060 since 1970, or days such as 20241231, and whether their size
-    alone says so; the type is empty where they are none.
+    """The type of numbers that are times of 1990 to 2060 since 1970, or days such as 20241231 or 2024366 (the day of
+    the year), and whether their size alone says so; the type is empty where they are none.
 
-    Seconds, nanoseconds and days by the column's name alone, as other numbers and ids are as long; milliseconds and
-    microseconds also by their size, where the name is none of a quantity.
+    Seconds, nanoseconds and days such as 20241231 by the column's name alone, as other numbers and ids are as long; the
+    others also by their size, where the name is none of a quantity.
 
     Parameters
     ----------
@@ -202,6 +204,12 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
         how = time_type("datetime[%Y%m%d]?")
         assert how is not None
         return "" if of_type(pd.Series(known), how)[1].any() else "datetime[%Y%m%d]", False
+    if whole and low >= 1_990_001 and high <= 2_060_366 and (named or not QUANTITY_NAME.search(name)):
+        how = time_type("datetime[%Y%j]?")
+        assert how is not None
+        years, days = known // 1000, known % 1000
+        sure = named or (years.max() > years.min() and days.max() >= DECEMBER)  # numbers such as 2024017 are ids too
+        return ("datetime[%Y%j]", not named) if sure and not of_type(pd.Series(known), how)[1].any() else ("", False)
     for unit, second in EPOCH_UNITS.items():
         by_size = unit in ("ms", "us") and not QUANTITY_NAME.search(name)
         within = low >= FIRST_SECOND * second and high < LAST_SECOND * second

@@ -35,8 +35,8 @@ from gigabatch.pipeline.init.columns import (
     spaced_lower,
     units_told,
 )
-from gigabatch.pipeline.init.dates import TIME_NAME, written_dates
-from gigabatch.pipeline.init.leaks import leak
+from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, written_dates
+from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
@@ -374,6 +374,8 @@ def _kept(
             shown = _shown if seen.kind != "date" else _day
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
+        elif told := next(filter(None, (_in_text(seen, label) for label in labels.values())), ""):
+            leaks[name] = f"a possible leak: {told}"
         elif (reason := _id_reason(seen)) and holds_text(seen, most_words):
             seen.kind, seen.dtype, seen.steps = "text", "string", []
             kept[name] = seen
@@ -400,6 +402,12 @@ def _kept(
 def _is_copy(seen: Seen, label: Labels) -> bool:
     known = ~np.isnan(label.values)
     return bool((seen.values[known] == label.texts[known]).all())
+
+
+def _in_text(seen: Seen, label: Labels) -> str:
+    known = ~np.isnan(label.values)
+    of_text = label.settings["task"] == "regression" and seen.kind == "category" and seen.categories == "string"
+    return in_text(seen.values[known], label.values[known]) if of_text else ""
 
 
 def _leak(seen: Seen, label: Labels) -> str:
@@ -605,6 +613,11 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                 f"{_shown(half)} is null in {int(kept[half].null.sum()):,} rows, so rows are not split by it. Without "
                 f"these rows, time: {_shown(half)} measures on later rows than those that were learnt from."
             )
+        if timed and (years := next(filter(None, map(_decimal_years, kept.values())), "")):
+            made.remarks.append(
+                f"Numbers of {years} are years with fractions, which go on growing. To split rows by them take {years} "
+                f"from continuous and set time: {years}."
+            )
         if timed and (copies := _share_of_copies(table)) >= FEWEST_COPIES:
             made.remarks.append(
                 f"{copies:.1%} of the rows looked at are copies of another in every column, and a random split puts "
@@ -721,10 +734,18 @@ def _is_of_day(seen: Seen) -> bool:
     return how is not None and how.of_day
 
 
+def _decimal_years(seen: Seen) -> str:
+    """The name of a column that is named as times or years and whose numbers are years with fractions; else empty."""
+    name = spaced_lower(seen.name)
+    if seen.kind != "number" or seen.whole or seen.null.any() or not (TIME_NAME.search(name) or YEAR_NAME.search(name)):
+        return ""
+    return _shown(seen.name) if seen.values.min() >= 1800 and seen.values.max() < 2101 else ""
+
+
 def _has_days(seen: Seen) -> bool:
     """Whether a column of dates says more than the month."""
     how = time_type(seen.dtype)
-    return how is None or not how.pattern or "d" in how.directives
+    return how is None or not how.pattern or bool({"d", "j"} & set(how.directives))
 
 
 def _date_features(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 
@@ -11,6 +13,11 @@ FEWEST_ROWS = 100
 AUC, ACCURACY, R2 = 0.99, 0.99, 0.99
 PURE, MOST_FREQUENT, FEWEST_FILLED = 0.995, 0.9, 20  # of a class among filled or null rows; among all; such rows
 FEWEST_OF_VALUE, MOST_VALUES = 5, 1000
+NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+THOUSANDS = re.compile(r",(?=[0-9]{3}(?:[,.]|$))")
+MOST_TEXTS = 5_000
+MORE_THAN_CHANCE = 0.5  # share of the texts that hold the target of their row, less that of another row
+FACTORS = {1.0: "", 100.0: "100 times ", 1000.0: "1000 times ", 0.01: "a 100th of ", 0.001: "a 1000th of "}
 
 
 def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
@@ -72,6 +79,46 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
     if values.dtype.kind == "f" and np.isfinite(values).all() and np.var(values):
         r2 = max(r2, float(np.corrcoef(values, label)[0, 1]) ** 2)
     return f"it alone explains {r2:.1%} of the target's variance" if r2 > R2 else ""
+
+
+def in_text(texts: np.ndarray, label: np.ndarray) -> str:
+    """Why a column of text may be a leak of a regression: which share of its texts hold the target of their row,
+    rounded or not, or a hundred times the target; nothing where about as many hold that of another row.
+
+    Parameters
+    ----------
+    texts
+        (rows,): text, None where null.
+    label
+        float64 numbers to predict, (rows,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.leaks import in_text
+    >>> size = np.arange(1000) / 100
+    >>> in_text(np.array([f"M {one:.1f} near Guam" for one in size], dtype=object), size)
+    'a number in its text is the target in 100.0% of the rows'
+    """
+    rows = np.random.default_rng(0).permutation(len(label))[:MOST_TEXTS]
+    found = [(place, text) for place, row in enumerate(rows) if texts[row] for text in NUMBER.findall(texts[row])]
+    if len(rows) < FEWEST_ROWS or not found:
+        return ""
+    plain = [THOUSANDS.sub("", text) if "." in text or text.count(",") > 1 else text for _, text in found]
+    plain = [text.replace(",", ".") if text.count(",") == 1 else text for text in plain]
+    fits = np.array([text.replace(".", "", 1).isdecimal() for text in plain])
+    numbers = np.array([float(text) if fit else np.nan for text, fit in zip(plain, fits, strict=True)])
+    places = np.array([place for place, _ in found])
+    half = 0.5 * 10.0 ** -np.array([len(text.partition(".")[2]) for text in plain])
+    wanted = np.abs(label[rows])
+    for factor, called in FACTORS.items():
+        own, other = (
+            len(np.unique(places[np.abs(numbers - one[places] * factor) <= half * (1 + 1e-9)])) / len(rows)
+            for one in (wanted, np.roll(wanted, 1))
+        )
+        if own - other >= MORE_THAN_CHANCE:
+            return f"a number in its text is {called}the target in {own:.1%} of the rows"
+    return ""
 
 
 def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:

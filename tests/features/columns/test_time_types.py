@@ -17,6 +17,7 @@ EPOCH = dt.datetime(1970, 1, 1)
 FORMATS = [
     "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%Y%m%d", "%d-%b-%Y", "%b %d, %Y %I:%M %p", "%d.%m.%y %H:%M:%S",
     "%Y-%m-%dT%H:%M:%S.%f", "(%Y) %m.%d", "%Y/%m",
+    "%Y-%j", "%Y%j", "%j/%y %H:%M",
 ]  # fmt: skip
 MOMENTS = st.datetimes(dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 30))
 
@@ -123,7 +124,9 @@ def test_timestamps_and_compact_whole_numbers():
         ("datetime[%d.%m.%Y %d]", "%d stands twice"), ("datetime[%d.%m]", "holds one year"),
         ("datetime[%Y-%d]", "one month"), ("datetime[%Y-%m %I]", "clock of twelve"),
         ("datetime[%Y%m%]", "% is unknown"), ("datetime[%M:%S]", "or no part of a date but an hour"),
-        ("datetime[%d %H:%M]", "holds one year"), ("datetime[%H:%M%z]", "holds one year"),
+        ("datetime[%Y %m %j]", "day of the year"), ("datetime[%Y%j%d]", "without %d"),
+        ("datetime[%j %H:%M]", "one year"), ("datetime[%d %H:%M]", "holds one year"),
+        ("datetime[%H:%M%z]", "holds one year"),
     ],
 )  # fmt: skip
 def test_types_that_are_none(dtype, said):
@@ -163,6 +166,10 @@ def test_floats_that_are_no_whole_numbers_are_written_in_no_format(number):
         ("%y%m%d", 10112, dt.datetime(2001, 1, 12)),
         ("%y%m%d", 112, dt.datetime(2000, 1, 12)),
         ("%m%d%Y%H%M", 10220240305, dt.datetime(2024, 1, 2, 3, 5)),
+        ("%Y%j", 2024366, dt.datetime(2024, 12, 31)),
+        ("%Y%j", 2023366, None),
+        ("%Y%j", 2024000, None),
+        ("%j%Y", 12024, dt.datetime(2024, 1, 1)),
         ("%Y%m%d", 2024111, None),  # the 1st of November or the 11th of January
     ],
 )
