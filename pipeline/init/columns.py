@@ -65,6 +65,8 @@ WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
 LARGEST_EXACT = 2**53  # of whole numbers that floats hold; larger ones are ids
 FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
 MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
+LIST_SIGNS = ("|", ";", ",")
+FEWEST_LISTS, SEVERAL, OF_A_LENGTH = 20, 0.2, 0.05  # texts; shares of rows with several values, and of another length
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -515,6 +517,33 @@ def holds_text(seen: Seen, most_words: int) -> bool:
     counts = words.explode().value_counts()
     letters = counts[counts.index.str.contains(r"[^\W\d]")]
     return bool(len(letters)) and float(letters[letters > 1].sum()) >= AGAIN * float(counts.sum())
+
+
+def list_separator(texts: pd.Series) -> str:
+    """What stands between the values of texts that hold several each, where values come again in other texts; empty
+    where texts are one value each, or are not all written in one way.
+
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.columns import list_separator
+    >>> tags = [", ".join(tag for place, tag in enumerate(("red", "new", "big", "old", "wet")) if n >> place & 1)
+    ...         for n in range(1, 32)]
+    >>> list_separator(pd.Series(tags)), list_separator(pd.Series([f"{n}, Main Street" for n in range(50)]))
+    (', ', '')
+    """
+    known = texts.dropna().astype("str")
+    distinct = known.drop_duplicates()
+    if len(distinct) < FEWEST_LISTS:
+        return ""
+    for sign in LIST_SIGNS:
+        counts = known.str.count(re.escape(sign))
+        spaced = known.str.count(f"{re.escape(sign)} ")
+        lengths = counts.value_counts(normalize=True)
+        if (counts > 0).mean() < SEVERAL or (lengths >= OF_A_LENGTH).sum() < 2:
+            continue
+        separator = f"{sign} " if bool((spaced == counts).all()) else sign if not bool(spaced.any()) else ""
+        if separator and distinct.str.split(separator, regex=False).explode().nunique() <= AGAIN * len(distinct):
+            return separator
+    return ""
 
 
 def _durations(name: str, known: pd.Series, distinct: pd.Series, words: dict[str, Any]) -> Seen:

@@ -32,6 +32,7 @@ from gigabatch.pipeline.init.columns import (
     Seen,
     column_seen,
     holds_text,
+    list_separator,
     spaced_lower,
     units_told,
 )
@@ -200,6 +201,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     if made.ids:
         made.features["keys"] = made.ids[:1]
         made.left_out[made.ids[0]] += "; carried to predictions as a key"
+    split_phrases(made, table)
     _entities(made, table, {target, *made.features.get("keys", ())})
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
@@ -631,6 +633,41 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
     }  # fmt: skip
 
 
+def split_phrases(made: Draft, table: Table) -> None:
+    """Make lists of texts that hold several values each ("red, new"), of those that one sign parts, where rows have
+    another feature and may be in memory."""
+    rows = len(table.sample) if table.whole else table.rows
+    cleaned = {options.get("column") for step in made.features.get("steps", ()) for options in step.values()}
+    names = [name for name, dtype in made.categories.items() if dtype == "string" and name in table.sample]
+    found = {name: list_separator(table.sample[name]) for name in names if name not in cleaned}
+    found = {name: separator for name, separator in found.items() if separator}
+    chosen = max(found.values(), key=list(found.values()).count, default="")
+    lists = [name for name, separator in found.items() if separator == chosen]
+    left = len(made.categories) + len(made.features.get("continuous", ())) - len(lists)
+    if not lists or not left or rows is None or rows > MOST_ROWS_OF_TOKENS:
+        return
+    plain = isinstance(made.features["categorical"], list)
+    kept = {name: dtype for name, dtype in made.categories.items() if name not in lists}
+    made.features |= {"categorical": list(kept) if plain else kept, "list_separator": chosen}
+    made.features["lists"] = {name: {"elements": "string"} for name in lists} | made.features.get("lists", {})
+    if not kept:
+        del made.features["categorical"]
+    for name, separator in found.items():
+        texts = table.sample[name].dropna().drop_duplicates()
+        values = texts.astype("str").str.split(separator, regex=False).explode().nunique()
+        if name in lists:
+            made.notes[name] = f"{values:,} values in {len(texts):,} texts"
+            made.remarks.append(
+                f"{_shown(name)} holds several values each, {separator!r} between them, so it is a list. Where the "
+                "whole text is one value, take it from lists to categorical."
+            )
+        else:
+            made.remarks.append(
+                f"{_shown(name)} holds several values each, but between them is another sign, {separator!r}, than the "
+                f"one list_separator, so each whole text is one category. Write {chosen!r} there in the file."
+            )
+
+
 def _hash_too(made: Draft, names: set[str]) -> None:
     """Make floats of the texts beside their lists, as rows of lists alone are not encoded. names: that are taken."""
     steps = [TextHash(name, _free_prefix(name, names)) for name in made.texts]
@@ -656,7 +693,8 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
             found[entity] = max(keys, key=lambda name: table.sample[name].nunique())
     if len(found) < len(ENTITY_NAMES) or len(set(found.values())) < len(found):
         return
-    of_raw = {name: [name] for name in (*made.categories, *made.features.get("continuous", ()))} | made.texts
+    plain = (*made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ()))
+    of_raw = {name: [name] for name in plain} | made.texts
     left = [name for name in of_raw if name in table.sample and name not in taken and name not in found.values()]
     left = [name for name in left if not pa.types.is_nested(table.arrow.get(name, pa.null()))]
     entities: dict[str, Any] = {}

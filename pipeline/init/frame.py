@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import without_null_words
-from gigabatch.pipeline.init.draft import Draft, draft_columns
+from gigabatch.pipeline.init.draft import Draft, draft_columns, split_phrases
 from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.target import labels_of
 
@@ -26,6 +26,7 @@ def draft_frame(
     timed: bool = False,
     null_values: Sequence[str] = ("",),
     lists: bool = True,
+    phrases: bool = False,
 ) -> Draft:
     """What the columns of a table are, as `draft_columns` says it but for those whose role is given.
 
@@ -47,6 +48,8 @@ def draft_frame(
         Texts that stand for null.
     lists
         Whether lists of words may be made of texts.
+    phrases
+        Whether texts of several values each may be lists of them, which the recipe splits.
 
     Raises
     ------
@@ -85,6 +88,8 @@ def draft_frame(
     made.features["categorical"] = types
     made.features["continuous"] = [*made.features.get("continuous", ()), *continuous]
     made.left_out = dict.fromkeys(drop, "drop") | made.left_out
+    if phrases:
+        split_phrases(made, seen)
     return made
 
 

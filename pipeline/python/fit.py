@@ -132,6 +132,7 @@ def fit(
     made = draft_frame(
         table, labels={label: _task(item) for label, item in labels.items()}, taken=taken, categorical=categorical,
         continuous=continuous, drop=drop, timed=timed, null_values=said.get("null_values", ("",)),
+        phrases="lists" not in said and "list_separator" not in said,
     )  # fmt: skip
     if not made.has_features and not features.get("lists"):
         raise DataError(f"fit: no column is left to learn from: {made.told()}.")
