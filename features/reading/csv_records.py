@@ -170,7 +170,7 @@ def line_of(file: Iterable[str], separator: str, names: Sequence[str] | None, co
                 place = header.index(column)
             elif place is not None and record[place : place + 1] == [text]:
                 return line
-    except csv.Error:  # a field that is longer than the module takes
+    except (csv.Error, UnicodeDecodeError):  # a field that is longer than the module takes; a reader's lenience
         pass
     return None
 

@@ -60,6 +60,7 @@ def test_operator_uses_only_what_cudf_has(operator):
         ("datetime[%d.%m.%y %H:%M:%S.%f%z]", ["31.12.24 10:00:00.5+02:00", None]),
         ("datetime[%b %d, %Y %I:%M %p]", ["Dec 31, 2024 10:00 PM", None]),
         ("datetime[%Y%m%d]?", [20241231, 7]),
+        ("datetime[%Y%j]?", [2024366, 7]),
         ("datetime[%Y%m%d]", [20241231.0, np.nan]),
         ("datetime[ms]", ["1700000000000", None]),
         ("datetime[s]?", [1.5, np.nan]),
