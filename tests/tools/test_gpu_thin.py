@@ -17,7 +17,7 @@ def fat(*entries):
     for kind, chip, content in entries:
         content += bytes(-len(content) % 8)
         body += (
-            struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(content), len(content), 0, 7, 0, chip) + bytes(28) + content
+            struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(content), len(content), 0, 7, 0, chip) + bytes(32) + content
         )
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
