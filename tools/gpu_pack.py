@@ -1,4 +1,4 @@
-"""Wheels that an offline GPU box lacks, as part folders below 60 MB, with checksums: `make gpu-pack`.
+"""Wheels that an offline GPU box lacks, as part folders below 55 MB, with checksums: `make gpu-pack`.
 
     python -m tools.gpu_pack [--python 3.12] [--box tools/gpu_box.txt] [--out .carry] [--groups base cudf] [--chip 90]
 
