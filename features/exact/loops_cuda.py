@@ -2,9 +2,10 @@
 
 They count what `features/exact/loops.py` counts on a CPU, by integer atomics, so that the order does not matter. What
 bounds them is atomics, not memory: at most three a value, and an H200's L2 takes about one a clock in each of its 96
-slices, so that 42.8M rows of 20 columns take some 16 ms where reading them takes 1 ms (an estimate). Atomics on one address come one after another, at 0.6 ns each, so values that come often in a tile are
-added up first: those of 0 and of null, and of two samples of the tile. A column that is one value in half of its rows
-needs an atomic for each of the other half's values, and a few a tile for this one.
+slices, so that 42.8M rows of 20 columns take some 16 ms where reading them takes 1 ms (an estimate). Atomics on one
+address come one after another, at 0.6 ns each, so values that come often in a tile are added up first: those of 0 and
+of null, and of two samples of the tile. A column that is one value in half of its rows needs an atomic for each of the
+other half's values, and a few a tile for this one.
 """
 
 from __future__ import annotations
