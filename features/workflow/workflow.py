@@ -173,6 +173,19 @@ class Workflow:
         made = {name for position in range(len(self.steps)) for name in self.made(position)}
         return tuple(dict.fromkeys((*self.applied_inputs, *(name for name in names if name not in made))))
 
+    def raw_of(self, name: str) -> tuple[str, ...]:
+        """The raw columns that the column is made of, in the end; itself where no step makes it."""
+        wanted = {name: None}
+        for position in reversed(range(len(self.steps))):
+            step, made = self.steps[position], wanted.keys() & set(self.made(position))
+            if not made:
+                continue
+            wanted = {column: None for column in wanted if column not in made}
+            reads = to_apply(step)
+            own = [column for column in reads if made.intersection(step.tells({column}))]
+            wanted |= dict.fromkeys(own or reads)
+        return tuple(wanted)
+
     def made(self, position: int) -> tuple[str, ...]:
         """Columns that the step makes; as far as they are known, before the fit."""
         step = self.steps[position]
