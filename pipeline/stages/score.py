@@ -30,6 +30,7 @@ from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_o
 from gigabatch.pipeline.store.files import replacing, require_writable, write_json
 
 log = logging.getLogger(__name__)
+MIDNIGHT = "T00:00:00"
 FORMULA = r"^[=+@\t\r-]"
 
 
@@ -243,10 +244,14 @@ def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
 
 
 def as_written(column: Any, dtype: str) -> Any:
-    """Times of the calendar as ISO 8601 text in UTC, however they came; other columns as they are."""
+    """Times of the calendar as ISO 8601 text in UTC, however they came, as dates where none has a time of day; other
+    columns as they are."""
     if dtype == "datetime":
         column = cast(column.to_frame("time"), {"time": dtype}, "score", nullable=("time",))["time"]
-    return iso_text(column) if dtype == "datetime" or is_dates(column) else column
+    if dtype != "datetime" and not is_dates(column):
+        return column
+    text = iso_text(column)
+    return text.str.slice(0, 10) if bool(text.dropna().str.endswith(MIDNIGHT).all()) else text
 
 
 def write_frame(frame: Any, path: Path) -> None:
