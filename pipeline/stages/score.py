@@ -206,6 +206,12 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
 def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
     if split is not None:
         raise RunError("score: give either --input or --split, not both.")
+    frame = raw_rows(pipeline, bundle, raw)
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+
+
+def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str) -> Any:
+    """The rows of files that need no label, as the recipe reads them and the bundle's `predict_raw` takes them."""
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     columns = bundle.raw_workflow.applied_inputs
     history = getattr(pipeline.config.features, "history", None)
@@ -220,8 +226,7 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, spl
             history.require_whole_ids(items, [path for path, names in there.items() if HISTORY in names])
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
-    frame = recipe.raw_rows(pipeline.engine, raw, columns)
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+    return recipe.raw_rows(pipeline.engine, raw, columns)
 
 
 def _written(content: Any, target: Path, used: FoundRun) -> int:
