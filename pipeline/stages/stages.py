@@ -1072,7 +1072,8 @@ class Encoded:
             ranks.tell(False, "training")
             return pipeline.store.build("train", key, write)
         # Held until the checkpoints are gone, so that no other run takes them up or loses them meanwhile.
-        with folder_lock(work.with_suffix(".lock")):
+        # Of several ranks the others would not wait so long for the first one.
+        with folder_lock(work.with_suffix(".lock"), "trains the same" if ranks.num_ranks == 1 else ""):
             artifact = pipeline.store.build("train", key, write)
             shutil.rmtree(work, ignore_errors=True)
         ranks.tell(False, "training")  # there is none, or it is over
