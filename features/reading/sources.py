@@ -385,12 +385,13 @@ def _read_one(
             _refuse_empty(path)
             source = csv_source(path, encoding, content)
             content = None if isinstance(source, str) else source.getvalue()
-            with opened(path, content) as file:
-                lines = (part for line in file for part in line.splitlines(keepends=True))  # carriage returns end one
-                alone = one_column_records(module, lines, separator, names, dtypes) if blank_rows else None
-                records = b"" if alone is None else b"".join((alone[0], *alone[1]))
-            if re.search(rb"(^|[\r\n])\r\n", records):
-                content, as_rows = records, True
+            if blank_rows and len(dtypes) == 1:  # it may be a file of one column
+                with opened(path, content) as file:
+                    lines = (part for line in file for part in line.splitlines(keepends=True))  # \r alone ends one
+                    alone = one_column_records(module, lines, separator, names)
+                    records = b"" if alone is None else b"".join((alone[0], *alone[1]))
+                if re.search(rb"(^|[\r\n])\r\n", records):
+                    content, as_rows = records, True
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
             text = text_columns(dtypes)
             frame = parse(text)
