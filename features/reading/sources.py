@@ -232,6 +232,7 @@ def read_files(
         "encoding": encoding,
         "names": header,
         "nullable": sorted(nullable),
+        "blank_rows": blank_rows,
     }
     parts = []
     for path in kept_files(pattern, leave_out):
