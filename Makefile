@@ -180,7 +180,7 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.loader $(ARGS)
 
-gpu-pack: $(READY)  ## wheels that an offline GPU box lacks, in parts below 60 MB: make gpu-pack PYTHON_VERSION=3.12
+gpu-pack: $(READY)  ## wheels that an offline GPU box lacks, in parts below 55 MB: make gpu-pack PYTHON_VERSION=3.12
 	$(PYTHON) -m tools.gpu_pack --python $(PYTHON_VERSION) --box $(BOX) $(ARGS)
 
 gpu-run:  ## on a GPU box, offline: every check in numbered steps, and a page to read (ARGS="--steps 0-2 --out DIR")

@@ -15,7 +15,7 @@ A batch size counts only if it costs nothing: every contender's AUC must reach t
 the AUC of `fastai_unoptimised` (on a GPU, where the peers do not run, of ours at 4,096, of which it may miss 0.1 %).
 Where ours does not, all claims fail; a peer that does not has been given more than its due. The table shows our own run
 at 4,096 too. Bars on two CPU cores: 20 times the first (2019 reached 15.6 on a V100) and 5 times the second. On an
-H200 with 42,800,000 rows, the default there: all of it in 5 s, the epoch in 1 s. The part on a GPU has not run yet.
+H200 with 42,800,000 rows, the default there: all of it in 5 s, the epoch in 1 s. First run on one: benchmarks/results/.
 
 On a GPU the table's numbers are drawn there (benchmarks/pairs.py), and the warm-up takes a table whose batches have
 every shape of the timed one. `--engine auto` is cuDF, or pandas on the host where cuDF is not installed, which the

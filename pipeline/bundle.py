@@ -220,13 +220,16 @@ class Bundle:
         Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
         names steps make. A time without a zone is UTC, also where the training's had one.
         """
+        return given_back(self.predict(self.from_raw(own_frame(frame, "predict_raw"))), frame)
+
+    def from_raw(self, frame: Any) -> Any:
+        """Raw rows, as `predict_raw` takes them, as rows of the features stage, as `predict` takes them."""
         workflow, schema = self.raw_workflow, self.schema
         lists = [name for column in schema.lists for name in column.columns]
         needed = workflow.raw_columns_of([*schema.names("categorical", "continuous"), *lists])
-        given, frame = frame, own_frame(frame, "predict_raw")
         rows = frame[[name for name in needed if name in frame.columns]]
         rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
-        return given_back(self.predict(workflow.transform(workflow.typed(rows))), given)
+        return workflow.transform(workflow.typed(rows))
 
     @property
     def raw_workflow(self) -> Workflow:

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EVENTS: weakref.WeakSet[threading.Event] = weakref.WeakSet()
-_asked: list[int] = []  # numbers of the signals that have raised `Stopped` in this process
+_asked: list[int] = []  # numbers of the signals that came to a `stoppable` block of this process
+_held: list[int] | None = None  # of those that were held back; None where signals are let through
 
 
 class Stopped(KeyboardInterrupt):
@@ -38,22 +39,46 @@ def stop_event() -> threading.Event:
 def stoppable() -> Iterator[None]:
     """Within the block SIGINT and SIGTERM raise `Stopped` in the main thread and set every `stop_event`; a signal that
     is ignored stays so."""
+    global _held
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(number: int, _: FrameType | None) -> NoReturn:
+    def stop(number: int, _: FrameType | None) -> None:
         _asked.append(number)
+        if _held is not None:
+            _held.append(number)
+            return
         for event in list(_EVENTS):
             event.set()
         raise Stopped(number)
 
+    _held = None
     before = _take(stop)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _held = None
+
+
+def hold_back() -> None:
+    """From here on to the end of the `stoppable` block signals stop nothing but what `let_through` does."""
+    global _held
+    _held = _held or []
+
+
+def let_through(work: Callable[[], Any]) -> None:
+    """Do the work, which a signal stops, one too that was held back before; others are held back again after it."""
+    global _held
+    try:
+        waiting, _held = _held, None
+        if waiting:
+            raise Stopped(waiting[0])
+        work()
+    finally:
+        _held = []
 
 
 def end_at_once() -> None:
@@ -69,7 +94,7 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     os._exit(128 + number)  # no exception can be raised that Python's own end would not print
 
 
-def _take(handler: Callable[[int, FrameType | None], NoReturn]) -> dict[signal.Signals, Any]:
+def _take(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
     """Give the signals that are not ignored this handler; those that they had."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     taken = {number: found for number, found in before.items() if found not in (signal.SIG_IGN, None)}

@@ -1,12 +1,13 @@
-"""Wheels that an offline GPU box lacks, as part folders below 60 MB, with checksums: `make gpu-pack`.
+"""Wheels that an offline GPU box lacks, as part folders below 55 MB, with checksums: `make gpu-pack`.
 
-    python -m tools.gpu_pack [--python 3.12] [--box tools/gpu_box.txt] [--out .carry] [--groups base cudf]
+    python -m tools.gpu_pack [--python 3.12] [--box tools/gpu_box.txt] [--out .carry] [--groups base cudf] [--chip 90]
 
 Groups: `base`, what the tests marked gpu and the benchmarks import; `cudf`, cuDF with its libraries. pip resolves the
 requirements of pyproject.toml under constraints.txt; of what it finds only that is packed which the box does not have,
 or has in a version that something packed refuses. torch, triton and cupy of the box are never replaced, nor is NumPy
-but for cuDF's own steps: where they do not fit, nothing is packed and the message says why. The other side is
-`tools/gpu_run.py --collect`.
+but for cuDF's own steps: where they do not fit, nothing is packed and the message says why. With `--chip`, the compute
+capability of the box's GPU times ten, libraries go without the code of other chips: four parts of cuDF instead of nine,
+after some minutes. The other side is `tools/gpu_run.py --collect`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from tools.gpu_parts import split  # noqa: E402  (this file is run as a script too)
+from tools.gpu_thin import thin  # noqa: E402
 
 PLATFORMS = ("2_28", "2_27", "2_24", "2_17", "2_31", "2_34", "2_35")  # glibc of manylinux wheels; pip matches exactly
 # Of the box, never replaced. cuDF 26.10 needs numba < 0.65, which refuses NumPy 2.5: where the box has that, a NumPy
@@ -38,9 +41,10 @@ KEPT = {"base": ("torch", "triton", "cupy-cuda13x", "numpy"), "cudf": ("torch", 
 NOT_THERE = {"gigabatch", "mypy", "ruff", "ipykernel", "nbclient", "nbformat"}
 # Compilers of functions that a user hands to cuDF (`apply`, `query`), which nothing here does; cuDF loads without them:
 # tests/cudf_api/test_gpu_pack_cudf.py.
-NOT_USED = ("numba-cuda-mlir", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl")
+NOT_USED = ("numba-cuda-mlir", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "bokeh")
 NEVER_OLD = ("typing-extensions",)  # small, and pydantic needs a recent one: not trusted without a version
 PIP_SECONDS = 600
+THIN_BYTES = 1 << 20  # a wheel below is carried as it is
 Found = dict[str, dict[str, Any]]  # distribution -> its entry in pip's report
 
 
@@ -50,6 +54,9 @@ def main() -> None:
     parser.add_argument("--box", type=Path, default=ROOT / "tools/gpu_box.txt", help="packages of the box, one a line")
     parser.add_argument("--out", type=Path, default=ROOT / ".carry", help="an ignored folder (default: %(default)s)")
     parser.add_argument("--groups", nargs="+", default=["base", "cudf"], choices=["base", "cudf"])
+    parser.add_argument(
+        "--chip", type=int, default=0, help="leave out device code of other chips than this, such as 90"
+    )
     flags = parser.parse_args()
     box = read_box(flags.box)
     names = requirements()
@@ -65,6 +72,8 @@ def main() -> None:
             download(picked, Path(folder), flags.python)
             if group == "base":
                 build(extras()["data"], Path(folder))
+            if flags.chip:
+                thin_wheels(Path(folder), flags.chip)
             about = {"python": flags.python, "platforms": [f"manylinux_{one}_x86_64" for one in PLATFORMS]}
             parts = split(group, Path(folder).glob("*.whl"), flags.out, about)
         show(group, picked, parts)
@@ -234,6 +243,20 @@ def download(packed: Found, folder: Path, python: str) -> None:
     command = [interpreter(python), "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
     if run([*command, *pip_target(python), *pinned]):
         raise SystemExit("gpu_pack: pip could not download what it had resolved.")
+
+
+def thin_wheels(folder: Path, chip: int) -> None:
+    """Put every large wheel of a folder by a smaller one of the same name, several at a time."""
+
+    def one(wheel: Path) -> None:
+        made = wheel.with_suffix(".thin")
+        before, after = thin(wheel, made, chip)
+        print(f"  {wheel.name.partition('-')[0]}: {before / 1e6:.1f} MB, now {after / 1e6:.1f}", flush=True)
+        made.replace(wheel)
+
+    large = sorted(folder.glob("*.whl"), key=lambda wheel: -wheel.stat().st_size)
+    with ThreadPoolExecutor() as threads:  # LZMA works outside of the interpreter's lock
+        list(threads.map(one, [wheel for wheel in large if wheel.stat().st_size >= THIN_BYTES]))
 
 
 def build(asked: list[str], folder: Path) -> None:

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from tools import gpu_page, gpu_parts  # noqa: E402  (this file is run as a script)
 from tools.gpu_page import NOT_RUN, TIMED_OUT, Record  # noqa: E402
-from tools.gpu_steps import HERE, OUT, PYTHON, Command, Step, steps  # noqa: E402
+from tools.gpu_steps import HERE, OUT, PYTHON, SHORT, Command, Step, steps  # noqa: E402
 
 LEAST_SECONDS = 10  # of a budget; with less left nothing is started
 MOST_LOG_BYTES = 1 << 28  # of one command, which is killed beyond it
@@ -370,7 +370,7 @@ def collect(parts: Sequence[Path], store: Path, python: str) -> bool:
 def main(arguments: Sequence[str] | None = None, all_steps: Sequence[Step] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="show steps and commands, run nothing")
-    parser.add_argument("--steps", default="", help="which, as 0-3,6 (default: all)")
+    parser.add_argument("--steps", default="", help="which, as 0-3,6 (default: all but 9)")
     parser.add_argument("--here", action="store_true", help="steps 0 to 4, with what is installed (make gpu-check)")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or "gpu-out"), help="output folder")
     parser.add_argument("--budget", type=float, help="seconds of all steps together; what is left then is not run")
@@ -381,7 +381,11 @@ def main(arguments: Sequence[str] | None = None, all_steps: Sequence[Step] | Non
     known = list(all_steps if all_steps is not None else steps())
     try:
         names = [step.number for step in known]
-        chosen = numbers(flags.steps, names) if flags.steps else list(HERE if flags.here else names)
+        chosen = (
+            numbers(flags.steps, names)
+            if flags.steps
+            else [one for one in (HERE if flags.here else names) if one not in SHORT]
+        )
     except ValueError as error:
         parser.error(str(error))
     if flags.list:

@@ -138,6 +138,14 @@ def end_to_end(name: str, rows: str, engine: str, seconds: int) -> Command:
     )  # fmt: skip
 
 
+def at_once(name: str, processes: int, seconds: int, *which: str, groups: tuple[str, ...] = ("base",)) -> Command:
+    """Tests in several processes, in which most of the time goes: each compiles kernels and loops on a core."""
+    argv = (PYTHON, "-m", "pytest", "-m", "gpu", "-q", "-rfEs", "--tb=short", "--durations=12", "-p",
+            "no:cacheprovider", "-p", "no:benchmark", "-n", str(processes), "--dist", "worksteal", *which)  # fmt: skip
+    needs = ("pytest", "xdist", "torch", "cuda", *(("cudf",) if "cudf" in groups else ()))
+    return Command(name, argv, seconds, "pytest", needs, groups, {"OMP_NUM_THREADS": "1"})
+
+
 def steps(root: Path = ROOT) -> tuple[Step, ...]:
     """All steps, in order."""
     folders = gpu_test_folders(root)
@@ -195,7 +203,15 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
             end_to_end("end-to-end-1M", "1000000", "cudf", 110),
             end_to_end("end-to-end-42.8M", "42800000", "cudf", 380),
         )),
+        Step(9, "steps 1, 2 and the tests of 7 in many processes, where there is little time", (
+            at_once("tests-at-once", 10, 240, "tests/"),
+            at_once(
+                "tests-at-once-cudf", 5, 150, "tests/features/workflow/test_workflow_operators.py",
+                "tests/pipeline/stages/test_gpu_pipeline.py", "-k", "cudf", groups=("cudf", "base"),
+            ),
+        )),
     )  # fmt: skip
 
 
+SHORT = (9,)  # in place of others, only where it is asked for
 HERE = (0, 1, 2, 3, 4)  # `--here`, make gpu-check: what is installed decides how much of them runs

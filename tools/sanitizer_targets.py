@@ -203,7 +203,9 @@ def loops_cuda(device: str) -> None:
     found = torch.zeros(2, 1 << 16, 3, dtype=torch.int64, device=device)
     add_leading_moments32([column] * 2, found)
     counts = torch.zeros(1, 1 << 16, dtype=torch.int32, device=device)
-    add_rest_counts32([column], [pattern], counts)
+    rows = torch.full((1, 1 << 16), -1, dtype=torch.int32)
+    rows[0, pattern] = 0
+    add_rest_counts32([column], rows.to(device), counts)
     assert all(np.array_equal(part, expected) for part in found.cpu().numpy())
     assert np.array_equal(counts[0].cpu().numpy(), rest)
 

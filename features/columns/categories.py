@@ -22,6 +22,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import EXACT, exact_below
 
 TEXT, WHOLE, FLOAT, FLAG = "text", "whole numbers", "floats", "flags"
+FLOATS = {2**11: "float16", 2**24: "float32", EXACT: "float64"}
 KINDS = {"O": TEXT, "U": TEXT, "i": WHOLE, "u": WHOLE, "f": FLOAT, "b": FLAG}
 
 
@@ -112,29 +113,28 @@ def _whole(column: Column, where: str) -> Any:
     return filled.astype("int32" if str(filled.dtype) == "Int32" else "int64")
 
 
-def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any]:
+def comparable(column: Canonical, known: Any, where: str, exact: int = EXACT) -> tuple[Any, Any, Any]:
     """(column's values, known's values, bool array of rows that equal no value of `known` or None).
 
-    The two columns are of one type; `known` holds no nulls. Errors (`DataError`): another kind, floats of 2^53 and
-    beyond against whole numbers, and the other way round; a fraction in float32 that the other holds in float64.
+    The two columns are of one type; `known` holds no nulls, and `exact` is that of its floats, as in `Canonical`.
+    Errors (`DataError`): another kind, floats of 2^53 and beyond against whole numbers, and the other way round; what
+    `require_unrounded` refuses.
     """
     engine = engine_of(known)
     values, kind = column.values, category_kind(known)
-    if column.kind == kind == FLOAT:
-        _require_one_width(column, engine.array(known), where)
+    if kind == FLOAT:
+        require_unrounded(column, Canonical(known, engine.arrays.zeros(len(known), dtype=bool), FLOAT, exact), where)
     if column.kind == kind == WHOLE and values.dtype != known.dtype:
         return values.astype("int64"), known.astype("int64"), None
     if column.kind == kind:
         return values, known, None
     if column.kind == FLOAT and kind == WHOLE:
         array = engine.array(values)
-        wrong = ~column.null & (abs(array) >= column.exact) & (abs(array) < float("inf"))
-        _require_exact(values, wrong, where, column.exact)
+        _require_exact(values, _reaching(column, column.exact), where, column.exact)
         whole = (array == engine.arrays.floor(array)) & (abs(array) < column.exact)
         return engine.frames.Series(engine.arrays.where(whole, array, 0).astype("int64")), known.astype("int64"), ~whole
     if column.kind == WHOLE and kind == FLOAT:
-        array = engine.array(values.astype("int64"))
-        _require_exact(values, ~column.null & ((array >= EXACT) | (array <= -EXACT)), where)
+        _require_exact(values, _reaching(column, EXACT), where)
         return values.astype("float64"), known, None
     raise DataError(
         f"{where}: column {values.name!r} holds {column.kind} ({values.dtype}), the vocabulary {kind} "
@@ -145,53 +145,72 @@ def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any
 def _require_exact(values: Any, wrong: Any, where: str, exact: int = EXACT) -> None:
     if bool(wrong.any()):
         raise DataError(
-            f"{where}: column {values.name!r} and its vocabulary are floats and whole numbers, and {int(wrong.sum())} "
-            f"value(s) reach 2^{exact.bit_length() - 1}, where a float may be another number rounded. Read the ids as "
-            "integers or as text."
+            f"{where}: column {values.name!r} and what it is compared with are floats and whole numbers, and "
+            f"{int(wrong.sum())} value(s) reach 2^{exact.bit_length() - 1}, where a float may be another number "
+            "rounded. Read the ids as integers or as text."
         )
 
 
-def _require_one_width(column: Canonical, known: Any, where: str) -> None:
-    """Raise `DataError` where float32 made another number of a value that the other side holds in float64."""
-    xp, values = engine_of(column.values).arrays, column.known()
-    asked = engine_of(values).array(values)
-    if column.exact < EXACT:
-        narrow, wide, types = asked, known, ("float32", "float64")
-    elif bool((_as_float32(known) == known).all()):
-        # Fractions of few bits (0.5, 0.25) do not tell that they were float32 once, nor do whole numbers.
-        with np.errstate(over="ignore"):
-            telling = (known != xp.floor(known)) & (known.astype("float16").astype("float64") != known)
-        narrow, wide, types = known[telling], asked, ("float64", "float32")
-    else:
-        return
-    rounded = _as_float32(wide)
-    found = xp.isin(narrow, rounded[rounded != wide])
-    if bool(found.any()):
-        cure = "Read it as float64 from its source, as a cast does not bring digits back, or fit again."
-        raise DataError(
-            f"{where}: column {column.values.name!r} is {types[0]} and what it is looked up in {types[1]}, and "
-            f"{int(found.sum())} fraction(s) in float32 are float64 ones rounded, such as {float(narrow[found][0])!r}, "
-            f"and would not be found. {'Cast it to float32.' if types[0] == 'float64' else cure}"
-        )
+def require_unrounded(left: Canonical, right: Canonical, where: str) -> None:
+    """Raise `DataError` where floats of one column may be numbers of the other one, rounded, and would not be found."""
+    kinds = {left.kind, right.kind}
+    if kinds == {FLOAT}:
+        _require_one_width(left, right, where)
+    elif kinds == {FLOAT, WHOLE}:
+        floats, whole = (left, right) if left.kind == FLOAT else (right, left)
+        if bool(_reaching(whole, floats.exact).any()):
+            _require_exact(left.values, _reaching(floats, floats.exact), where, floats.exact)
 
 
-def _as_float32(values: Any) -> Any:
-    """float64 of the nearest float32, infinite beyond its range."""
+def _reaching(side: Canonical, bound: int) -> Any:
+    """bool array: which values are finite and of this size or beyond."""
+    array = engine_of(side.values).array(side.values.astype("int64") if side.kind == WHOLE else side.values)
+    return ~side.null & ((array >= bound) | (array <= -bound)) & (abs(array) < float("inf"))
+
+
+def _require_one_width(left: Canonical, right: Canonical, where: str) -> None:
+    xp = engine_of(left.values).arrays
+    sides = [(side.exact, engine_of(side.values).array(side.known())) for side in (left, right)]
+    for place, ((exact, narrow), (other, wide)) in enumerate((sides, sides[::-1])):
+        kept, full = FLOATS[exact], FLOATS[other]
+        if exact == other == EXACT and bool((_rounded(narrow, "float32") == narrow).all()):
+            # It may have been float32 once. Fractions of few bits (0.5, 0.25) do not tell, nor do whole numbers.
+            narrow = narrow[(narrow != xp.floor(narrow)) & (_rounded(narrow, "float16") != narrow)]
+            kept = "float32"
+        elif exact >= other:
+            continue
+        rounded = _rounded(wide, kept)
+        found = xp.isin(narrow, rounded[rounded != wide])
+        if bool(found.any()):
+            types = (kept, full) if place == 0 else (full, kept)
+            cure = f"Read it as {full} from its source, as a cast does not bring digits back, or fit again."
+            raise DataError(
+                f"{where}: column {left.values.name!r} is {types[0]} and what it is compared with {types[1]}, and "
+                f"{int(found.sum())} value(s) in {kept} are {full} ones rounded, such as {float(narrow[found][0])!r}, "
+                f"and would not be found. {cure if place == 0 else f'Cast it to {kept}.'}"
+            )
+
+
+def _rounded(values: Any, dtype: str) -> Any:
+    """float64 of the nearest value of a narrower type, infinite beyond its range."""
     with np.errstate(over="ignore"):
-        return values.astype("float32").astype("float64")
+        return values.astype(dtype).astype("float64")
 
 
 def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
     """Two columns as one type, so that they can stand below each other; one without any value takes the other's.
 
     Whole numbers beside floats become floats (a file whose integers have nulls reads as floats). Errors
-    (`DataError`): other kinds beside each other; whole numbers of 2^53 and beyond beside floats.
+    (`DataError`): other kinds beside each other; whole numbers of 2^53 and beyond beside floats; what
+    `require_unrounded` refuses.
     """
     if bool(left.isna().all()):
         return _nulls(len(left), right), right
     if bool(right.isna().all()):
         return left, _nulls(len(right), left)
     kinds = {category_kind(left), category_kind(right)}
+    if FLOAT in kinds:
+        require_unrounded(canonicalize(left, where), canonicalize(right, where), where)
     if len(kinds) == 1:
         wide = kinds == {WHOLE} and left.dtype != right.dtype
         return (left.astype("int64"), right.astype("int64")) if wide else (left, right)

@@ -48,9 +48,10 @@ from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, req
 from gigabatch.features.engines.row_loops_cuda import CODED, COPIED, FLAG, FLOAT, INFINITE, DeviceWord, pack_words
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
+from gigabatch.features.exact.dense_counts import DenseCounts
 from gigabatch.features.exact.float_order import InfinityFound
 from gigabatch.features.exact.loops_cuda import PATTERNS, DeviceColumn, add_leading_moments32, add_rest_counts32
-from gigabatch.features.exact.quantiles import RadixHistogram, Search
+from gigabatch.features.exact.quantiles import LEADING_BITS, RadixHistogram, Search
 
 __all__ = [
     "array",
@@ -92,8 +93,7 @@ frames = cudf
 arrays = cupy
 
 INFINITIES = [0x7F80, 0xFF80]  # upper 16 bits of infinity, which some NaN share
-MOST_BINS = 64  # of a column that are looked into by the kernel, which reads the column once for each
-TOGETHER_BINS = 2048  # of all columns of one launch: tables of half a gigabyte on the device, and on the host
+TOGETHER_BINS = 2048  # that one launch looks into: tables of half a gigabyte on the device
 
 
 def codes(column: cudf.Series) -> cupy.ndarray:
@@ -161,16 +161,20 @@ def statistics_together(columns: Sequence[cudf.Series]) -> list[ColumnStatistics
     return found
 
 
-def column_count(column: cudf.Series, search: Search) -> RadixHistogram:
+def column_count(column: cudf.Series, search: Search) -> RadixHistogram | DenseCounts:
     return counts_together([(column, search)])[0]
 
 
-def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHistogram]:
+def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHistogram | DenseCounts]:
     patterns = [search.leading_patterns() for _, search in asked]
-    found: dict[int, RadixHistogram] = {}
+    found: dict[int, RadixHistogram | DenseCounts] = {}
     launch: list[int] = []  # the columns that the kernel counts next
     for place, (column, search) in enumerate(asked):
-        if len(patterns[place]) > MOST_BINS:
+        if search.kind != "float32":  # of a column that is float64 elsewhere; this piece of it holds no value
+            found[place] = RadixHistogram.empty(search.kind)
+            continue
+        # Looked into once more only where a first pass counted fewer values than it might.
+        if len(patterns[place]) > TOGETHER_BINS or search.bits != LEADING_BITS["float32"]:
             found[place] = cudf_plain.column_count(column, search)
             continue
         if launch and sum(len(patterns[other]) for other in (*launch, place)) > TOGETHER_BINS:
@@ -184,21 +188,19 @@ def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHi
 
 def _rest_counts(
     asked: Sequence[tuple[cudf.Series, Search]], patterns: Sequence[np.ndarray], places: Sequence[int]
-) -> dict[int, RadixHistogram]:
-    """The counts of the columns at these places, by one launch and one read."""
-    columns = {place: _placed(asked[place][0]) for place in places}
-    bins = [(place, pattern) for place in places for pattern in patterns[place].tolist()]
-    found = cupy.zeros((len(bins), PATTERNS), dtype="int32")
-    add_rest_counts32(
-        [columns[place].at for place, _ in bins], [pattern for _, pattern in bins], torch.from_dlpack(found)
-    )
-    tables = np.split(cupy.asnumpy(found), np.cumsum([len(patterns[place]) for place in places])[:-1])
-    searches = {place: search for place, (_, search) in enumerate(asked)}
-    counts: dict[int, RadixHistogram] = {}
-    for place, table in zip(places, tables, strict=True):
-        search = searches[place]
-        counts[place] = search.of_rest_counts(patterns[place], table)
-    return counts
+) -> dict[int, DenseCounts]:
+    """The counts of the columns at these places, by one launch; they stay on the device."""
+    placed = [_placed(asked[place][0]) for place in places]
+    sizes = [len(patterns[place]) for place in places]
+    rows, ends = np.full((len(places), PATTERNS), -1, np.int32), np.cumsum(sizes)
+    for number, (place, end, size) in enumerate(zip(places, ends.tolist(), sizes, strict=True)):
+        rows[number, patterns[place]] = np.arange(end - size, end)
+    counted = torch.from_dlpack(cupy.zeros((int(ends[-1]), PATTERNS), dtype="int32"))
+    add_rest_counts32([column.at for column in placed], torch.from_numpy(rows).to(counted.device), counted)
+    return {
+        place: DenseCounts(patterns[place], table, len(asked[place][0]))
+        for place, table in zip(places, counted.split(sizes), strict=True)
+    }
 
 
 def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gigabatch.features.exact.quantiles import RadixHistogram
+from gigabatch.features.exact.quantiles import Counts, RadixHistogram
 
 RANKS_PER_BIN = 4  # so that an edge is at most a quarter of a bin from where it would leave equal shares
 ROWS_PER_VALUE = 100  # on average, where each value is an edge: fewer rows would teach a network their noise
@@ -43,7 +43,7 @@ def edge_ranks(histogram: RadixHistogram, bins: int, distinct: int = 0) -> np.nd
 
 
 def bin_edges(
-    ranks: np.ndarray, values: np.ndarray, bins: int, looked_into: RadixHistogram | None = None, distinct: int = 0
+    ranks: np.ndarray, values: np.ndarray, bins: int, looked_into: Counts | None = None, distinct: int = 0
 ) -> tuple[float, ...]:
     """At most `bins` + 1 or `distinct` ascending edges; none where the column has fewer than two values.
 

@@ -2,10 +2,10 @@
 
 They count what `features/exact/loops.py` counts on a CPU, by integer atomics, so that the order does not matter. What
 bounds them is atomics, not memory: at most three a value, and an H200's L2 takes about one a clock in each of its 96
-slices, so that 42.8M rows of 20 columns take some 16 ms where reading them takes 1 ms (an estimate: nothing here has
-run on a GPU). Atomics on one address come one after another, at 0.6 ns each, so values that come often in a tile are
-added up first: those of 0 and of null, and of two samples of the tile. A column that is one value in half of its rows
-needs an atomic for each of the other half's values, and a few a tile for this one.
+slices, so that 42.8M rows of 20 columns take some 16 ms where reading them takes 1 ms (an estimate). Atomics on one
+address come one after another, at 0.6 ns each, so values that come often in a tile are added up first: those of 0 and
+of null, and of two samples of the tile. A column that is one value in half of its rows needs an atomic for each of the
+other half's values, and a few a tile for this one.
 """
 
 from __future__ import annotations
@@ -62,21 +62,23 @@ def add_leading_moments32(columns: Sequence[DeviceColumn], found: Tensor) -> Non
             )
 
 
-def add_rest_counts32(columns: Sequence[DeviceColumn], patterns: Sequence[int], found: Tensor) -> None:
-    """Add to `found`, int32 [C, 65536], how many values have each pattern of the lower 16 bits among those with the
-    pattern of the upper 16 bits that is given for the column.
+def add_rest_counts32(columns: Sequence[DeviceColumn], rows: Tensor, found: Tensor) -> None:
+    """Add to `found`, int32 [R, 65536], how often each value comes of those whose upper 16 bits are looked into.
 
-    A column comes once for each of its patterns (a median has one or two) and is read as often. -0.0 counts as 0.0,
-    a null as the NaN 0x7FC00000. One launch, after a few numbers are copied to the device; nothing is read back.
+    rows: int32 [C, 65536] on the device: the row of `found` where the values of a column with these upper bits are
+    counted, by their lower 16 bits, or -1 for none. -0.0 counts as 0.0, a null as the NaN 0x7FC00000. One launch, which
+    reads each column once, after a few numbers are copied to the device; nothing is read back.
     """
-    assert found.shape == (len(columns), PATTERNS), found.shape
-    assert found.dtype == torch.int32, found.dtype
+    assert rows.shape == (len(columns), PATTERNS), rows.shape
+    assert found.shape[1:] == (PATTERNS,), found.shape
+    assert rows.dtype == found.dtype == torch.int32, (rows.dtype, found.dtype)
+    assert rows.is_contiguous()
     assert found.is_contiguous()
     tiles = _tiles(columns)
     if tiles:
         with torch.cuda.device_of(found):
             _rest_counts[(tiles * len(columns),)](
-                _described(columns, found.device, patterns), found, tiles, BLOCK=BLOCK, num_warps=8
+                _described(columns, found.device), rows, found, tiles, BLOCK=BLOCK, num_warps=8
             )
 
 
@@ -85,13 +87,9 @@ def _tiles(columns: Sequence[DeviceColumn]) -> int:
     return triton.cdiv(max((column.num_rows for column in columns), default=0), BLOCK)
 
 
-def _described(columns: Sequence[DeviceColumn], device: torch.device, patterns: Sequence[int] = ()) -> Tensor:
-    """[C, 5] int64: values, bitmap, offset, rows, and the pattern that is looked into."""
-    wanted = patterns or [0] * len(columns)
-    rows = [
-        (column.values, column.bitmap, column.offset, column.num_rows, pattern)
-        for column, pattern in zip(columns, wanted, strict=True)
-    ]
+def _described(columns: Sequence[DeviceColumn], device: torch.device) -> Tensor:
+    """[C, 4] int64: values, bitmap, offset and rows."""
+    rows = [(column.values, column.bitmap, column.offset, column.num_rows) for column in columns]
     return torch.tensor(rows, dtype=torch.int64).to(device)
 
 
@@ -118,7 +116,7 @@ def _sample(column, start, num_rows, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):
 def _leading_moments(columns, found, num_tiles, BLOCK: tl.constexpr):
     number = (tl.program_id(0) // num_tiles).to(tl.int64)
     start = (tl.program_id(0) % num_tiles).to(tl.int64) * BLOCK
-    column, table = columns + 5 * number, found + number * (3 * 65536)
+    column, table = columns + 4 * number, found + number * (3 * 65536)
     num_rows = tl.load(column + 3)
     row = start + tl.arange(0, BLOCK)
     rest = row < num_rows
@@ -146,19 +144,22 @@ def _leading_moments(columns, found, num_tiles, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_tiles"])
-def _rest_counts(columns, found, num_tiles, BLOCK: tl.constexpr):
+def _rest_counts(columns, rows, found, num_tiles, BLOCK: tl.constexpr):
     number = (tl.program_id(0) // num_tiles).to(tl.int64)
     start = (tl.program_id(0) % num_tiles).to(tl.int64) * BLOCK
-    column, table = columns + 5 * number, found + number * 65536
-    num_rows, wanted = tl.load(column + 3), tl.load(column + 4).to(tl.uint32)
+    column, rows_of = columns + 4 * number, rows + number * 65536
+    num_rows = tl.load(column + 3)
     row = start + tl.arange(0, BLOCK)
-    word = _words(column, row, row < num_rows)
-    inside = (row < num_rows) & ((word >> 16) == wanted)
-    low = (word & 0xFFFF).to(tl.int32)
+    live = row < num_rows
+    word = _words(column, row, live)
+    place = tl.load(rows_of + (word >> 16).to(tl.int32), mask=live, other=-1)
+    inside = place >= 0
+    counted = found + place.to(tl.int64) * 65536 + (word & 0xFFFF).to(tl.int64)
     for often in tl.static_range(3):  # of these, one atomic a tile
-        common = wanted << 16 if often == 0 else _sample(column, start, num_rows, often - 1, BLOCK)
+        common = (num_rows * 0).to(tl.uint32) if often == 0 else _sample(column, start, num_rows, often - 1, BLOCK)
         same = inside & (word == common)
         inside = inside & (word != common)
         count = tl.sum(same.to(tl.int32))
-        tl.atomic_add(table + (common & 0xFFFF).to(tl.int32), count, mask=count != 0, sem="relaxed")
-    tl.atomic_add(table + low, low * 0 + 1, mask=inside, sem="relaxed")
+        at = tl.load(rows_of + (common >> 16).to(tl.int32)).to(tl.int64) * 65536 + (common & 0xFFFF).to(tl.int64)
+        tl.atomic_add(found + at, count, mask=count != 0, sem="relaxed")
+    tl.atomic_add(counted, (place * 0) + 1, mask=inside, sem="relaxed")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -34,11 +34,16 @@ from gigabatch.features.exact.float_order import (
     words_of,
 )
 
+if TYPE_CHECKING:
+    from gigabatch.features.exact.dense_counts import DenseCounts
+
 # Sign, exponent and 7 bits of the mantissa in both: a bin's ends are at most a factor of 1 + 2^-7 apart.
 LEADING_BITS = {"float32": 16, "float64": 19}
 STEP_BITS = 16  # further bits that a next pass tells apart, fewer where many bins are looked into
 FEW_VALUES = 1 << 12  # are sorted sooner than a table of all bins is filled
 MOST_BINS = 1 << 20  # that a next pass may hold: 16 MB
+Counts: TypeAlias = "RadixHistogram | DenseCounts"
+"""What a next pass counts; the second on a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,8 +260,10 @@ class Search:
         assert self.resolved
         return floats_of(self.prefixes, self.kind)
 
-    def narrowed(self, histogram: RadixHistogram) -> Search:
+    def narrowed(self, histogram: Counts) -> Search:
         """After another pass, whose `count` this search asked for."""
+        if not isinstance(histogram, RadixHistogram):
+            return histogram.narrowed(self)
         lead = np.uint64(histogram.bits - self.bits)
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(histogram.counts)])
         # Bits may all be new in the first pass; NumPy shifts a whole word out to 0.
@@ -280,24 +287,18 @@ class Search:
         found = images(words[0] if len(words) == 1 else array_module(words[0]).concatenate(words), self.kind)
         return self._of_inside(*_on_host(*array_module(found).unique(found, return_counts=True)))
 
-    def of_rest_counts(self, patterns: np.ndarray, counts: np.ndarray) -> RadixHistogram:
-        """`count` of a float32 column, from how often each pattern of its words' lower 16 bits comes (int [P, 65536])
-        under each of the upper ones, `leading_patterns` [P]."""
-        if self.kind != "float32":
-            return RadixHistogram.empty(self.kind)
-        row, low = np.nonzero(counts)
-        keys = images((patterns[row] << 16 | low).astype(np.uint32), self.kind).astype(np.uint64)
-        order = np.argsort(keys)
-        return self._of_inside(keys[order], counts[row, low][order].astype(np.int64))
-
     def _of_inside(self, keys: np.ndarray, counts: np.ndarray) -> RadixHistogram:
         """From the distinct images of the first pass's bins, ascending, of which some lie outside later ones."""
         inside = np.isin(keys >> np.uint64(WIDTHS[self.kind] - self.bits), self.prefixes)
         return self._bounded(RadixHistogram(self.kind, WIDTHS[self.kind], keys[inside], counts[inside]))
 
-    def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
+    def merge(self, left: Counts, right: Counts) -> Counts:
         """Two partitions' `count` as one."""
-        return self._bounded(left.merge(right))
+        if isinstance(left, RadixHistogram) and isinstance(right, RadixHistogram):
+            return self._bounded(left.merge(right))
+        if isinstance(left, RadixHistogram) or isinstance(right, RadixHistogram):  # of a piece of the other kind
+            return right if isinstance(left, RadixHistogram) else left
+        return left.merge(right)
 
     def _bounded(self, histogram: RadixHistogram) -> RadixHistogram:
         """Distinct values while they are few, else counts of some more bits. More partitions never make values fewer,
@@ -337,7 +338,7 @@ class Search:
 def selected(search: Search, parts: Sequence[Any]) -> Search:
     """The search after as many more passes over the arrays as it takes."""
     while not search.resolved:
-        found = None
+        found: Counts | None = None
         for part in parts:
             counted = search.count(part)
             found = counted if found is None else search.merge(found, counted)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
+from gigabatch.features.columns.categories import TEXT, canonicalize, require_unrounded, same_kind
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
@@ -345,6 +345,7 @@ def _column_codes(left: Any, right: Any, where: str) -> Any:
         place = 0 if sides[1].kind is None else 1
         found[place] = engine.codes(sides[place].values)
         return xp.where(null, -1, xp.concatenate(found))
+    require_unrounded(*sides, where)
     values: tuple[Any, ...] = tuple(side.values for side in sides)
     if values[0].dtype != values[1].dtype:
         if {side.kind for side in sides} == {TEXT}:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gigabatch.features.columns.categories import same_kind
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
@@ -69,7 +70,10 @@ class GroupedSums:
         """Both together; integer addition, so associative and commutative exactly but for the order of groups."""
         engine = engine_of(self.keys)
         xp = engine.arrays
-        both = engine.frames.concat([self.keys, other.keys], ignore_index=True)
+        columns = {name: same_kind(self.keys[name], other.keys[name], "sums by group") for name in self.keys.columns}
+        both = engine.frames.DataFrame(
+            {name: engine.frames.concat(pair, ignore_index=True) for name, pair in columns.items()}
+        )
         codes = group_codes(both, both, list(both.columns))[0]
         first, groups = _numbered(xp, codes)
         mine, theirs = groups[: len(self.keys)], groups[len(self.keys) :]

@@ -97,7 +97,7 @@ class _Values:
     def __init__(self, column: Column, where: str) -> None:
         self.engine, self.where = engine_of(column), where
         canonical = canonicalize(column, where)
-        self.kind = canonical.kind
+        self.kind, self.exact = canonical.kind, canonical.exact
         known = canonical.known()
         self.values = known.astype("str") if str(known.dtype) == "category" else known
         if self.kind in (TEXT, WHOLE):
@@ -119,7 +119,7 @@ class _Values:
         if asked.kind == FLOAT and self.below_2_53:  # such a float, whatever it was before rounding, is not there
             array = self.engine.array(asked.values)
             asked = replace(asked, null=asked.null | (abs(array) >= EXACT))
-        values, known, foreign = comparable(asked, self.values, self.where)
+        values, known, foreign = comparable(asked, self.values, self.where, self.exact)
         if self.kind in (TEXT, WHOLE):
             found = self.engine.positions_in(values, known, self.table)
         else:

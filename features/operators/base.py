@@ -12,10 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import pandas as pd
+
+from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.tables import Reading
 
+WIDE = 90  # columns, from which on a frame of pandas gets new ones in another way
 NAMING = ("column", "output", "prefix")  # arguments that say what columns are called, and nothing of values
 
 
@@ -220,20 +224,22 @@ class ColumnOperator(Operator):
         """The output columns by name."""
 
     def transform(self, frame: Frame) -> Frame:
-        return self._add(frame, frame.copy(deep=False))
+        return with_columns(frame.copy(deep=False), self._free(frame))
 
     def add_to(self, frame: Frame) -> Frame:
         """What a call gives, in the frame itself: of a wide one a copy at every step would cost more than the steps."""
         if type(self).transform is not ColumnOperator.transform:
             return self(frame)
-        require_columns(frame, self.inputs, type(self).__name__)
-        return self._add(frame, frame)
+        return with_columns(frame, self.made_of(frame))
 
-    def _add(self, frame: Frame, out: Frame) -> Frame:
+    def made_of(self, frame: Frame) -> dict[str, Column]:
+        """`compute` of a frame that has the columns for it, and none that must not be replaced."""
+        require_columns(frame, self.inputs, type(self).__name__)
+        return self._free(frame)
+
+    def _free(self, frame: Frame) -> dict[str, Column]:
         self.require_free(frame.columns, self.outputs)
-        for name, column in self.compute(frame).items():
-            out[name] = column
-        return out
+        return self.compute(frame)
 
 
 class FittedOperator(Configured, ABC):
@@ -311,9 +317,7 @@ class FittedOperator(Configured, ABC):
 
     def apply(self, frame: Frame, state: Any) -> Frame:
         """The frame with the output columns added or replaced."""
-        require_columns(frame, self.applied_inputs, type(self).__name__)
-        self.require_free(frame.columns, self.outputs_of(state))
-        return frame.assign(**self.columns(frame, state))
+        return with_columns(frame.copy(deep=False), self.made_of(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
         """`columns` for rows that the fit saw; override where those must not be told their own label."""
@@ -321,9 +325,13 @@ class FittedOperator(Configured, ABC):
 
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
         """`apply` for rows that the fit saw."""
+        return with_columns(frame.copy(deep=False), self.made_of(frame, state, train=True))
+
+    def made_of(self, frame: Frame, state: Any, train: bool = False) -> dict[str, Column]:
+        """`columns`, or `train_columns`, of a frame that has the columns for it, and none that must not be replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
         self.require_free(frame.columns, self.outputs_of(state))
-        return frame.assign(**self.train_columns(frame, state))
+        return (self.train_columns if train else self.columns)(frame, state)
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
@@ -347,6 +355,20 @@ class WithinGroups:
     @property
     def group_keys(self) -> tuple[str, ...]:
         return self.by
+
+
+def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
+    """The frame, which may be changed for it, with these columns in the place of those of their names or behind all."""
+    new = {name: column for name, column in columns.items() if name not in frame.columns}
+    wide = len(frame.columns) + len(new) > WIDE and engine_of(frame).NAME == "pandas"
+    if wide:  # pandas warns of a column that is inserted where there are a hundred pieces of memory
+        wide = all(isinstance(column, pd.Series) and column.index.equals(frame.index) for column in new.values())
+    for name, column in columns.items():
+        if not wide or name not in new:
+            frame[name] = column
+    if not wide or not new:
+        return frame
+    return pd.concat([frame, *(column.rename(name) for name, column in new.items())], axis=1)
 
 
 def _names(given: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from gigabatch.features.columns.numbers import rankable_values
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.quantiles import RadixHistogram, Search
+from gigabatch.features.exact.quantiles import Counts, Search
 from gigabatch.features.operators.base import FittedOperator
 
 METHODS = ("exact", "sketch")
@@ -24,7 +24,7 @@ class RankingOperator(FittedOperator):
     def state_of(self, partial: Any, search: Search) -> Any:
         """The state, given the first pass's merged partial and the resolved search."""
 
-    def count(self, frame: Frame, search: Search) -> RadixHistogram:
+    def count(self, frame: Frame, search: Search) -> Counts:
         """Of the next pass: `search.count` of the partition's values."""
         return search.count(rankable_values(frame[self.column]))
 
@@ -45,20 +45,20 @@ class NextPass(FittedOperator):
     def inputs(self) -> tuple[str, ...]:
         return self.operator.inputs
 
-    def partial(self, frame: Frame) -> RadixHistogram:
+    def partial(self, frame: Frame) -> Counts:
         return self.operator.count(frame, self.search)
 
     def together(self, frame: Frame) -> tuple[Callable[[list[Any]], Any], Any] | None:
         return self.operator.count_together(frame, self.search)
 
-    def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
+    def merge(self, left: Counts, right: Counts) -> Counts:
         return self.search.merge(left, right)
 
-    def following(self, partial: RadixHistogram) -> FittedOperator | None:
+    def following(self, partial: Counts) -> FittedOperator | None:
         search = self.search.narrowed(partial)
         return None if search.resolved else type(self)(self.operator, self.first, search)
 
-    def finish(self, partial: RadixHistogram) -> Any:
+    def finish(self, partial: Counts) -> Any:
         return self.operator.state_of(self.first, self.search.narrowed(partial))
 
     def columns(self, frame: Frame, state: Any) -> dict[str, Column]:

@@ -171,7 +171,9 @@ def _raw_blocks(
                     yield frame
             return
         with ExitStack() as stack:
-            alone = one_column_records(module, stack.enter_context(opened(path)), separator, header, dtypes)
+            alone = None
+            if len(dtypes) == 1:
+                alone = one_column_records(module, stack.enter_context(opened(path)), separator, header)
             options = csv_options(separator, header, null_values, text_columns(dtypes), alone is not None)
             has_header = header is None
             head, records = alone or csv_records(stack.enter_context(opened(path)), separator, has_header=has_header)

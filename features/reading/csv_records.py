@@ -6,7 +6,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from gigabatch.features.engines.protocols import Engine
@@ -182,7 +182,7 @@ def csv_header(module: Engine, source: Any, separator: str) -> list[str]:
 
 
 def one_column_records(
-    module: Engine, file: Iterable[bytes], separator: str, names: Sequence[str] | None, asked: Collection[str]
+    module: Engine, file: Iterable[bytes], separator: str, names: Sequence[str] | None
 ) -> tuple[bytes, Iterator[bytes]] | None:
     """The records of a CSV file of one column, of which those of blanks alone are empty: each is a row.
 
@@ -196,8 +196,6 @@ def one_column_records(
         Of fields.
     names
         Of the columns, where the file has no header.
-    asked
-        Names of the columns that are read.
 
     Returns
     -------
@@ -210,12 +208,10 @@ def one_column_records(
     >>> import io
     >>> from gigabatch.features.engines.frame import load_engine
     >>> from gigabatch.features.reading.csv_records import one_column_records
-    >>> head, records = one_column_records(load_engine("pandas"), io.BytesIO(b"\\na\\nx\\n \\ny\\n"), ",", None, ["a"])
+    >>> head, records = one_column_records(load_engine("pandas"), io.BytesIO(b"\\na\\nx\\n \\ny\\n"), ",", None)
     >>> head, list(records)
     (b'a\\n', [b'x\\n', b'\\r\\n', b'y\\n'])
     """
-    if len(asked) > 1:
-        return None
     head, records = csv_records(file, separator, has_header=names is None)
     head = re.sub(rb"^\s*[\r\n]", b"", head.removeprefix(codecs.BOM_UTF8))
     if names is None:

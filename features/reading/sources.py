@@ -157,6 +157,7 @@ def read_files(
     cache: FileCache | None = None,
     leave_out: Collection[str] = (),
     without: Mapping[str, Sequence[int]] | None = None,
+    blank_rows: bool = True,
 ) -> Any:
     """Read files as one frame of declared columns and types.
 
@@ -190,6 +191,9 @@ def read_files(
         Files that are not read, as `kept_files` takes them.
     without
         Rows that are left out, by file: their places, 0 the first; by the names that `same_file` gives.
+    blank_rows
+        Whether each blank line behind the header of a CSV file of one column is a row, with a null; of several columns
+        they are passed over.
 
     Returns
     -------
@@ -218,7 +222,7 @@ def read_files(
     nulls, header = list(null_values), None if names is None else list(names)
 
     def parse(path: str) -> Any:
-        frame = _read_one(module, path, dtypes, nulls, separator, encoding, header)
+        frame = _read_one(module, path, dtypes, nulls, separator, encoding, header, blank_rows=blank_rows)
         with naming_lines(path, separator, encoding, header):
             return cast(frame, dtypes, f"input {path}", nullable)
 
@@ -229,6 +233,7 @@ def read_files(
         "encoding": encoding,
         "names": header,
         "nullable": sorted(nullable),
+        "blank_rows": blank_rows,
     }
     parts = []
     for path in kept_files(pattern, leave_out):
@@ -365,13 +370,14 @@ def _read_one(
     encoding: str,
     names: list[str] | None,
     content: bytes | None = None,
+    blank_rows: bool = True,
 ) -> Any:
     def parse(text: Collection[str]) -> Any:
         """The CSV file; text: columns that are left as they are written."""
         given = path if content is None else io.BytesIO(content)
-        return module.read_csv(given, **csv_options(separator, names, null_values, text, blank_rows))
+        return module.read_csv(given, **csv_options(separator, names, null_values, text, as_rows))
 
-    blank_rows = False
+    as_rows = False
     with naming(path):
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
@@ -381,12 +387,13 @@ def _read_one(
             _refuse_empty(path)
             source = csv_source(path, encoding, content)
             content = None if isinstance(source, str) else source.getvalue()
-            with opened(path, content) as file:
-                lines = (part for line in file for part in line.splitlines(keepends=True))  # carriage returns end one
-                alone = one_column_records(module, lines, separator, names, dtypes)
-                records = b"" if alone is None else b"".join((alone[0], *alone[1]))
-            if re.search(rb"(^|[\r\n])\r\n", records):
-                content, blank_rows = records, True
+            if blank_rows and len(dtypes) == 1:  # it may be a file of one column
+                with opened(path, content) as file:
+                    lines = (part for line in file for part in line.splitlines(keepends=True))  # \r alone ends one
+                    alone = one_column_records(module, lines, separator, names)
+                    records = b"" if alone is None else b"".join((alone[0], *alone[1]))
+                if re.search(rb"(^|[\r\n])\r\n", records):
+                    content, as_rows = records, True
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
             text = text_columns(dtypes)
             frame = parse(text)

@@ -69,7 +69,7 @@ class Reading:
         return cast(frame, {name: dtype for name, dtype in dtypes.items() if dtype}, f"table {path}", tuple(dtypes))
 
     def text(self, engine: str, path: str) -> Any:
-        """A CSV file as a frame of text. Errors (`DataError`): what `read_files` refuses."""
+        """A CSV file as a frame of text, without blank lines. Errors (`DataError`): what `read_files` refuses."""
         try:
             source = csv_source(path, self.encoding, head=True)
             header = load_engine(engine).read_csv(source, nrows=0, **csv_fields(self.separator))
@@ -79,8 +79,9 @@ class Reading:
             raise DataError(f"table {path}: cannot be read ({error}).") from error
         text = dict.fromkeys(header.columns, "string")
         return read_files(
-            engine, path, text, null_values=self.null_values, separator=self.separator, encoding=self.encoding
-        )
+            engine, path, text, null_values=self.null_values, separator=self.separator, encoding=self.encoding,
+            blank_rows=False,
+        )  # fmt: skip
 
     def _dtype(self, column: Column, name: str, called: Mapping[str, str], path: str) -> str | None:
         declared = self.dtypes.get(name, self.dtypes.get(called.get(name, name)))

@@ -19,7 +19,7 @@ from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.asof import Once, group_codes
 from gigabatch.features.history.past import NotLater, Past
-from gigabatch.features.operators.base import ColumnOperator, Configured
+from gigabatch.features.operators.base import ColumnOperator, Configured, with_columns
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
 from gigabatch.features.workflow.flow import place
 
@@ -205,10 +205,10 @@ def follow(
         found = engine_of(frame).map_columns(made, batch)
         if any(name in frame.columns for columns in found for name in columns):
             once = Once()  # what is there already is of a column that is replaced
-        frame = frame.copy(deep=False)
-        for position, columns in zip(batch, found, strict=True):
-            for name, column in columns.items():
-                frame[name] = column
+        frame = with_columns(
+            frame.copy(deep=False), {name: column for columns in found for name, column in columns.items()}
+        )
+        for position in batch:
             report(", ".join(steps[position].outputs[:2]))
     return frame, pasts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections import Counter
@@ -16,9 +17,20 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import require_columns
+from gigabatch.features.history.past import NotLater
 from gigabatch.features.reading.blocks import Kinds, NotInParts
-from gigabatch.features.recipes.base import SPLITS, SplitFractions, TargetChecks, part_path, typed_rows
+from gigabatch.features.recipes.base import (
+    SPLITS,
+    FeatureParts,
+    Recipe,
+    SplitFractions,
+    TargetChecks,
+    part_path,
+    typed_rows,
+)
 from gigabatch.features.schema import Schema
+
+log = logging.getLogger(__name__)
 
 FLAGS = ["true", "false"]
 
@@ -299,6 +311,25 @@ class FlagTexts:
     def found(self) -> list[str]:
         """Those that hold flags alone, and at least one."""
         return [name for name, some in self._some.items() if some]
+
+
+def part_by_part(
+    recipe: Recipe, engine: str, folder: Path, rows: float, reason: str | None, write: Callable[[], FeatureParts]
+) -> FeatureParts | None:
+    """What `write` makes in a folder; None where all of about so many rows are to be held in memory at once, as frames
+    of the engine, a `reason` that is known before, or what `write` raises leave no other way. The log says why."""
+    if engine != "pandas":
+        reason = f"parts are for pandas, and the frames are of {engine}"
+    if reason is None:
+        try:
+            return write()
+        except (NotInParts, NotLater) as error:
+            reason = str(error)
+            remove(folder)
+            if recipe.cache is not None:
+                recipe.cache.start_again()
+    log.info("about %s rows are held in memory at once: %s.", f"{float(f'{rows:.2g}'):,.0f}", reason)
+    return None
 
 
 def remove(folder: Path) -> None:

@@ -18,7 +18,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.bin_edges import bin_edges, edge_ranks
 from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments, Ranked, RobustScale, Scale
-from gigabatch.features.exact.quantiles import RadixHistogram, Search, interpolated, linear_place, middle_ranks
+from gigabatch.features.exact.quantiles import Counts, RadixHistogram, Search, interpolated, linear_place, middle_ranks
 from gigabatch.features.exact.sums import ExactSum
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.categories.categorify import Categorify
@@ -335,7 +335,7 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def finish(self, partial: ColumnStatistics) -> FilledScale:  # type: ignore[override]
         return self.state_of(partial, None)
 
-    def count(self, frame: Any, search: Search) -> RadixHistogram:
+    def count(self, frame: Any, search: Search) -> Counts:
         """Of the next pass: `search.count` of the partition's values."""
         return engine_of(frame).column_count(frame[self.column], search)
 
@@ -343,7 +343,7 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
         return engine_of(frame).counts_together, (frame[self.column], search)
 
     def state_of(
-        self, found: ColumnStatistics, search: Search | None, looked_into: RadixHistogram | None = None
+        self, found: ColumnStatistics, search: Search | None, looked_into: Counts | None = None
     ) -> FilledScale:
         """search: for the values at `_ranks` and those of the edges, resolved; None where there is no value (an error,
         by FillMissing). looked_into: what the last pass counted."""
@@ -370,7 +370,7 @@ class EdgesPass(NextPass):
 
     operator: FillAndScale
 
-    def finish(self, partial: RadixHistogram) -> FilledScale:
+    def finish(self, partial: Counts) -> FilledScale:
         return self.operator.state_of(self.first, self.search.narrowed(partial), partial)
 
 

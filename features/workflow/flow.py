@@ -228,10 +228,30 @@ def alike(steps: Sequence[Configured], made: Sequence[tuple[str, ...]]) -> list[
     return sorted(groups.values(), key=lambda group: turns[group[0]])
 
 
+def side_by_side(
+    steps: Sequence[Configured], made: Sequence[tuple[str, ...]], positions: Iterable[int]
+) -> list[list[int]]:
+    """The positions in batches of neighbours that do no more than add columns to one frame: none of a batch reads or
+    makes what another one of it makes. Another step is a batch of its own. made: the columns that each step makes."""
+    batches: list[list[int]] = []
+    taken: set[str] | None = None  # what those of the last batch make; None where it takes no further step
+    for position in positions:
+        step = steps[position]
+        adds = _only_adds(step)
+        if taken is None or not adds or taken.intersection((*to_apply(step), *made[position])):
+            batches.append([])
+            taken = set() if adds else None
+        batches[-1].append(position)
+        if taken is not None:
+            taken.update(made[position])
+    return batches
+
+
 def _only_adds(step: Configured) -> bool:
     """Whether applying the step leaves rows and other columns alone, and needs no other row."""
     if type(step).columns_after is not Configured.columns_after or step.changes_rows or step.group_keys is not None:
         return False
     if isinstance(step, FittedOperator):
-        return type(step).apply is FittedOperator.apply
+        own = type(step)
+        return own.apply is FittedOperator.apply and own.apply_to_train is FittedOperator.apply_to_train
     return isinstance(step, ColumnOperator) and type(step).transform is ColumnOperator.transform

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from gigabatch.features.engines.arrow_tables import given_back, is_own, own_fram
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
-from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator
+from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.reading.tables import Reading
@@ -40,6 +41,7 @@ from gigabatch.features.workflow.flow import (
     require_free,
     require_inputs,
     require_untold,
+    side_by_side,
     to_apply,
     to_fit,
 )
@@ -173,6 +175,19 @@ class Workflow:
         made = {name for position in range(len(self.steps)) for name in self.made(position)}
         return tuple(dict.fromkeys((*self.applied_inputs, *(name for name in names if name not in made))))
 
+    def raw_of(self, name: str) -> tuple[str, ...]:
+        """The raw columns that the column is made of, in the end; itself where no step makes it."""
+        wanted = {name: None}
+        for position in reversed(range(len(self.steps))):
+            step, made = self.steps[position], wanted.keys() & set(self.made(position))
+            if not made:
+                continue
+            wanted = {column: None for column in wanted if column not in made}
+            reads = to_apply(step)
+            own = [column for column in reads if made.intersection(step.tells({column}))]
+            wanted |= dict.fromkeys(own or reads)
+        return tuple(wanted)
+
     def made(self, position: int) -> tuple[str, ...]:
         """Columns that the step makes; as far as they are known, before the fit."""
         step = self.steps[position]
@@ -296,17 +311,37 @@ class Workflow:
     def _apply(self, position: int, frame: Any, train: bool, own: bool = False) -> Any:
         """The frame after a step. own: whether the frame is nobody else's, and may be changed."""
         step = self.steps[position]
-        try:
+        with self._named(position):
             if own and isinstance(step, ColumnOperator):
                 return step.add_to(frame)
             if isinstance(step, FittedOperator):
                 return (step.apply_to_train if train else step.apply)(frame, self.states[position])
             assert isinstance(step, Operator)
             return step(frame)
+
+    def _apply_beside(self, positions: Sequence[int], frame: Any, train: bool) -> Any:
+        """The frame, which is nobody else's, after steps that `side_by_side` puts together. Their columns enter it at
+        once: to insert one at a time into a wide frame takes longer than to compute it."""
+        found: dict[str, Any] = {}
+        for position in positions:
+            step = self.steps[position]
+            with self._named(position):
+                if isinstance(step, FittedOperator):
+                    found |= step.made_of(frame, self.states[position], train)
+                else:
+                    assert isinstance(step, ColumnOperator)
+                    found |= step.made_of(frame)
+        return with_columns(frame, found)
+
+    @contextmanager
+    def _named(self, position: int) -> Iterator[None]:
+        """Within the block errors name the step."""
+        try:
+            yield
         except DataError as error:
             raise DataError(f"{place(self.steps, position)}: {error}") from error
         except Exception as error:
-            error.add_note(f"in {place(self.steps, position)} of the workflow: {step!r}")
+            error.add_note(f"in {place(self.steps, position)} of the workflow: {self.steps[position]!r}")
             raise
 
     def transform(self, frame: Any, *, history: Any = None, whole_groups: bool = False) -> Any:
@@ -486,9 +521,14 @@ class Workflow:
         makes one frame of all; else it sees each alone.
         """
         frames = [frame.copy(deep=False) for frame in frames]
-        for k in positions:
+        made = [self.made(position) for position in range(len(self.steps))]
+        for k, *more in side_by_side(self.steps, made, positions):
             step = self.steps[k]
-            if len(frames) > 1 and step.group_keys is not None and not step.changes_rows:
+            if more:
+                frames = [
+                    self._apply_beside((k, *more), frame, seen) for frame, seen in zip(frames, train, strict=True)
+                ]
+            elif len(frames) > 1 and step.group_keys is not None and not step.changes_rows:
                 frames = self._over_all(k, frames)
             elif len(frames) > 1 and step.group_keys is not None and gather:
                 frames, train = [self._apply(k, _gathered(frames), all(train))], [all(train)]
@@ -506,7 +546,7 @@ class Workflow:
             own = made.iloc[start : start + len(frame)]
             start += len(frame)
             own.index = frame.index
-            found.append(frame.assign(**{name: own[name] for name in step.outputs}))
+            found.append(with_columns(frame.copy(deep=False), {name: own[name] for name in step.outputs}))
         return found
 
     def _chosen(self, frame: Any) -> Any:

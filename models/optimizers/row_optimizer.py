@@ -58,6 +58,7 @@ class RowOptimizer(EagerOptimizer):
         self.version = version
         self.found_inf: Tensor | None = None  # see `non_finite.mark_non_finite`
         self.gradient_factor: Tensor | None = None  # of the next step's gradients, see `LossScale.unscale`
+        self.num_skipped: Tensor | None = None  # [] on a GPU: steps that `steps_taken` counts and that it skipped
         rule = RowRule(lr=lr, beta1=betas[0], beta2=betas[1], **settings)
         check_rule(rule)
         require(lr_scale > 0, f"lr_scale must be positive, not {lr_scale}.")
@@ -75,7 +76,8 @@ class RowOptimizer(EagerOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own: dict[str, Any] = {"modules": self.modules, "version": self.version, "number": self.number}
-        own |= {"found_inf": None, "gradient_factor": None}
+        self._take_off_skipped()
+        own |= {"found_inf": None, "gradient_factor": None, "num_skipped": None}
         return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,13 +97,11 @@ class RowOptimizer(EagerOptimizer):
         rule = self._rule()
         skipped, self.found_inf = self.found_inf, None  # a mark holds for one step
         factor, self.gradient_factor = self.gradient_factor, None
-        raises = self.raises_next()
-        if skipped is None or skipped.device.type != "cpu" or not bool(skipped):
-            self.steps_taken += 1
+        raises = self._count(skipped)
         for module in self.modules:
             require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
             if raises:
-                self._raise_sums(module, rule, skipped, factor)
+                self._raise_sums(module, rule, factor)
             if module.row_sums is not None:
                 self._move_sums(module, rule, skipped, factor)
             elif module.row_gradients:
@@ -115,19 +115,50 @@ class RowOptimizer(EagerOptimizer):
 
     @property
     def steps_taken(self) -> int:
-        """Steps so far. Whoever has a device do them by itself, as by replays of a CUDA graph, counts them."""
+        """Steps so far, with those of a GPU that were skipped since the host last looked (`_take_off_skipped`). Whoever
+        has a device do them by itself, as by replays of a CUDA graph, counts them."""
         return int(self.param_groups[0]["steps_taken"])
 
     @steps_taken.setter
     def steps_taken(self, number: int) -> None:
         self.param_groups[0]["steps_taken"] = number
 
-    def _raise_sums(
-        self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None
-    ) -> None:
-        """Raise the sums of squares that are below those of `initial_visits` visits."""
+    def _count(self, skipped: Tensor | None) -> bool:
+        """Count the step at hand; True where it raises sums. One that is skipped counts for nothing: where it would
+        have raised, the next does. Between such steps a GPU counts by itself what it skips."""
+        if self.raises_next():
+            self._take_off_skipped()
+        raises = self.raises_next()
+        if skipped is not None and skipped.device.type != "cpu":
+            if self.num_skipped is None:
+                self.num_skipped = torch.zeros_like(skipped)
+            if not raises:
+                self.num_skipped.add_(skipped)
+                skipped = None
         if skipped is not None and bool(skipped):
-            return
+            return False
+        self.steps_taken += 1
+        return raises
+
+    def _take_off_skipped(self) -> None:
+        """Make `steps_taken` exact, for which the host waits for the device."""
+        if self.num_skipped is not None:
+            self.steps_taken -= int(self.num_skipped)
+            self.num_skipped.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; `steps_taken` in it is exact."""
+        self._take_off_skipped()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's."""
+        super().load_state_dict(state_dict)
+        if self.num_skipped is not None:
+            self.num_skipped.zero_()
+
+    def _raise_sums(self, module: EmbeddingTables, rule: RowRule, factor: Tensor | None) -> None:
+        """Raise the sums of squares that are below those of `initial_visits` visits."""
         visits = self.param_groups[0]["initial_visits"]
         units = squares_of_visits(module, self.version, factor)
         for place, (table, own) in enumerate(zip(module.weights, units, strict=True)):

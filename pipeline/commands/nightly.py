@@ -41,7 +41,12 @@ def nightly(
 def update(
     config: Config,
     overrides: Overrides,
-    data: Annotated[str, typer.Option("--data", metavar="FILES", help="Parquet files of the features stage, all new.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", metavar="FILES", help="New rows: raw files, as for score, or Parquet files of the features stage."
+        ),
+    ],
     run: RunChoice = None,
     preprocessor: Annotated[
         Path | None,
@@ -53,7 +58,7 @@ def update(
         bool, typer.Option("--refresh-scales", help="Medians and scales of all data, for a model trained anew.")
     ] = False,
 ) -> int:
-    """Extend a run's vocabularies and statistics by new feature rows, and report how these differ (docs/refit.md)."""
+    """Extend a run's vocabularies and statistics by new rows, and report how these differ (docs/refit.md)."""
     from gigabatch.pipeline.stages.update import update_preprocessor
 
     return update_preprocessor(config, overrides, data, preprocessor, refresh_scales, run)

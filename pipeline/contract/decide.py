@@ -581,8 +581,9 @@ def _drifts(
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
             terms: KindTerms | None = contract.files.get(name) if contract is not None else None
             own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
+            calendar = [column for column, item in terms.columns.items() if item.calendar] if terms else []
             labels = [column for column, role in kind.roles.items() if role == "label"]
-            found[name] = drift(old, fresh, contract.drift if contract else None, labels, own)
+            found[name] = drift(old, fresh, contract.drift if contract else None, labels, own, calendar)
         if not write:
             continue
         whole = place.statistics(kind, after.of_kind(name)) if replaced else fresh if old is None else old.merge(fresh)

@@ -124,6 +124,7 @@ def drift(
     terms: DriftTerms | None = None,
     labels: Collection[str] = (),
     own: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
+    calendar: Collection[str] = (),
 ) -> Drift:
     """Compare new rows with old ones.
 
@@ -137,6 +138,8 @@ def drift(
         Columns that are labels: of classes among the categories, of numbers among the numbers.
     own
         Levels by column and measure, in place of those of `terms`.
+    calendar
+        Columns whose values follow from the days that rows are of, of which nulls alone are measured.
 
     Returns
     -------
@@ -174,6 +177,8 @@ def drift(
         found = category_churn(name, state, fresh, state.vocabulary, alike=alike)
         columns.append(found)
         _nulls(found_by, found, either)
+        if name in calendar:
+            continue
         if name in labels:
             value, noise = class_shift(state, fresh)
             found_by.add(name, "label", value, noise)
@@ -190,6 +195,8 @@ def drift(
         shifted = continuous_churn(name, numbers, new.numbers[name])
         columns.append(shifted)
         _nulls(found_by, shifted, of_rows)
+        if name in calendar:
+            continue
         known = (numbers.moments.count, new.numbers[name].moments.count)
         if name in labels and shifted.mean_shift is not None:
             noise = TWO_SIDED * math.sqrt(sum(1 / max(count, 1) for count in known))

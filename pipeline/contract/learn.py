@@ -18,6 +18,7 @@ from gigabatch.features.reading.sources import FileCache
 from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.churn import CategoryChurn, deviation
 from gigabatch.features.refit.statistics import Statistics
+from gigabatch.pipeline.contract.calendar_parts import calendar_part
 from gigabatch.pipeline.contract.check import family
 from gigabatch.pipeline.contract.clock import unit_seconds
 from gigabatch.pipeline.contract.drift import class_shares, drift
@@ -121,23 +122,25 @@ def _column(
     measures: Mapping[str, Any],
 ) -> ColumnTerms:
     dtype, role = types
+    calendar = calendar_part(kind, name, files)
     fewest = min(item.rows for item in files)
     nulls = [item.nulls.get(name, 0) / item.rows for item in files]
-    given: dict[str, Any] = {"nulls": _most(nulls, fewest)}
+    given: dict[str, Any] = {"calendar": calendar, "nulls": _most(nulls, fewest)}
     if name in kind.filled or (role in NEVER_NULL and max(nulls) == 0):
         given["nulls"] = 0.0
     stored = {item.columns[name] for item in files if item.columns and item.columns.get(name)}
     if stored and len({family(str(found)) for found in stored}) == 1:
         given["stored"] = sorted(map(str, stored))[0]
     ranges = [item.ranges[name] for item in files if name in item.ranges]
-    if role in ("number", "weight", "label") and ranges:
+    if role in ("number", "weight", "label") and ranges and calendar is None:
         given["range"] = _range(ranges)
-    if role in ("category", "list") and not kind.fixed:
+    if role in ("category", "list") and not kind.fixed and calendar is None:
         given["distinct"] = _distinct([item.distinct[name] for item in files])
         given["unseen"] = _unseen(unseen.get(name, []))
     if role == "label":
         given |= _label(kind, name, files)
-    given["drift"] = _drift(measures.get(name, {}))
+    moved = measures.get(name, {})
+    given["drift"] = _drift(moved if calendar is None else {key: moved[key] for key in moved if key == "nulls"})
     return ColumnTerms(dtype, role, **given)
 
 

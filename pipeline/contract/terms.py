@@ -24,6 +24,7 @@ CHOICES = {
     "on_bad_rows": ("keep", "drop", "refuse"),
     "on_drift": ("warn", "refuse", "cold"),
 }
+CALENDAR = ("date", "year", "season", "quarter", "month", "week", "weekday", "day", "day_of_year")
 PLAIN = set("abcdefghijklmnopqrstuvwxyz_")
 
 
@@ -43,6 +44,9 @@ class ColumnTerms:
         `category`, `number`, `time`, `label`, `weight`, `key`, `group`, `list` or `weights` (of a list's elements).
     stored
         Type in Parquet files.
+    calendar
+        Which part of the calendar it tells, one of `CALENDAR`: its values follow from the days that rows are of, and
+        nothing but nulls is held against earlier files.
     nulls
         Largest share of null rows.
     range
@@ -62,6 +66,7 @@ class ColumnTerms:
     type: str
     role: str
     stored: str | None = None
+    calendar: str | None = None
     nulls: float | None = None
     range: tuple[float, float] | None = None
     distinct: int | None = None
@@ -191,7 +196,8 @@ MEASURES = {
     "label": "change of a class's share; of a label that is a number that of its mean, in deviations",
 }
 COMMENTS = {
-    "columns": "type, role; nulls: most null rows (share). range: values of a row outside make it a bad row.",
+    "columns": "type, role; nulls: most null rows (share). range: values of a row outside make it a bad row. calendar: "
+    "only nulls are checked.",
     "others": "columns that are not read; a new one is told, not refused",
     "rows": "fewest and most of a file; null: not checked",
     "unit": "what times count since 1970; null: they only order rows, and no time is known to lie in the future",
@@ -369,6 +375,12 @@ def _column(raw: Any, path: Path, where: str) -> ColumnTerms:
         if not isinstance(raw.get(key), str) and not (key == "stored" and raw.get(key) is None):
             raise ContractError(f"contract {path}: {where}.{key} is a text, found {raw.get(key)!r}.")
         found[key] = raw.get(key)
+    if raw.get("calendar") is not None:
+        if raw["calendar"] not in CALENDAR:
+            raise ContractError(
+                f"contract {path}: {where}.calendar is {raw['calendar']!r}. Known: {', '.join(CALENDAR)}."
+            )
+        found["calendar"] = raw["calendar"]
     for key in ("nulls", "unseen"):
         if raw.get(key) is not None:
             found[key] = _number(raw[key], path, f"{where}.{key}", 0, 1)

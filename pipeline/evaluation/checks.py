@@ -56,6 +56,7 @@ def data_warnings(
     tables: Mapping[str, PackedTable],
     missing: Mapping[str, Mapping[str, float]],
     only_positives: bool = False,
+    raw_of: Callable[[str], Sequence[str]] = lambda name: (name,),
 ) -> list[Flag]:
     """All that the checks of this file say.
 
@@ -69,11 +70,14 @@ def data_warnings(
         Shares of nulls by split and column; see `missing_shares`.
     only_positives
         Whether every row is a positive, whose label tells nothing.
+    raw_of
+        The raw columns that a column is made of, as `Workflow.raw_of` gives them.
     """
     rows = {split: len(table) for split, table in tables.items()}
     found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"], preprocessor)]
     lists = [column.name for column in tables["train"].schema.lists]
-    found += column_warnings(with_empty_lists(missing, tables), unseen_shares(preprocessor, tables), rows, lists)
+    missing, unseen = with_empty_lists(missing, tables), unseen_shares(preprocessor, tables)
+    found += column_warnings(missing, unseen, rows, lists, raw_of)
     return found + range_warnings(tables) + blank_warnings(preprocessor)
 
 
@@ -229,12 +233,18 @@ def column_warnings(
     unseen: Mapping[str, Mapping[str, float]],
     rows: Mapping[str, int],
     lists: Collection[str] = (),
+    raw_of: Callable[[str], Sequence[str]] = lambda name: (name,),
 ) -> list[Flag]:
     """Columns of which more is missing in a split than in train, and those of many values that train does not have.
 
     missing, unseen: shares by split and column; rows: by split. lists: columns of lists, of which `missing` has empty
-    ones and `unseen` shares of elements.
+    ones and `unseen` shares of elements. raw_of: as for `data_warnings`.
     """
+
+    def called(name: str) -> str:
+        raw = raw_of(name)
+        return f"column {name!r}" if tuple(raw) == (name,) else f"column {name!r}, made of {_listed([*map(repr, raw)])}"
+
     found = []
     for name, before in missing["train"].items():
         differ = []
@@ -248,7 +258,7 @@ def column_warnings(
             shares = ", ".join(f"{split} {missing[split][name]:.0%}" for split in missing if split in differ)
             what = "empty lists" if name in lists else "missing values"
             text = (
-                f"column {name!r}: the share of {what} differs: train {before:.0%}, {shares} (more than "
+                f"{called(name)}: the share of {what} differs: train {before:.0%}, {shares} (more than "
                 f"{MISSING_DIFFERENCE:.0%} of the rows)."
             )
             found.append(Flag(text, name, f"{what}: {shares}"))
@@ -258,7 +268,7 @@ def column_warnings(
             shares = ", ".join(f"{unseen[split][name]:.0%} of {split}" for split in above)
             rare = f"; {before:.0%} of train, as values that are too rare" if before else ""
             what = ", of all elements of its lists, is" if name in lists else " has values that are"
-            text = f"column {name!r}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare})."
+            text = f"{called(name)}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare})."
             found.append(Flag(text, name, f"unseen: {shares}"))
     return found
 

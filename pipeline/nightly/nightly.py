@@ -15,7 +15,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -51,7 +51,7 @@ from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stages.start import require_lasting_values
-from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
+from gigabatch.pipeline.stopping import Stopped, hold_back, let_through, stopped_by, stopped_text
 from gigabatch.pipeline.store.artifacts import Artifact, verified
 from gigabatch.pipeline.store.files import FULL, ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
@@ -140,9 +140,9 @@ def _recorded(night: Night) -> int:
         outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
+            hold_back()  # a second signal, too
             night.material = replace(night.material, encoded=None)  # for which its page would wait
-            with suppress(Stopped):  # by a second signal
-                _end(night, Outcome(128 + number, stopped_text(number)))
+            _end(night, Outcome(128 + number, stopped_text(number)))
             raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError) and getattr(error, "errno", None) not in FULL:
             log.exception("nightly")
@@ -155,6 +155,7 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
 
     held: whether the night came to an end of its own, under the lock.
     """
+    hold_back()  # what is stopped after the line has its line, and the command writes none
     home, run = night.home, outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
@@ -168,7 +169,7 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
         after = first | after | {"old runs and artifacts could not be removed": lambda: _tidy(night)}
     for failed, work in after.items():
         try:
-            work()
+            let_through(work)
         except OSError as error:  # a full disk
             log.error("%s (%s); what was decided stands", failed, error)
         except Exception:  # a chart that cannot be drawn

@@ -83,9 +83,9 @@ class EvaluationData:
     tables: the packed splits, `train` among them. evaluation_tables: those that metrics are measured on, with negatives
     where the run draws them. split: the one of these that is compared with baselines, ranked and drawn.
     rank: how high a model ranks the choices of `split`; None where the configuration asks for none. missing: shares of
-    nulls by split and column, of the features stage. item_column: place of the items' ids where negatives are drawn.
-    ranks: that compute the model's outputs together; all of them evaluate. keep_baselines: where what baselines predict
-    is kept.
+    nulls by split and column, of the features stage. raw_of: the raw columns that one of these is made of.
+    item_column: place of the items' ids where negatives are drawn. ranks: that compute the model's outputs together;
+    all of them evaluate. keep_baselines: where what baselines predict is kept.
     """
 
     config: RunConfig
@@ -95,6 +95,7 @@ class EvaluationData:
     split: str
     rank: Callable[[Model], dict[str, Any]] | None
     missing: Mapping[str, Mapping[str, float]]
+    raw_of: Callable[[str], Sequence[str]]
     item_column: int | None
     ranks: Ranks | None = None
     keep_baselines: Keep | None = None
@@ -199,7 +200,7 @@ def evaluate_bundle(
         stretched = [name for name in stretched_columns(data.tables["train"]) if name in scales]
         warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None, stretched)}"
     drawn = data.item_column is not None
-    warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, only_positives=drawn)
+    warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, drawn, data.raw_of)
     return {
         "split": split,
         "baselines": compared,

@@ -30,6 +30,7 @@ from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_o
 from gigabatch.pipeline.store.files import replacing, require_writable, write_json
 
 log = logging.getLogger(__name__)
+MIDNIGHT = "T00:00:00"
 FORMULA = r"^[=+@\t\r-]"
 
 
@@ -205,6 +206,12 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
 def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
     if split is not None:
         raise RunError("score: give either --input or --split, not both.")
+    frame = raw_rows(pipeline, bundle, raw)
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+
+
+def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str) -> Any:
+    """The rows of files that need no label, as the recipe reads them and the bundle's `predict_raw` takes them."""
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     columns = bundle.raw_workflow.applied_inputs
     history = getattr(pipeline.config.features, "history", None)
@@ -219,8 +226,7 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, spl
             history.require_whole_ids(items, [path for path, names in there.items() if HISTORY in names])
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
-    frame = recipe.raw_rows(pipeline.engine, raw, columns)
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+    return recipe.raw_rows(pipeline.engine, raw, columns)
 
 
 def _written(content: Any, target: Path, used: FoundRun) -> int:
@@ -243,10 +249,14 @@ def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
 
 
 def as_written(column: Any, dtype: str) -> Any:
-    """Times of the calendar as ISO 8601 text in UTC, however they came; other columns as they are."""
+    """Times of the calendar as ISO 8601 text in UTC, however they came, as dates where none has a time of day; other
+    columns as they are."""
     if dtype == "datetime":
         column = cast(column.to_frame("time"), {"time": dtype}, "score", nullable=("time",))["time"]
-    return iso_text(column) if dtype == "datetime" or is_dates(column) else column
+    if dtype != "datetime" and not is_dates(column):
+        return column
+    text = iso_text(column)
+    return text.str.slice(0, 10) if bool(text.dropna().str.endswith(MIDNIGHT).all()) else text
 
 
 def write_frame(frame: Any, path: Path) -> None:

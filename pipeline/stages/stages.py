@@ -445,11 +445,16 @@ class Features:
     def notes(self) -> list[str]:
         return list(self.artifact.manifest["notes"])
 
-    @property
+    @cached_property
     def workflow(self) -> Workflow | None:
         """The fitted steps from raw rows to these columns; None where the recipe has no such steps."""
         folder = self.artifact.path / "workflow"
         return Workflow.load(folder, self.pipeline.engine) if folder.is_dir() else None
+
+    def raw_of(self, name: str) -> tuple[str, ...]:
+        """The raw columns that a column is made of; itself where no step makes it, or the recipe has no such steps."""
+        workflow = self.workflow
+        return (name,) if workflow is None else workflow.raw_of(name)
 
     @property
     def files(self) -> dict[str, int]:
@@ -1067,7 +1072,8 @@ class Encoded:
             ranks.tell(False, "training")
             return pipeline.store.build("train", key, write)
         # Held until the checkpoints are gone, so that no other run takes them up or loses them meanwhile.
-        with folder_lock(work.with_suffix(".lock")):
+        # Of several ranks the others would not wait so long for the first one.
+        with folder_lock(work.with_suffix(".lock"), "trains the same" if ranks.num_ranks == 1 else ""):
             artifact = pipeline.store.build("train", key, write)
             shutil.rmtree(work, ignore_errors=True)
         ranks.tell(False, "training")  # there is none, or it is over
@@ -1375,6 +1381,7 @@ def evaluation_data(
         missing=missing_shares(
             {name: features.parts(name) for name in tables}, preprocessor.schema.names("categorical", "continuous")
         ),
+        raw_of=features.raw_of,
         item_column=None if item is None else item.key,
         ranks=pipeline.ranks,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.encoding.growth import changed_settings
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
-from gigabatch.pipeline.runs.find import find_run
+from gigabatch.pipeline.bundle import load_bundle
+from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
+from gigabatch.pipeline.stages.score import raw_rows
 from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 
 def update_preprocessor(
@@ -31,7 +37,8 @@ def update_preprocessor(
 ) -> int:
     """Write the next version of a preprocessor as an artifact of the stage `update`; print the churn and where it is.
 
-    data: Parquet files of the features stage that no version before has seen: path, folder or glob.
+    data: files of rows that no version before has seen: path, folder or glob. Raw ones, as `score --input` takes them,
+    go through the steps of the run; Parquet files of the features stage are taken as they are.
     preprocessor: the folder to start from; where none is given, the run's. run: see `find_run`; the current one where
     it is None. The same data on the same state is the same artifact, which is then not made again. How columns are
     encoded stays as it was, and where the configuration says otherwise, a line printed names it.
@@ -45,9 +52,17 @@ def update_preprocessor(
     else:
         source, start = preprocessor, str(preprocessor)
     found = Preprocessor.load(source, pipeline.engine)
-    files = expand(data)
-    for path in files:
-        _require_features(path, found.schema.names("categorical", "continuous"))
+    with _feature_files(pipeline, found, data, None if preprocessor else used) as files:
+        artifact = _updated(pipeline, found, files, refresh_scales)
+    print(f"from {start}")
+    for clause in changed_settings(found.schema, found.settings, pipeline.config.preprocess.encoding):
+        print(f"kept as at the start, whatever the configuration says: {clause}")
+    print((artifact.path / CHURN_TEXT).read_text(), end="")
+    print(f"version {artifact.manifest['version']}  {artifact.path / PREPROCESSOR}")
+    return 0
+
+
+def _updated(pipeline: Pipeline, found: Preprocessor, files: Sequence[str], refresh_scales: bool) -> Artifact:
     inputs = {"preprocessor": found.checksum, "data": input_checksums(files, pipeline.store.root)}
     settings = {"refresh_scales": refresh_scales, "engine": pipeline.engine}
     key = artifact_key("update", inputs, settings, source_hash(["gigabatch.features"]))
@@ -60,23 +75,47 @@ def update_preprocessor(
         seconds = time.perf_counter() - started
         return {"rows": report.rows, "version": found.version.number, "seconds": seconds}
 
-    artifact = pipeline.store.build("update", key, write)
-    print(f"from {start}")
-    for clause in changed_settings(found.schema, found.settings, pipeline.config.preprocess.encoding):
-        print(f"kept as at the start, whatever the configuration says: {clause}")
-    print((artifact.path / CHURN_TEXT).read_text(), end="")
-    print(f"version {artifact.manifest['version']}  {artifact.path / PREPROCESSOR}")
-    return 0
+    return pipeline.store.build("update", key, write)
 
 
-def _require_features(path: str, columns: Sequence[str]) -> None:
-    """Refuse a file that does not hold these columns of the features stage."""
+@contextmanager
+def _feature_files(
+    pipeline: Pipeline, found: Preprocessor, data: str, used: FoundRun | None
+) -> Iterator[Sequence[str]]:
+    """Parquet files of the features stage, within a `with` block: those of `data`, or one that is made of raw ones.
+
+    used: the run whose steps raw rows go through.
+    """
+    files, lists = expand(data), [name for column in found.schema.lists for name in column.columns]
+    there = {path: _columns(path) for path in files}
+    columns = [*found.schema.names("categorical", "continuous"), *lists]
+    lacking = [path for path, names in there.items() if names is None or not set(columns).issubset(names)]
+    if not lacking:
+        yield files
+        return
+    path, names = lacking[0], there[lacking[0]]
+    if used is None:
+        raise DataError(
+            f"update: {path} holds no rows of the features stage, and raw rows go through the steps of a run. Leave "
+            "out --preprocessor, or give Parquet files as `gigabatch features` writes them."
+        )
+    bundle = load_bundle(used.path / "model", "cpu", pipeline.engine)
+    if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
+        raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
+    rows = bundle.from_raw(raw_rows(pipeline, bundle, data))
+    remove_leftovers(pipeline.store.root)
+    folder = temporary_path(pipeline.store.root / "rows")
+    with own_folder(folder):
+        made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
+        engine_of(rows).write_parquet(rows[columns], made)
+        yield [str(made)]
+
+
+def _columns(path: str) -> Sequence[str] | None:
+    """Names of the columns of a Parquet file; None of a file of another kind."""
     if not path.endswith(PARQUET_ENDINGS):
-        raise DataError(f"update: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
+        return None
     try:
-        there = pq.read_schema(path).names
+        return list(pq.read_schema(path).names)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"update: {path} cannot be read as Parquet ({error}).") from error
-    missing = [name for name in columns if name not in there]
-    if missing:
-        raise DataError.missing_columns(missing, there, f"update, {path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -18,6 +19,8 @@ from typing import IO
 
 from gigabatch.pipeline.store.files import ArtifactError, refusals_named
 
+log = logging.getLogger(__name__)
+WAIT_S = 0.1  # between two looks at a lock that is waited for
 HOLDER_NAME_S = 1.0  # how long a refused run waits for the holder of a lock to write its name
 
 
@@ -100,13 +103,21 @@ def remove_folder(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def folder_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`; a second holder gets an `ArtifactError` that names the first. Survives crashes."""
+def folder_lock(path: Path, waits_for: str = "") -> Iterator[None]:
+    """Hold the lock file `path`; a second holder gets an `ArtifactError` that names the first. Survives crashes.
+
+    waits_for: what holders do, in a clause; then a second one says so and waits.
+    """
     with refusals_named(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         opened = open(path, "ab+", buffering=0)  # noqa: SIM115
     with opened as file:
-        if holder := _take_lock(file):
+        holder = _take_lock(file)
+        if holder and waits_for:
+            log.info("another process (%s) %s; this one waits for it.", holder, waits_for)
+            while _take_lock(file):
+                time.sleep(WAIT_S)
+        elif holder:
             raise ArtifactError(
                 f"{path} is held by another run ({holder}). Wait for it, or end it, then run this again: what it has "
                 "finished is not made twice. A run that was killed holds no lock."

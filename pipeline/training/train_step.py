@@ -9,6 +9,7 @@ batch, W words of a packed row.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -246,12 +247,19 @@ class CapturedWork:
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
             # thread_local: the loader's thread may go on copying meanwhile.
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+            with (
+                without_collection(),
+                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 self._result = self._work(self._batch)
             return graph
         except RuntimeError as error:  # out of memory and Triton's errors among them
             reason = error.__context__ or error  # the end of a capture that has failed raises an error of its own
             end_allocation(device, pool)
+            # torch leaves the stream of the capture as the current one, with which no other library's work is ordered,
+            # and its generator as one that is being captured, which refuses to draw.
+            torch.cuda.set_stream(current)
+            restore_generator(torch.cuda.default_generators[device.index or 0], random)
             if self._required:
                 raise TrainingError(
                     f"train.cuda_graph: the step cannot be captured ({reason}). Set train.cuda_graph=off."
@@ -261,12 +269,25 @@ class CapturedWork:
                 "train.cuda_graph=off to leave the attempt out.",
                 " ".join(str(reason).split()),
             )
-        # torch leaves the stream of the capture as the current one, and its generator as one that is being captured,
-        # which refuses to draw.
-        torch.cuda.set_stream(current)
-        restore_generator(torch.cuda.default_generators[device.index or 0], random)
         self._has_failed, self._result = True, torch.zeros(())
         return None
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Python's collector runs before, and not within.
+
+    What it lets go of may be another graph, an event or memory of the device, whose end a stream that is being captured
+    does not allow. torch leaves this to its users (`force_cudagraph_gc`).
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def end_allocation(device: torch.device, pool: tuple[int, int]) -> None:

@@ -3,7 +3,10 @@
 import errno
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -75,6 +78,21 @@ def test_a_whole_group_is_installed_beside_the_box(parts, tmp_path, capsys):
     assert not gpu_parts.site("base", store).exists()
     assert gpu_run.main(["--wheels", str(store), "--collect", str(folders[-1])]) == 0
     assert (gpu_parts.site("base", store) / "large.py").read_text() == "answer = 42\n"
+
+
+def test_the_pth_files_of_a_group_are_run_where_it_is_on_the_path_alone(tmp_path):
+    """numba-cuda takes the place of `numba.cuda` by one; Python runs those of its own site-packages alone."""
+    wheel = fake_wheel(tmp_path, "redirector", 10)
+    with zipfile.ZipFile(wheel, "a") as added:
+        added.writestr("redirector.pth", "import os; os.environ['REDIRECTED'] = 'yes'\n")
+    (part,) = gpu_parts.split("cudf", [wheel], tmp_path / "carry", {})
+    gpu_parts.collect(part, tmp_path / "store")
+    site = gpu_parts.install("cudf", tmp_path / "store")
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.environ.get('REDIRECTED'))"],
+        env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "yes"
 
 
 @pytest.mark.parametrize("place", range(3))

@@ -60,8 +60,9 @@ class Categorify(FittedOperator):
         `HashedCross`) modulo `oov_buckets`; the vocabulary follows after them.
     vocabulary
         The values in id order instead of a fit, or the path of a file of them: Parquet or CSV with a column `value`,
-        one of the column's own name, or only one; or text with one value a line. Fields and lines are taken as they
-        stand and become what the column holds: 01234 is a number only where the column is one.
+        one of the column's own name, or only one; or text with one value a line. Blank lines are passed over. Fields
+        and lines are taken as they stand and become what the column holds: 01234 is a number only where the column is
+        one.
     max_cardinality
         More distinct values at fit are an error, because counting them would exhaust memory.
 
@@ -247,7 +248,8 @@ class Categorify(FittedOperator):
         try:
             if path.suffix not in (".parquet", ".csv"):
                 # Not str.splitlines, which also ends a line at U+2028, U+0085 and others that a value may hold.
-                lines = path.read_bytes().decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+                lines = path.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+                lines = [line for line in lines if line.strip()]
                 return self._as_kind(engine.frames.Series(lines, dtype="str", name="value"), kind)
             whole = path.suffix == ".parquet"
             frame = engine.read_parquet(path) if whole else self.reading.text(engine.NAME, given)

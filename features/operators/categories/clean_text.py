@@ -86,7 +86,8 @@ class CleanText(ColumnOperator):
         if self.strip:
             text = text.str.strip()
         if self.case is not None:
-            text = text.str.lower() if self.case == "lower" else text.str.upper()
+            # Arrow makes another letter of ß in some versions, and Python SS: a category must not hang on that.
+            text = text.str.lower() if self.case == "lower" else text.str.replace("ß", "SS", regex=False).str.upper()
         if self.width is not None:
             digits = text.str.match(r"^[0-9]+$").fillna(False).astype("bool")
             text = text.where(~digits, text.str.zfill(self.width))

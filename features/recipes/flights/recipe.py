@@ -11,7 +11,6 @@ All times are int64 minutes since 1970-01-01 UTC.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.numbers.difference import Difference
 from gigabatch.features.operators.rows.date_parts import DateParts
-from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
+from gigabatch.features.reading.blocks import about_rows, file_frames
 from gigabatch.features.reading.sources import cast, read_files
 from gigabatch.features.recipes.base import (
     SPLITS,
@@ -45,10 +44,9 @@ from gigabatch.features.recipes.base import (
     split_by_time,
 )
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered
-from gigabatch.features.recipes.staging import SplitWriter, StagedRows, remove
+from gigabatch.features.recipes.staging import SplitWriter, StagedRows, part_by_part, remove
 from gigabatch.features.schema import Column, Schema, Target
 
-log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 FLIGHTS = {
     "dep_time": "float64",
@@ -150,18 +148,12 @@ class FlightsRecipe(Recipe):
         flights = sum(map(about_rows, self.files(self._pattern("flights"))))
         if flights <= PIECE_FLIGHTS:
             return None
-        reason = f"parts are for pandas, and the frames are of {engine}"
-        if engine == "pandas":
-            rows = min(rows_per_part, PIECE_FLIGHTS)
-            try:
-                return self._rows_so_far(lambda before, paths: self._write(engine, folder, rows, before, paths))
-            except (NotInParts, NotLater) as error:
-                reason = str(error)
-                remove(folder)
-                if self.cache is not None:
-                    self.cache.start_again()
-        log.info("flights: about %s of them are held in memory at once: %s.", f"{float(f'{flights:.2g}'):,.0f}", reason)
-        return None
+        rows = min(rows_per_part, PIECE_FLIGHTS)
+
+        def write() -> FeatureParts:
+            return self._rows_so_far(lambda before, paths: self._write(engine, folder, rows, before, paths))
+
+        return part_by_part(self, engine, folder, flights, None, write)
 
     def _rows_so_far(self, follow: Callable[[RowsSoFar | None, list[str]], Made]) -> Made:
         """What `follow` makes of what an earlier run left and the files that it did not have; of None and all files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -34,7 +33,7 @@ from gigabatch.features.recipes.base import (
     split_by_time,
 )
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
-from gigabatch.features.recipes.staging import FlagTexts, SplitWriter, StagedRows, StagedSplits, remove
+from gigabatch.features.recipes.staging import FlagTexts, SplitWriter, StagedRows, StagedSplits, part_by_part
 from gigabatch.features.recipes.table.labels import (
     SplitLabels,
     TargetSettings,
@@ -50,8 +49,6 @@ from gigabatch.features.workflow.fit import threads
 from gigabatch.features.workflow.flow import first_group_wise, place
 from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
-
-log = logging.getLogger(__name__)
 
 ROW = "row_number"
 LIST_TYPES = tuple(f"list[{elements}]" for elements in ARROW_TYPES)
@@ -407,22 +404,12 @@ class TableRecipe(Recipe):
         rows = sum(map(about_rows, paths))
         if rows <= rows_per_part:
             return None
-        reason = self._why_whole(engine)
-        if reason is None:
-            try:
-                return self._write_parts(engine, folder, rows_per_part)
-            except NotInParts as error:
-                reason = str(error)
-                remove(folder)
-                if self.cache is not None:
-                    self.cache.start_again()
-        log.info("table: about %s rows are held in memory at once: %s.", f"{float(f'{rows:.2g}'):,.0f}", reason)
-        return None
+        return part_by_part(
+            self, engine, folder, rows, self._why_whole(), lambda: self._write_parts(engine, folder, rows_per_part)
+        )
 
-    def _why_whole(self, engine: str) -> str | None:
+    def _why_whole(self) -> str | None:
         """Why the settings let no part of the table be computed by itself; None where they do."""
-        if engine != "pandas":
-            return f"parts are for pandas, and the frames are of {engine}"
         if self.settings.lists or any(is_list_type(dtype) for dtype in self._dtypes().values()):
             return "columns of lists are not read in parts"
         if not is_utf8(self.settings.encoding):

@@ -164,6 +164,7 @@ def _pass(
             else:
                 value = tl.where(value < 0, 0.0, value)  # a NaN stays one
             rounded = value.to(stored.dtype)
+            tl.debug_barrier()  # every warp has read its part: see `row_update.move_cuda.move_rows`
             tl.store(place, rounded, mask=tile)
             value = tl.where(tile, rounded.to(tl.float32), 0.0)
         if KIND == "moments":  # of raw values, whose variance may be a small difference of large numbers

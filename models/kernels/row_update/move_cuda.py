@@ -88,6 +88,10 @@ def move_rows(
     """Move the rows [N] of one table where `moved` [N] by summed gradients [N, BLOCK_D] and counts [N] float32.
 
     fields: pointer to those of the table. row: int64, inside the table where `moved`.
+
+    All is read before anything is written: a tile of fewer elements than threads lies in several warps at once, and
+    Triton reads a value once for each arrangement that it is needed in, so that a late warp would read what an early
+    one has stored already, and hand it on (seen on an H200: the mean of gradients decayed twice in a row's step).
     """
     METHOD: tl.constexpr = FORM[0]
     FULL: tl.constexpr = FORM[1]
@@ -108,6 +112,20 @@ def move_rows(
     tile = moved[:, None] & (d < width)[None, :]
     place = place_of(table, row, d, width, VECTOR)
     weight = tl.load(place, mask=tile, other=0.0)
+    if METHOD != "sgd":
+        if FULL:
+            square_place = place_of(exp_avg_sq, row, d, width, VECTOR)
+            old_square = tl.load(square_place, mask=tile, other=0.0)
+        else:
+            scalar_place = exp_avg_sq.to(tl.pointer_type(tl.float32)) + row
+            old_square = tl.load(scalar_place, mask=moved, other=0.0)[:, None]
+        if METHOD != "adagrad":
+            mean_place = place_of(exp_avg, row, d, width, VECTOR)
+            old_mean = tl.load(mean_place, mask=tile, other=0.0)
+    steps_place = num_steps.to(tl.pointer_type(tl.float32))
+    if ROW_STEPS:
+        row_steps = tl.load(steps_place + row, mask=moved, other=0.0) + 1.0
+    tl.debug_barrier()
     gradient = tl.where(tile, gradient + l2 * weight, 0.0)
     if CLIPPED:
         floor = clip_floor * tl.sqrt(width.to(tl.float32))
@@ -117,13 +135,8 @@ def move_rows(
     update = gradient
     if METHOD != "sgd":
         square = gradient * gradient
-        if FULL:
-            square_place = place_of(exp_avg_sq, row, d, width, VECTOR)
-            old_square = tl.load(square_place, mask=tile, other=0.0)
-        else:
-            scalar_place = exp_avg_sq.to(tl.pointer_type(tl.float32)) + row
+        if not FULL:
             square = (tl.sum(square, axis=1) / width.to(tl.float32))[:, None]
-            old_square = tl.load(scalar_place, mask=moved, other=0.0)[:, None]
         if METHOD == "adagrad":
             square = old_square + square
             update = gradient / (tl.sqrt(square) + eps)
@@ -134,14 +147,10 @@ def move_rows(
                 decay, rest, log_decay = exact.to(tl.float32), (1 - exact).to(tl.float32), tl.log(exact)
             else:
                 decay, rest, log_decay = beta1, beta1_rest, log_beta1
-            mean_place = place_of(exp_avg, row, d, width, VECTOR)
-            mean = decay * tl.load(mean_place, mask=tile, other=0.0) + rest * gradient
+            mean = decay * old_mean + rest * gradient
             tl.store(mean_place, mean, mask=tile)
-            steps_place = num_steps.to(tl.pointer_type(tl.float32))
-            if ROW_STEPS:
-                steps = tl.load(steps_place + row, mask=moved, other=0.0)[:, None] + 1.0
-            else:
-                steps = tl.load(steps_place)  # has grown by one before the launch
+            # that of the table has grown by one before the launch
+            steps = row_steps[:, None] if ROW_STEPS else tl.load(steps_place)
             # float64: 1 - beta2^t loses 3e-5 of itself in float32 at the first step
             mean_scale = (1 - tl.exp(steps.to(tl.float64) * log_decay)).to(tl.float32)
             square_scale = (1 - tl.exp(steps.to(tl.float64) * log_beta2)).to(tl.float32)
@@ -151,8 +160,7 @@ def move_rows(
         else:
             tl.store(scalar_place, tl.sum(square, axis=1), mask=moved)  # drops the axis of length one
     if ROW_STEPS:
-        row_steps = num_steps.to(tl.pointer_type(tl.float32)) + row
-        tl.store(row_steps, tl.load(row_steps, mask=moved, other=0.0) + 1.0, mask=moved)
+        tl.store(steps_place + row, row_steps, mask=moved)
     update = tl.where(tile, update + weight_decay * weight, 0.0)  # 0 / (0 + eps) beside the row where eps is 0
     step = lr
     if LR_IS_TENSOR:

@@ -204,7 +204,7 @@ def test_fractions_of_another_width_than_at_fit_are_an_error_not_unseen(at_fit, 
     values = [0.1, 0.2, 0.5]
     known = fit(values, at_fit)
     assert sorted(known.encode(column(values, at_fit)).tolist()) == [3, 4, 5]
-    with pytest.raises(DataError, match=rf"column 'c' is {after} and what it is looked up in {at_fit}, and 2 frac"):
+    with pytest.raises(DataError, match=rf"column 'c' is {after} and what it is compared with {at_fit}, and 2 value"):
         known.encode(column(values, after))
     index = KeyIndex(pd.DataFrame({"c": column(values, at_fit)}), ["c"], "Join")
     with pytest.raises(DataError, match=rf"Join: column 'c' is {after}"):

@@ -9,6 +9,7 @@ import torch
 
 from gigabatch.features.exact import loops
 from gigabatch.features.exact.column_statistics import ColumnStatistics
+from gigabatch.features.exact.dense_counts import DenseCounts
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, selected
 from gigabatch.features.exact.sums import ExactSum, sum_of_squares
 
@@ -54,8 +55,13 @@ def test_kernels_count_in_cupys_memory_what_the_loops_count():
     for counted, values in zip(cupy.asnumpy(found), columns.values(), strict=True):
         assert np.array_equal(counted, loops.leading_moments32(values.view(np.uint32), bitmap, 3))
     searches = [Search.start(ColumnStatistics.of(values, (bitmap, 3)).histogram, [9]) for values in columns.values()]
-    patterns = [int(search.leading_patterns()[0]) for search in searches]
-    rest = cupy.zeros((len(columns), 1 << 16), dtype="int32")
-    add_rest_counts32(placed, patterns, torch.from_dlpack(rest))
-    for search, counts, values in zip(searches, cupy.asnumpy(rest), columns.values(), strict=True):
-        assert search.of_rest_counts(search.leading_patterns(), counts[None]) == search.count(values, (bitmap, 3))
+    patterns = [search.leading_patterns() for search in searches]
+    rows = torch.full((len(columns), 1 << 16), -1, dtype=torch.int32)
+    for place, (pattern,) in enumerate(patterns):
+        rows[place, pattern] = place
+    rest = torch.from_dlpack(cupy.zeros((len(columns), 1 << 16), dtype="int32"))
+    add_rest_counts32(placed, rows.to(rest.device), rest)
+    for search, pattern, counts, values in zip(searches, patterns, rest, columns.values(), strict=True):
+        found, expected = DenseCounts(pattern, counts[None], ROWS), search.count(values, (bitmap, 3))
+        assert found.histogram() == expected
+        assert found.narrowed(search).values().tolist() == search.narrowed(expected).values().tolist()

@@ -58,15 +58,20 @@ def test_leading_moments_of_many_columns_are_those_of_the_compiled_loop(triton_d
 
 @given(drawn=columns(), other=columns(), data=st.data())
 @settings(max_examples=examples(25), deadline=None)
-def test_the_rest_of_the_words_inside_a_bin_is_counted(triton_device, drawn, other, data):
+def test_the_rest_of_the_words_inside_bins_is_counted(triton_device, drawn, other, data):
     from gigabatch.features.exact.loops_cuda import add_rest_counts32
 
-    upper = st.sampled_from([0, 0x3F80, *(drawn[0] >> 16).tolist()])
-    asked = [(column, data.draw(upper)) for column in (drawn, drawn, other)]
+    patterns = st.lists(st.sampled_from([0, 0x3F80, 0x7FC0, *(drawn[0] >> 16).tolist()]), max_size=4, unique=True)
+    asked = [(column, data.draw(patterns)) for column in (drawn, drawn, other)]
+    places = [(number, pattern) for number, (_, own) in enumerate(asked) for pattern in own]
+    rows = torch.full((3, 1 << 16), -1, dtype=torch.int32)
+    for row, (number, pattern) in enumerate(places):
+        rows[number, pattern] = row
     placed = [on_device(column, triton_device) for column, _ in asked]
-    found = torch.full((3, 1 << 16), 7, dtype=torch.int32, device=triton_device)
-    add_rest_counts32([column for column, _ in placed], [pattern for _, pattern in asked], found)
-    for counted, ((words, bitmap, offset), pattern) in zip(found.cpu().numpy(), asked, strict=True):
+    found = torch.full((len(places), 1 << 16), 7, dtype=torch.int32, device=triton_device)
+    add_rest_counts32([column for column, _ in placed], rows.to(triton_device), found)
+    for counted, (number, pattern) in zip(found.cpu().numpy(), places, strict=True):
+        words, bitmap, offset = asked[number][0]
         expected = Counter()
         for place, word in enumerate(words.tolist(), offset):
             null = len(bitmap) and not int(bitmap[place >> 3]) >> (place & 7) & 1

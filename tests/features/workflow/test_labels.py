@@ -77,3 +77,17 @@ def test_a_step_that_reads_a_label_without_telling_it_is_taken(name):
         flipped = frame.assign(late=frame["late"].where(frame["row"] != row, 1 - frame["late"]))
         after = workflow.fit_transform([flipped])[0].drop(columns="late")
         pd.testing.assert_frame_equal(after.loc[[row]], before.loc[[row]], check_exact=True)
+
+
+def test_a_column_is_made_of_the_raw_columns_that_its_steps_read_in_the_end():
+    steps = [
+        {"cast": {"columns": ["price", "rate"], "dtype": "string"}},
+        {"parse_number": {"column": "price", "output": "cost"}},
+        {"expression": {"output": "share", "expression": "cost / total"}},
+        {"date_parts": {"column": "at", "prefix": "at", "parts": ["hour"]}},
+        {"fill_missing": {"column": "share", "strategy": "constant", "value": 0.0}},
+        {"rename": {"mapping": {"at_hour": "hour"}}},
+    ]
+    workflow = Workflow.from_steps(steps)
+    raw = {"share": {"price", "total"}, "share_na": {"price", "total"}, "hour": {"at"}, "rate": {"rate"}, "x": {"x"}}
+    assert {name: set(workflow.raw_of(name)) for name in raw} == raw

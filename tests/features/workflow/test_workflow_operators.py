@@ -17,6 +17,7 @@ from tests.examples import examples
 from tests.features.equal_states import same
 from tests.features.partitioned import COUNTS, cut
 
+LISTS = ("history", "text_tokens")  # of pandas alone
 EXAMPLES = {
     "asof": {"by": ["user"], "at": "at", "known_at": "done", "order": "row", "aggregations": [
         {"count": {"output": "n"}}, {"mean": {"value": "clicks", "output": "m", "smoothing": 3}},
@@ -214,7 +215,17 @@ def test_whoever_needs_whole_groups_says_so():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"lambda_function"}))
+@pytest.mark.parametrize("name", LISTS)
+def test_on_cudf_lists_are_refused(name):
+    engine = load_engine("cudf")
+    workflow = Workflow.from_steps([{name: EXAMPLES[name]}], engine="cudf")
+    with pytest.raises(DataError, match="lists are made by"):
+        workflow.fit_transform([engine.from_pandas(table())])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"lambda_function", *LISTS}))
 def test_on_cudf_it_gives_what_it_gives_on_pandas(name):
     """Whole numbers and text alike, floats to 1 ulp of float32; in the order of `row`, since cuDF promises none."""
     engine = load_engine("cudf")

@@ -5,8 +5,8 @@
 cases: of each the texts of its variants and, of a training, what a batch launches. neighbours: variants of trainings
 that differ in the rows of a batch alone, recorded and not compiled. unreached: functions under
 `triton.jit` in the four folders that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its
-kernel, warps, registers a thread and bytes of stack, which is where spilled registers go; or the error. Kernels of the
-cuDF engine, which are few, are compiled for all four.
+kernel, warps, registers a thread and bytes of stack, which is where spilled registers go, and its stores in place
+(`in_place`); or the error. Kernels of the cuDF engine, which are few, are compiled for all four.
 """
 
 import json
@@ -44,8 +44,28 @@ def measure(place: tuple[str, int]) -> dict:
         done = subprocess.run(
             [CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
         )
+    found |= dict(zip(("in_place", "unguarded"), in_place(kernel.asm["ttgir"]), strict=True))
     usage = dict(re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", done.stdout))
     return found | {name.lower(): int(number) for name, number in usage.items()}
+
+
+def in_place(text: str) -> tuple[int, int]:
+    """Of Triton's code before it becomes that of threads: how many stores write what a load through the same pointers
+    has read, and how many of these no barrier parts from that load.
+
+    What several warps hold is read by each; without a barrier a late one reads what an early one has stored.
+    """
+    read: dict[str, int] = {}
+    stores = unguarded = barriers = 0
+    for line in text.splitlines():
+        if "gpu.barrier" in line or "ttg.barrier" in line:
+            barriers += 1
+        elif match := re.search(r"= tt\.load (%\w+)", line):
+            read[match[1]] = barriers
+        elif (match := re.search(r"tt\.store (%\w+)", line)) and match[1] in read:
+            stores += 1
+            unguarded += read[match[1]] == barriers
+    return stores, unguarded
 
 
 def record(cases, kept: dict[str, Variant]) -> dict[str, dict]:

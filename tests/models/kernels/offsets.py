@@ -59,7 +59,8 @@ def launches() -> None:
     moments = torch.empty(300, 1 << 16, 3, dtype=torch.int64, device=META)
     loops_cuda.add_leading_moments32([column] * 300, moments)
     counts = torch.empty(600, 1 << 16, dtype=torch.int32, device=META)
-    loops_cuda.add_rest_counts32([column] * 600, [1] * 600, counts)
+    looked_into = torch.empty(300, 1 << 16, dtype=torch.int32, device=META)
+    loops_cuda.add_rest_counts32([column] * 300, looked_into, counts)
     words = [row_loops_cuda.DeviceWord(row_loops_cuda.FLOAT, column)] * 132
     rows = torch.empty(MOST_ROWS, 132, dtype=torch.int32, device=META)
     row_loops_cuda.pack_words(words, rows, torch.empty(132, dtype=torch.int32, device=META))

@@ -192,7 +192,7 @@ def of_columns(width: int) -> None:
     """What the cuDF engine launches over a partition: exact sums of float columns, quantiles, packed rows."""
     column = loops_cuda.DeviceColumn(16, 0, 0, 5000)
     loops_cuda.add_leading_moments32([column] * 2, torch.zeros(2, 1 << 16, 3, dtype=torch.int64))
-    loops_cuda.add_rest_counts32([column] * 2, [1, 2], torch.zeros(2, 1 << 16, dtype=torch.int32))
+    loops_cuda.add_rest_counts32([column] * 2, *(torch.zeros(2, 1 << 16, dtype=torch.int32) for _ in range(2)))
     zeros = torch.zeros(5000, width, dtype=torch.int32)
     row_loops_cuda.pack_words(
         [row_loops_cuda.DeviceWord(row_loops_cuda.FLOAT, column)] * width, zeros, zeros[0].clone()

@@ -210,6 +210,7 @@ def test_unknown_keys_and_other_recipes_are_refused(learned):
         ("nulls: 0.0", "void: 0.0"): "unknown key(s) 'void' in files.all.columns.at.",
         ('recipe: "table"', "recipe: flights"): "it is of recipe 'flights'",
         ('"price": {type: "float32"', '"price": {type: "float64"'): "column 'price' of all is a number of type f",
+        ('"city": {type: "string"', '"city": {calendar: "moon", type: "string"'): "calendar is 'moon'. Known: date",
         ("psi: [0.1, 0.25]", "psi: [0.5, 0.25]"): "0.5 is above 0.25",
         ("format: 1", "format: 2"): "format is 2",
         ("files:", "files: ["): "not valid YAML",

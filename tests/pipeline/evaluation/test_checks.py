@@ -118,6 +118,10 @@ def test_columns_with_more_missing_or_unseen_values_are_told():
         "column 'flight': 50% of valid, 52% of test has values that are not in the vocabulary (more than 10%; 45% of "
         "train, as values that are too rare).",
     ]
+    told = column_warnings(missing, unseen, rows, (), {"price": ("cost", "rate"), "flight": ("flight",)}.__getitem__)
+    assert told[0].startswith("column 'price', made of 'cost', 'rate': the share of missing values differs: train 2%")
+    assert told[1].startswith("column 'flight': 50% of valid")
+    assert [flag.about for flag in told] == ["price", "flight"]
     few = rows | {"test": 2}
     assert "price" not in " ".join(column_warnings(missing, unseen, few))
 

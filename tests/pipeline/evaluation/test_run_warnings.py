@@ -35,7 +35,8 @@ def shop(tmp_path, monkeypatch):
         "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
         "features": {
             "path": str(tmp_path / "shop.csv"), "categorical": ["brand", "hour"], "time": "at",
-            "continuous": ["price", "weight", "refund"], "targets": {"bought": {"task": "binary"}},
+            "inputs": {"weight": "string"}, "steps": [{"parse_number": {"column": "weight", "output": "load"}}],
+            "continuous": ["price", "load", "refund"], "targets": {"bought": {"task": "binary"}},
         },
         "model": {"layers": [8]},
         "train": {"epochs": 1, "batch_size": 1024, "lr_max": 1e-6},
@@ -56,7 +57,7 @@ def test_a_poor_model_and_odd_data_are_the_first_thing_that_is_said(shop, capsys
     for words in (
         "target 'bought': the share of 1 differs between the splits: train",
         "column 'refund' may leak target 'bought': alone it reaches an AUC of ",
-        "column 'weight': the share of missing values differs: train 0%, test ",
+        "column 'load', made of 'weight': the share of missing values differs: train 0%, test ",
         "column 'brand': ",
     ):
         assert any(words in line for line in warned), words

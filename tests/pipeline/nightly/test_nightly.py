@@ -1,9 +1,11 @@
 """The nightly job: promote, keep, refuse, fail."""
 
 import json
+import os
 import re
 import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings, load_config
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
+from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback, unblock
@@ -253,6 +256,34 @@ def test_a_refused_night_that_is_stopped_after_its_line_ends_with_the_code_of_th
     assert night["exit_code"] == REFUSED
     assert capsys.readouterr().out == f"{night['decision']}\n"
     assert "stopped:" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["append_record", "print", "folder_lock"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_signal_between_the_line_and_the_end_of_a_night_adds_no_second_line(finished, monkeypatch, where, stopped):
+    """Between the pieces of work that can be stopped; the command took it for a night that had no line."""
+    real = getattr(nightly, where, print)
+    sent = []
+
+    def signalled(*given, **more):
+        result = real(*given, **more)
+        sent.append(os.kill(os.getpid(), signal.SIGTERM))
+        return result
+
+    @contextmanager
+    def locked(path):
+        with real(path):
+            yield
+        sent.append(os.kill(os.getpid(), signal.SIGTERM))
+
+    monkeypatch.setattr(nightly, where, locked if where == "folder_lock" else signalled, raising=False)
+    if stopped:
+        monkeypatch.setattr(nightly, "_night", lambda night: os.kill(os.getpid(), signal.SIGTERM))
+    write_day(finished.raw, 1, 600)
+    code = main(["nightly", "--config", str(finished.config), "nightly.tolerance=1"])
+    assert code == (143 if stopped else PROMOTED)
+    assert [night["exit_code"] for night in nights(finished)] == [code]
+    assert sent or (stopped and where != "append_record")
 
 
 @pytest.mark.parametrize("wrong", ["train.epochs=0", "trian.epochs=1", "nonsense", "model.kind=nothing"])

@@ -1,5 +1,6 @@
 """Using a finished run: evaluating it again and writing its predictions."""
 
+import datetime
 import json
 import shutil
 
@@ -297,7 +298,7 @@ def test_times_of_each_type_come_out_as_iso_text_from_every_source(tiny_in, tmp_
     start = SECONDS - SECONDS % step
     seconds = [start + step * number for number in raw["row"]]
     written, stamps = [WRITTEN[dtype](one) for one in seconds], pd.to_datetime(seconds, unit="s")
-    iso = stamps.strftime("%Y-%m-%dT%H:%M:%S").tolist()
+    iso = stamps.strftime("%Y-%m-%d" if step == 86_400 else "%Y-%m-%dT%H:%M:%S").tolist()
     raw.assign(at=written, due=written).to_csv(tmp_path / "rows.csv", index=False)
     features = TABLE | {
         "path": str(tmp_path / "rows.csv"), "time": "at", "inputs": {"at": dtype, "due": dtype}, "keys": ["due", "row"],
@@ -327,12 +328,16 @@ def test_times_of_each_type_come_out_as_iso_text_from_every_source(tiny_in, tmp_
         assert found[["at", "due", "row"]].values.tolist() == expected.values.tolist(), name
 
 
-def test_a_date_alone_and_an_offset_come_out_as_the_moment_in_utc():
+def test_dates_stay_dates_and_come_out_as_moments_in_utc_beside_a_time_of_day():
     schema = Schema((Column("at", "time", "datetime"),), ())
     for at, iso in (
         (["2014-06-19", "2014-06-19T01:00+02:00", None],
          ["2014-06-19T00:00:00", "2014-06-18T23:00:00", None]),
-        ([1_403_136_000_000_000.0, None], ["2014-06-19T00:00:00", None]),
+        ([1_403_136_000_000_000.0, None], ["2014-06-19", None]),
+        (["2014-06-19", "2014-06-20", None], ["2014-06-19", "2014-06-20", None]),
+        ([datetime.date(2014, 6, 19), None], ["2014-06-19", None]),
+        (["2014-06-19T00:00:00.5", "2014-06-20"], ["2014-06-19T00:00:00.500000", "2014-06-20T00:00:00"]),
+        ([None, None], [None, None]),
     ):  # fmt: skip
         frame = pd.DataFrame({"at": at})
         found = with_keys(schema, frame, pd.DataFrame({"y": [0.5] * len(at)}))["at"]

@@ -395,18 +395,15 @@ for name, path in {configs!r}.items():
         assert [p.name for p in (one.folder / "artifacts" / "checkpoints").glob("*") if p.is_dir()] == []
 
 
-def test_two_runs_at_once_give_the_same_artifacts_or_a_clear_lock_error(tiny):
+def test_runs_at_once_wait_for_the_one_that_trains_and_take_what_it_made(tiny):
+    """All but one ended with code 2, and a person had to run them again."""
     code = f"""
 {KILL}
 pids = [in_fork(lambda: Pipeline.from_config(config).train()) for _ in range(3)]
 print("codes", *[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
 """
     out, err = tiny.start(code).communicate(timeout=500)
-    *messages, codes = out.strip().splitlines()
-    assert set(codes.split()[1:]) <= {"0", "2"}, out + err
-    assert "0" in codes
-    assert len(messages) == codes.count("2")
-    assert all("is held by another run (pid " in message for message in messages), out
+    assert out.strip().splitlines()[-1] == "codes 0 0 0", out + err
     assert [len(tiny.artifacts(stage)) for stage in STAGES] == [1, 1, 1, 1]
     assert tiny.train().skipped == STAGES
     assert tiny.hidden() == []

@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import DataError
 from gigabatch.features.refit.update import checksum
 from gigabatch.pipeline.commands.app import main
-from tests.pipeline.tiny_recipe import day_of_rows
+from gigabatch.pipeline.stages.update import update_preprocessor
+from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_the_same_update_is_not_made_twice_and_another_one_goes_on_from_it(next_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: path.rename(path.with_suffix(".csv")), "is not a Parquet file"),
+        (lambda path: path.rename(path.with_suffix(".csv")), "has no way from raw rows alone to predictions"),
         (lambda path: path.unlink(), "no such file"),
         (lambda path: pd.read_parquet(path).drop(columns="city").to_parquet(path), "'city' not found"),
         (lambda path: path.write_bytes(b"PAR1"), "cannot be read as Parquet"),
@@ -93,3 +95,54 @@ def test_what_cannot_be_learned_from_is_one_line_and_leaves_nothing(next_day, ca
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not list((path.parents[1] / "artifacts").glob("update/*"))
+
+
+@pytest.fixture(scope="module")
+def stepped(tiny_in, tmp_path_factory):
+    """A run of the recipe `table`, whose steps make the model's columns."""
+    tiny = tiny_in(tmp_path_factory.mktemp("stepped") / "tiny")
+    write_day(tiny.raw, 0)
+    features = {
+        "path": str(tiny.raw), "categorical": ["town"], "continuous": ["signal", "twice"], "keys": ["row"],
+        "inputs": {"city": "string", "gap": "float64"}, "targets": {"clicked": {"task": "binary"}},
+        "steps": [{"clean_text": {"column": "city", "output": "town", "case": "lower"}},
+                  {"expression": {"output": "twice", "expression": "gap * 2"}}],
+    }  # fmt: skip
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "stepped", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    tiny.train("train.epochs=1")
+    return tiny
+
+
+def test_raw_rows_go_through_the_steps_of_the_run(stepped, tmp_path, capsys):
+    """They were refused, so that somebody had to make features of new rows alone first."""
+    raw = day_of_rows(1, 500).drop(columns="clicked")
+    raw.loc[raw.index % 5 == 0, "city"] = "Rome"
+    features = raw.assign(town=raw["city"].str.lower(), twice=(raw["gap"] * 2).astype("float32"))
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    raw.to_parquet(tmp_path / "new.parquet", index=False)
+    features[["town", "signal", "twice"]].to_parquet(tmp_path / "features.parquet", index=False)
+    found = {}
+    for name in ("features.parquet", "new.csv", "new.parquet", "new.csv"):
+        call = ["update", "--config", str(stepped.config), "--data", str(tmp_path / name)]
+        assert main([*call, f"artifacts={tmp_path / 'artifacts'}"]) == 0
+        found[name] = Preprocessor.load(last_folder(capsys.readouterr().out))
+    assert len(list((tmp_path / "artifacts" / "update").glob("[!.]*"))) == 3  # the same file is the same artifact
+    assert len({checksum(one.learned) for one in found.values()}) == 1
+    assert found["new.csv"].vocabularies["town"].values.tolist()[-1] == "rome"
+    assert found["new.csv"].version.rows[1] == 500
+
+
+def test_raw_rows_that_have_no_steps_to_go_through_are_refused(stepped, next_day, tmp_path, capsys):
+    tiny, run, *_ = next_day
+    day_of_rows(1, 50).to_csv(tmp_path / "new.csv", index=False)
+    start = run.path / "model" / "preprocessor"
+    for config, more, message in (
+        (tiny.config, [], "has no way from raw rows alone to predictions"),
+        (stepped.config, ["--preprocessor", str(start)], "Leave out --preprocessor, or give Parquet files"),
+    ):
+        call = ["update", "--config", str(config), "--data", str(tmp_path / "new.csv"), *more]
+        assert main([*call, f"artifacts={tmp_path / 'artifacts'}"]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(DataError, match="no way from raw rows alone"):
+        update_preprocessor(tiny.config, (), str(tmp_path / "new.csv"))

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import pickle
 import random
@@ -720,6 +721,28 @@ def test_a_second_holder_of_a_lock_is_told_who_holds_it(tmp_path):
             pass
     with folder_lock(path):
         pass
+
+
+def test_a_lock_that_is_waited_for_is_taken_when_its_holder_has_let_it_go(tmp_path, caplog):
+    path, order, held = tmp_path / "train.lock", [], threading.Event()
+
+    def hold():
+        with folder_lock(path):
+            held.set()
+            while "waits for it" not in caplog.text:
+                time.sleep(0.01)
+            order.append("first")
+
+    holder = threading.Thread(target=hold)
+    with caplog.at_level(logging.INFO):
+        holder.start()
+        held.wait()
+        with folder_lock(path, "trains the same"):
+            order.append("second")
+    holder.join()
+    assert order == ["first", "second"]
+    assert f"another process (pid {os.getpid()} since 20" in caplog.text
+    assert "trains the same; this one waits for it." in caplog.text
 
 
 def test_a_lock_whose_holder_has_not_written_its_name_yet(tmp_path, monkeypatch):

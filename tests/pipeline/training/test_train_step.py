@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import inspect
 import logging
 import math
@@ -395,7 +396,8 @@ class FakeCuda:
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: fake.released.append(pool))
         monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 7))
 
-        monkeypatch.setattr(cuda, "set_stream", lambda stream: None)
+        self.streams: list[object] = []  # that were made the current one
+        monkeypatch.setattr(cuda, "set_stream", self.streams.append)
         monkeypatch.setattr(cuda, "get_rng_state", lambda device: torch.get_rng_state())
         monkeypatch.setattr(cuda, "default_generators", (FakeGenerator(),))
         plain = torch.Generator
@@ -458,6 +460,22 @@ def test_steps_that_ask_the_host_go_without_the_graph_before_and_after_its_captu
     assert (fake.captures, fake.order.count("side waits"), fake.replays) == (1, 5, 5)  # 1, 2, 3, 4 and 8
 
 
+def test_nothing_is_collected_while_a_step_is_captured(monkeypatch):
+    """What Python's collector lets go of may be memory of the device, which ends a capture."""
+    fake, seen = FakeCuda(monkeypatch), []
+
+    def work(batch):
+        seen.append((fake.capturing, gc.isenabled()))
+        return fake.work(batch)
+
+    batch, schema = make_batch(16, 0)
+    captured = CapturedWork(work, schema, 16, torch.device("cpu"))
+    for _ in range(WARMUP_STEPS + 2):
+        captured(batch)
+    assert seen == [(False, True)] * WARMUP_STEPS + [(True, False)]
+    assert gc.isenabled()
+
+
 def test_a_capture_that_fails_names_the_setting(monkeypatch):
     fake = FakeCuda(monkeypatch)
     fake.fail = True
@@ -469,6 +487,8 @@ def test_a_capture_that_fails_names_the_setting(monkeypatch):
         captured(batch)
     assert fake.pools == []  # the allocator knows that it is over
     assert fake.released == [(0, 7)]
+    assert len(fake.streams) == 1  # CuPy's and cuDF's work is ordered with the stream of before, and with no other
+    assert gc.isenabled()
 
 
 def test_a_failed_capture_that_torch_has_ended_itself_is_not_released_again(monkeypatch):

@@ -169,6 +169,25 @@ def test_a_given_vocabulary_is_read_from_a_file(form, tmp_path):
     assert fitted.values.tolist() == ["z", "a", "ä b"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "word\n\nz\n\n \na b\n\n"), ("b.csv", "word\r\nz\r\na b\r\n\r\n"), ("c.txt", "z\n\na b\n\n"),
+     ("d.txt", "z\r\n \r\na b\r\n\r\n"), ("e.csv", "word,more\nz,1\n\na b,2\n\n")],
+)  # fmt: skip
+def test_blank_lines_of_a_vocabulary_are_no_values(name, text, tmp_path):
+    """In files of one column they were nulls, and in text a value."""
+    (tmp_path / name).write_text(text, newline="")
+    fitted = Categorify("word", vocabulary=str(tmp_path / name)).fit([frame_of([])])
+    assert fitted.values.tolist() == ["z", "a b"]
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", 'word\nz\n""\n'), ("b.csv", "word\nz\nNA\n"), ("c.txt", "\n\n")])
+def test_a_null_that_is_written_in_a_vocabulary_is_refused(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match="is empty or holds a null"):
+        Categorify("word", vocabulary=str(tmp_path / name)).fit([frame_of([])])
+
+
 def test_a_given_vocabulary_may_be_numbers():
     fitted = Categorify("word", vocabulary=[30, 10]).fit([pd.DataFrame({"word": [1]})])
     assert fitted.encode(pd.Series([10.0, 30.0, None])).tolist() == [4, 3, 1]

@@ -479,7 +479,7 @@ def test_a_flight_that_left_days_before_it_was_due_is_in_one_piece_with_all(fold
     some.to_csv(nights.raw / "flights.csv", index=False)
     with caplog.at_level("INFO"):
         nights.night(make=Parts(tmp_path / "parts", 1200, monkeypatch))
-    assert "of them are held in memory at once: AsOf of" in caplog.text
+    assert "rows are held in memory at once: AsOf of" in caplog.text
     monkeypatch.setattr(flights_recipe, "PIECE_FLIGHTS", 1200)
     FlightsRecipe(FlightsSettings(path=str(nights.raw))).build("pandas")
 

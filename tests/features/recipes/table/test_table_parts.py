@@ -208,7 +208,7 @@ def test_what_needs_all_rows_is_said(change, reason, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         assert in_parts({"targets": LATE, **USED, "path": path} | change, tmp_path / "parts", 50) is None
     (record,) = caplog.records
-    assert record.message.startswith("table: about ")
+    assert record.message.startswith("about ")
     assert record.message.endswith(f"rows are held in memory at once: {reason}.")
 
 
