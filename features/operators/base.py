@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import pandas as pd
-
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
@@ -360,15 +358,17 @@ class WithinGroups:
 def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
     """The frame, which may be changed for it, with these columns in the place of those of their names or behind all."""
     new = {name: column for name, column in columns.items() if name not in frame.columns}
-    wide = len(frame.columns) + len(new) > WIDE and engine_of(frame).NAME == "pandas"
+    engine = engine_of(frame)
+    wide = len(frame.columns) + len(new) > WIDE and engine.NAME == "pandas"
     if wide:  # pandas warns of a column that is inserted where there are a hundred pieces of memory
-        wide = all(isinstance(column, pd.Series) and column.index.equals(frame.index) for column in new.values())
+        series = engine.frames.Series
+        wide = all(isinstance(column, series) and column.index.equals(frame.index) for column in new.values())
     for name, column in columns.items():
         if not wide or name not in new:
             frame[name] = column
     if not wide or not new:
         return frame
-    return pd.concat([frame, *(column.rename(name) for name, column in new.items())], axis=1)
+    return engine.frames.concat([frame, *(column.rename(name) for name, column in new.items())], axis=1)
 
 
 def _names(given: Any) -> tuple[str, ...]:
