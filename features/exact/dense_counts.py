@@ -18,7 +18,7 @@ from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
 NEGATIVE = 0x8000  # patterns of negative values, whose order is that of falling lower bits
 MOST_IN_INT32 = 2**31 - 1
-RANKS_AT_A_TIME = 64  # that are looked for; each takes half a megabyte meanwhile
+RANKS_AT_A_TIME = 256  # that are looked for; each takes a megabyte and more meanwhile
 
 
 @dataclass(frozen=True, eq=False)

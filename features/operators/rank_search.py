@@ -40,6 +40,7 @@ class NextPass(FittedOperator):
 
     def __init__(self, operator: RankingOperator, first: Any, search: Search) -> None:
         self.operator, self.first, self.search = operator, first, search
+        self._narrowed: tuple[Any, Search] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -54,12 +55,18 @@ class NextPass(FittedOperator):
     def merge(self, left: Counts, right: Counts) -> Counts:
         return self.search.merge(left, right)
 
+    def narrowed(self, partial: Counts) -> Search:
+        """The search after this pass, found once."""
+        if self._narrowed is None or self._narrowed[0] is not partial:
+            self._narrowed = (partial, self.search.narrowed(partial))
+        return self._narrowed[1]
+
     def following(self, partial: Counts) -> FittedOperator | None:
-        search = self.search.narrowed(partial)
+        search = self.narrowed(partial)
         return None if search.resolved else type(self)(self.operator, self.first, search)
 
     def finish(self, partial: Counts) -> Any:
-        return self.operator.state_of(self.first, self.search.narrowed(partial))
+        return self.operator.state_of(self.first, self.narrowed(partial))
 
     def columns(self, frame: Frame, state: Any) -> dict[str, Column]:
         return {}

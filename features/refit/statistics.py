@@ -371,7 +371,7 @@ class EdgesPass(NextPass):
     operator: FillAndScale
 
     def finish(self, partial: Counts) -> FilledScale:
-        return self.operator.state_of(self.first, self.search.narrowed(partial), partial)
+        return self.operator.state_of(self.first, self.narrowed(partial), partial)
 
 
 def statistics_operators(schema: Schema) -> dict[tuple[str, str], FittedOperator]:
