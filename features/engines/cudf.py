@@ -8,8 +8,9 @@ it, `engine: cudf_plain` is the other choice. Docstrings of `features/engines/pa
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,7 @@ arrays = cupy
 
 INFINITIES = [0x7F80, 0xFF80]  # upper 16 bits of infinity, which some NaN share
 TOGETHER_BINS = 2048  # that one launch looks into: tables of half a gigabyte on the device
+KEPT_BINS = 8 * TOGETHER_BINS  # whose tables stay there until a pass ends; what others hold goes to the host
 
 
 def codes(column: cudf.Series) -> cupy.ndarray:
@@ -168,21 +170,27 @@ def column_count(column: cudf.Series, search: Search) -> RadixHistogram | DenseC
 def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHistogram | DenseCounts]:
     patterns = [search.leading_patterns() for _, search in asked]
     found: dict[int, RadixHistogram | DenseCounts] = {}
+    kept = 0
+
+    def count(places: Sequence[int]) -> None:
+        nonlocal kept  # by what is asked alone, which is the same of each partition
+        kept += sum(len(patterns[place]) for place in places)
+        counts = _rest_counts(asked, patterns, places)
+        found.update(counts if kept <= KEPT_BINS else {place: one.histogram() for place, one in counts.items()})
+
     launch: list[int] = []  # the columns that the kernel counts next
     for place, (column, search) in enumerate(asked):
-        if search.kind != "float32":  # of a column that is float64 elsewhere; this piece of it holds no value
-            found[place] = RadixHistogram.empty(search.kind)
-            continue
         # Looked into once more only where a first pass counted fewer values than it might.
-        if len(patterns[place]) > TOGETHER_BINS or search.bits != LEADING_BITS["float32"]:
+        known = search.kind == "float32" and search.bits == LEADING_BITS["float32"]
+        if not known or len(patterns[place]) > TOGETHER_BINS:
             found[place] = cudf_plain.column_count(column, search)
             continue
         if launch and sum(len(patterns[other]) for other in (*launch, place)) > TOGETHER_BINS:
-            found |= _rest_counts(asked, patterns, launch)
+            count(launch)
             launch = []
         launch = [*launch, place]
     if launch:
-        found |= _rest_counts(asked, patterns, launch)
+        count(launch)
     return [found[place] for place in range(len(asked))]
 
 
@@ -195,8 +203,9 @@ def _rest_counts(
     rows, ends = np.full((len(places), PATTERNS), -1, np.int32), np.cumsum(sizes)
     for number, (place, end, size) in enumerate(zip(places, ends.tolist(), sizes, strict=True)):
         rows[number, patterns[place]] = np.arange(end - size, end)
-    counted = torch.from_dlpack(cupy.zeros((int(ends[-1]), PATTERNS), dtype="int32"))
-    add_rest_counts32([column.at for column in placed], torch.from_numpy(rows).to(counted.device), counted)
+    with _in_order():
+        counted = torch.from_dlpack(cupy.zeros((int(ends[-1]), PATTERNS), dtype="int32"))
+        add_rest_counts32([column.at for column in placed], torch.from_numpy(rows).to(counted.device), counted)
     return {
         place: DenseCounts(patterns[place], table, len(asked[place][0]))
         for place, table in zip(places, counted.split(sizes), strict=True)
@@ -222,12 +231,30 @@ def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[
         if item.flag_place >= 0:
             words[item.flag_place] = DeviceWord(FLAG, column.at)
     out, faults = cupy.empty((num_rows, num_words), dtype="int32"), cupy.zeros(num_words, dtype="int32")
-    pack_words([words[place] for place in range(num_words)], torch.from_dlpack(out), torch.from_dlpack(faults))
+    with _in_order():
+        pack_words([words[place] for place in range(num_words)], torch.from_dlpack(out), torch.from_dlpack(faults))
     found = cupy.asnumpy(faults)
     for item in floats:
         if found[item.place]:
             raise item.infinity(scaled=found[item.place] < INFINITE)
     return out
+
+
+@contextlib.contextmanager
+def _in_order() -> Iterator[None]:
+    """What torch and Triton launch within is ordered with CuPy's and cuDF's work, whatever torch's current stream is.
+
+    That work is on the legacy default stream, for which torch's other streams do not wait; the current one waits at
+    the end.
+    """
+    if not torch.cuda.is_available():  # a stand-in
+        yield
+        return
+    current, legacy = torch.cuda.current_stream(), torch.cuda.default_stream()
+    with torch.cuda.stream(legacy):
+        yield
+    if current != legacy:
+        current.wait_stream(legacy)
 
 
 @dataclass(frozen=True)
@@ -328,7 +355,8 @@ def _moments(columns: Sequence[cudf.Series]) -> np.ndarray:
     """int64 [C, 65536, 3] of `loops.leading_moments32`, by one launch and one read."""
     placed = [_placed(column) for column in columns]
     found = cupy.zeros((len(columns), PATTERNS, 3), dtype="int64")
-    add_leading_moments32([column.at for column in placed], torch.from_dlpack(found))
+    with _in_order():
+        add_leading_moments32([column.at for column in placed], torch.from_dlpack(found))
     return cupy.asnumpy(found)
 
 

@@ -55,9 +55,9 @@ def bin_edges(
     if not len(values):
         return ()
     if looked_into is not None and looked_into.exact and looked_into.total == int(ranks[-1]) + 1:
-        found, distinct = looked_into.edges()[0], min(distinct, looked_into.total // ROWS_PER_VALUE)
-        if bins and 1 < len(found) <= max(bins + 1, distinct):
-            return tuple(found.tolist())
+        distinct = min(distinct, looked_into.total // ROWS_PER_VALUE)
+        if bins and 1 < looked_into.num_values <= max(bins + 1, distinct):
+            return tuple(looked_into.edges()[0].tolist())
     edges, first = np.unique(values, return_index=True)
     last = np.append(first[1:], len(values)) - 1
     if len(edges) > bins + 1:

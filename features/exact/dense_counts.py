@@ -8,6 +8,7 @@ wanted ranks are found where they lie, so that a GPU hands the host only those.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,15 @@ class DenseCounts:
     kind = "float32"
     bits = 32
     exact = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By way of the host, and of a table that others share only the own part."""
+        return _of_host, (self.patterns, self.table.cpu().numpy(), self.rows)
+
+    @property
+    def num_values(self) -> int:
+        """How many values come at all; waits for the device."""
+        return int((self.table > 0).sum())
 
     @property
     def total(self) -> int:
@@ -85,3 +95,7 @@ class DenseCounts:
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
         """See `RadixHistogram.edges`."""
         return self.histogram().edges()
+
+
+def _of_host(patterns: np.ndarray, table: np.ndarray, rows: int) -> DenseCounts:
+    return DenseCounts(patterns, torch.from_numpy(table), rows)

@@ -151,6 +151,11 @@ class RadixHistogram:
         return int(self.counts.sum())
 
     @property
+    def num_values(self) -> int:
+        """How many bins hold a value."""
+        return len(self.bins)
+
+    @property
     def exact(self) -> bool:
         """Whether each bin is one value."""
         return self.bits == WIDTHS[self.kind]
@@ -296,9 +301,12 @@ class Search:
         """Two partitions' `count` as one."""
         if isinstance(left, RadixHistogram) and isinstance(right, RadixHistogram):
             return self._bounded(left.merge(right))
-        if isinstance(left, RadixHistogram) or isinstance(right, RadixHistogram):  # of a piece of the other kind
-            return right if isinstance(left, RadixHistogram) else left
-        return left.merge(right)
+        if not isinstance(left, RadixHistogram) and not isinstance(right, RadixHistogram):
+            return left.merge(right)
+        few, table = (left, right) if isinstance(left, RadixHistogram) else (right, left)
+        assert isinstance(few, RadixHistogram)
+        assert not isinstance(table, RadixHistogram)
+        return self._bounded(few.merge(table.histogram())) if len(few.bins) else table
 
     def _bounded(self, histogram: RadixHistogram) -> RadixHistogram:
         """Distinct values while they are few, else counts of some more bits. More partitions never make values fewer,

@@ -1,9 +1,9 @@
 """One training step: forward, loss, backward, clipping, optimizer; eager, compiled, or replayed as a CUDA graph.
 
 A step has a host's part, which fills in learning rate and momentum, and a device's part, which never waits for the
-host and is what a CUDA graph holds. A step whose loss or gradient is not finite changes nothing and returns NaN, which
-`train.py` counts where it reads losses; infinity where it only lowered the scale of a float16 loss. Shapes: B rows of a
-batch, W words of a packed row.
+host and is what a CUDA graph holds. A step whose loss or gradient is not finite moves no weight and returns NaN, which
+`train.py` counts where it reads losses; infinity where it only lowered the scale of a float16 loss. The average of the
+weights takes it for a step. Shapes: B rows of a batch, W words of a packed row.
 """
 
 from __future__ import annotations
@@ -244,6 +244,7 @@ class CapturedWork:
         """The graph, or None where the capture failed, after which torch is as it was before."""
         device = self._stream.device
         current, random = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
+        device_before = torch.cuda.current_device()
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
             # thread_local: the loader's thread may go on copying meanwhile.
@@ -259,6 +260,7 @@ class CapturedWork:
             # torch leaves the stream of the capture as the current one, with which no other library's work is ordered,
             # and its generator as one that is being captured, which refuses to draw.
             torch.cuda.set_stream(current)
+            torch.cuda.set_device(device_before)
             restore_generator(torch.cuda.default_generators[device.index or 0], random)
             if self._required:
                 raise TrainingError(

@@ -325,6 +325,10 @@ def test_many_columns_are_counted_by_several_launches_of_bounded_memory(stand_in
     assert shapes == [6, 6]
     values = [one.narrowed(search).values().tolist() for one, search in zip(found, wanted.values(), strict=True)]
     assert values == [np.sort(frame[name])[[0, 150, 299]].tolist() for name in frame]
+    monkeypatch.setattr(cudf, "KEPT_BINS", 6)  # the tables of the second launch go to the host
+    again = cudf.counts_together([(device[name], search) for name, search in wanted.items()])
+    assert [isinstance(one, RadixHistogram) for one in again] == [False, False, True, True]
+    assert plain(again) == expected
     monkeypatch.setattr(cudf, "TOGETHER_BINS", 2)  # more bins than that of one column are looked into elsewhere
     assert cudf.counts_together([(device[name], search) for name, search in wanted.items()]) == expected
 

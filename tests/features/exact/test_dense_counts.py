@@ -1,5 +1,6 @@
 """Tables of counts by value against sorted values, in any partition."""
 
+import pickle
 from functools import reduce
 
 import numpy as np
@@ -72,6 +73,29 @@ def test_counts_of_more_rows_than_an_int32_holds_are_added_exactly():
     many = DenseCounts(search.leading_patterns(), dense(values, search).table * 700_000_000, 2_100_000_000)
     merged = many.merge(many)
     assert (merged.total, merged.table.dtype) == (4_200_000_000, torch.int64)
+
+
+def test_a_table_that_others_share_is_sent_alone():
+    values = np.array([1.0, 1.5, -7.0], np.float32)
+    search = Search.start(first_pass(values), [0, 2])
+    alone = dense(values, search)
+    shared = torch.zeros(40, 1 << 16, dtype=torch.int32)
+    shared[7 : 7 + len(alone.table)] = alone.table
+    counted = DenseCounts(alone.patterns, shared[7 : 7 + len(alone.table)], 3)
+    sent = pickle.dumps(counted)
+    assert len(sent) < counted.table.nbytes + 10_000
+    there = pickle.loads(sent)
+    assert torch.equal(there.table, alone.table)
+    assert (there.patterns.tolist(), there.rows) == (alone.patterns.tolist(), 3)
+
+
+def test_a_table_and_a_histogram_of_one_search_are_added():
+    """Where a partition's tables were too many for the device; no count is left out."""
+    values = np.array([1.0, 2.0, -7.0, -7.0, 2.0], np.float32)
+    search = Search.start(first_pass(values), [0, 4])
+    left, right = dense(values[:3], search), dense(values[3:], search)
+    for merged in (search.merge(left, right.histogram()), search.merge(left.histogram(), right)):
+        assert merged == search.count(values)
 
 
 @pytest.mark.parametrize("distinct", [0, 8])
