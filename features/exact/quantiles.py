@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -34,16 +34,28 @@ from gigabatch.features.exact.float_order import (
     words_of,
 )
 
-if TYPE_CHECKING:
-    from gigabatch.features.exact.dense_counts import DenseCounts
-
 # Sign, exponent and 7 bits of the mantissa in both: a bin's ends are at most a factor of 1 + 2^-7 apart.
 LEADING_BITS = {"float32": 16, "float64": 19}
 STEP_BITS = 16  # further bits that a next pass tells apart, fewer where many bins are looked into
 FEW_VALUES = 1 << 12  # are sorted sooner than a table of all bins is filled
 MOST_BINS = 1 << 20  # that a next pass may hold: 16 MB
-Counts: TypeAlias = "RadixHistogram | DenseCounts"
+Counts: TypeAlias = "RadixHistogram | CountTable"
 """What a next pass counts; the second on a GPU."""
+
+
+class CountTable(Protocol):
+    """What `dense_counts.DenseCounts` is to a search; members as of `RadixHistogram`."""
+
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def num_values(self) -> int: ...
+    def edges(self) -> tuple[np.ndarray, np.ndarray]: ...
+    def merge(self, other: Any) -> CountTable: ...
+    def narrowed(self, search: Search) -> Search: ...
+    def histogram(self) -> RadixHistogram: ...
 
 
 @dataclass(frozen=True, eq=False)

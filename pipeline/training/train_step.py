@@ -244,7 +244,6 @@ class CapturedWork:
         """The graph, or None where the capture failed, after which torch is as it was before."""
         device = self._stream.device
         current, random = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
-        device_before = torch.cuda.current_device()
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
             # thread_local: the loader's thread may go on copying meanwhile.
@@ -260,7 +259,6 @@ class CapturedWork:
             # torch leaves the stream of the capture as the current one, with which no other library's work is ordered,
             # and its generator as one that is being captured, which refuses to draw.
             torch.cuda.set_stream(current)
-            torch.cuda.set_device(device_before)
             restore_generator(torch.cuda.default_generators[device.index or 0], random)
             if self._required:
                 raise TrainingError(

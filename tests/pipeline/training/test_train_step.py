@@ -396,8 +396,6 @@ class FakeCuda:
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: fake.released.append(pool))
         monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 7))
 
-        monkeypatch.setattr(cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(cuda, "set_device", lambda device: None)
         self.streams: list[object] = []  # that were made the current one
         monkeypatch.setattr(cuda, "set_stream", self.streams.append)
         monkeypatch.setattr(cuda, "get_rng_state", lambda device: torch.get_rng_state())
