@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gigabatch.features.columns.numbers import require_digits
-from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds
+from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds, over_distinct
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
@@ -172,7 +172,10 @@ def of_type(column: Column, how: TimeType) -> tuple[Any, Any]:
         return microseconds(column), null
     if bool(null.all()):
         return null.astype("int64") * 0, null
-    found, wrong = (_of_format if how.pattern else _of_unit)(column, how, null)
+    if how.pattern:
+        found, wrong = over_distinct(column, lambda texts: _of_format(texts, how, texts.isna()))
+    else:
+        found, wrong = _of_unit(column, how, null)
     wrong = wrong & ~null
     if bool(wrong.any()) and not how.lenient:
         example = engine_of(column).to_pandas(column[wrong].head(1).astype("str")).tolist()[0]

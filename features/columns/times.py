@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gigabatch.features.errors import DataError
 
 ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:[0-5]\d(\.\d+)?)?(Z|[+-]([01]\d|2[0-3]):?[0-5]\d)?|Z)?$"
 OFFSET = r"[T ].*([+-])(\d{2}):?(\d{2})$"
+FEWEST_ROWS = 1_000  # of fewer, to find the distinct ones takes longer than they save
 EPOCH = np.datetime64(0, "us")
 SECOND = 1_000_000
 FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds since 1970 of the first of the year 1 and the last of 9999
@@ -68,7 +70,11 @@ def microseconds(column: Column) -> Any:
     [2000000]
     """
     try:
-        found = _of_dates(column) if is_dates(column) else _of_text(column)
+        if is_dates(column):
+            found = _of_dates(column)
+        else:  # a null is as the day zero, whatever else is there
+            (found,) = over_distinct(column, lambda texts: (_of_text(texts),))
+            found = found.where(~column.isna(), 0)
         require_calendar(found, column)
         return found
     except NOT_A_TIME as error:
@@ -100,6 +106,23 @@ def _of_dates(column: Column) -> Any:
     if getattr(kind, "tz", None) is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     return column.astype("datetime64[us]").fillna(EPOCH).astype("int64")
+
+
+def over_distinct(column: Column, make: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Columns that `make` gives of a column, each value of which follows from that of its row alone.
+
+    A long one of pandas' text that holds its texts twice or more on average is read by its distinct texts. Of nulls the
+    columns say nothing.
+    """
+    engine = engine_of(column)
+    if engine.NAME != "pandas" or len(column) < FEWEST_ROWS or str(column.dtype) != "str":
+        return make(column)
+    codes, texts = engine.frames.factorize(column)
+    if not 0 < 2 * len(texts) <= len(column):
+        return make(column)
+    made = make(engine.frames.Series(texts, name=column.name))
+    like = column.to_frame("time")
+    return tuple(engine.series(engine.array(one)[codes], like).rename(column.name) for one in made)
 
 
 def _of_text(column: Column) -> Any:

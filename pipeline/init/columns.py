@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
 from gigabatch.pipeline.init.dates import abbreviations, counted, has_offsets, is_iso, written_dates
+from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, are_among, found_in
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
 # times.
@@ -123,15 +125,22 @@ class Seen:
     zone: str = ""
     other_units: tuple[str, ...] = ()
 
-    @property
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Other values have other nulls, and another number of them."""
+        if name == "values":
+            self.__dict__.pop("null", None)
+            self.__dict__.pop("num_values", None)
+        super().__setattr__(name, value)
+
+    @cached_property
     def null(self) -> np.ndarray:
         """Whether each value is null."""
         return pd.isna(self.values)
 
-    @property
+    @cached_property
     def num_values(self) -> int:
         """Number of distinct values, null apart."""
-        return len(pd.unique(pd.Series(self.values).dropna()))
+        return len(pd.unique(self.values[~self.null]))
 
 
 def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen:
@@ -242,28 +251,33 @@ def spaced_lower(name: str) -> str:
 
 def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     texts = column.astype("str").reset_index(drop=True)
-    raw = pd.Series(texts.to_numpy(dtype=object), dtype=object)
-    null = texts.isna() | texts.isin(NULL_WORDS if csv else ("",))
-    there = set(texts[null].dropna()) if csv else set()
+    null = texts.isna().to_numpy() | are_among(texts, NULL_WORDS if csv else ("",))
+    any_null = bool(null.any())
+    there = set(texts[null].dropna().unique()) if csv and any_null else set()
     words = tuple(word for word in NULL_WORDS if word in there)
-    known = texts[~null] if bool(null.any()) else texts
+    known = texts[~null] if any_null else texts
     if not len(known):
-        return Seen(name, "other", np.full(len(raw), np.nan), note="it holds no value", null_words=words)
+        return Seen(name, "other", np.full(len(texts), np.nan), note="it holds no value", null_words=words)
+
+    def names() -> pd.Series:
+        """The texts as Python's, None where null; to make them takes longer than to tell a column of numbers."""
+        return pd.Series(texts.to_numpy(dtype=object), dtype=object).where(~null, None)
+
     flags = ("true", "false")
     if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
-        flagged = _texts(raw.where(~null, None).str.lower().map({"true": "True", "false": "False"}))
+        flagged = _texts(names().str.lower().map({"true": "True", "false": "False"}))
         return Seen(name, "category", flagged, null_words=words, categories="bool")
-    weak = known.isin(WEAK_NULL_WORDS)
+    weak = are_among(known, WEAK_NULL_WORDS)
     there_are_weak = bool(weak.any())
     odd = odd_words(known[~weak] if there_are_weak else known)
     left = known[~weak & ~known.isin(odd)] if there_are_weak or odd else known
     own = odd if csv else tuple(sorted(set(known[weak]))) + odd
     found = values_seen(name, left, csv, own) if len(left) else None
     if found is None:
-        names = abbreviations(left) if len(left) else []
-        note = f"times in zones {', '.join(names)}; write offsets such as -05:00 in their place" if names else ""
-        return _of_categories(name, raw.where(~null, None), csv, words, note)
-    values = np.full(len(raw), np.nan)
+        zones = abbreviations(left) if len(left) else []
+        note = f"times in zones {', '.join(zones)}; write offsets such as -05:00 in their place" if zones else ""
+        return _of_categories(name, names(), csv, words, note)
+    values = np.full(len(texts), np.nan)
     values[left.index] = found.values
     if found.kind == "number" and not found.dtype:
         whole = bool((found.values == np.floor(found.values)).all())
@@ -271,14 +285,14 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
             whole = bool(left.str.strip().str.match(WHOLE_NUMBER).all())
         found = _of_numbers(name, values, whole)
         if found.kind == "category":  # a code: its text is what is written
-            seen = _of_categories(name, raw.where(~null, None), csv, words, found.note)
+            seen = _of_categories(name, names(), csv, words, found.note)
             within = bool((np.abs(values[left.index]) < 2.0**63).all())
             if csv and within and not seen.dtype and bool(known.str.match(WHOLE_NUMBER).all()):
                 seen.categories = "int64"  # a later 1.0 is 1
-                seen.values = _texts(raw.where(~null, None).str.replace(r"\.0*$", "", regex=True))
+                seen.values = _texts(names().str.replace(r"\.0*$", "", regex=True))
             return seen
     elif found.kind == "number" and CODE_NAME.search(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
-        return _of_categories(name, raw.where(~null, None), csv, words, "numbers taken for names, by the column's name")
+        return _of_categories(name, names(), csv, words, "numbers taken for names, by the column's name")
     else:
         found.values = values
     if odd:
@@ -290,8 +304,8 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
 
 def odd_words(known: pd.Series) -> tuple[str, ...]:
     """The few words without a digit among fields that all have one otherwise."""
-    words = known[~known.str.contains(r"[0-9]")]
-    distinct = tuple(sorted(set(words)))
+    words = known[~found_in(known, "[0-9]")]
+    distinct = tuple(sorted(words.unique()))
     return distinct if len(distinct) <= MOST_WORDS and len(words) <= WORD_SHARE * len(known) else ()
 
 
@@ -316,10 +330,10 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
     >>> values_seen("price", pd.Series(["$1,200", "$7"]), True, ("ask",)).steps
     [{'parse_number': {'column': 'price', 'null_values': ['ask']}}]
     """
-    if bool(known.str.match(PLAIN_NUMBER).all()):
-        if bool(known.str.match(r"^[ \t]*0[0-9]+[ \t]*$").any()):
+    if all_match(known, PLAIN_NUMBER):
+        if bool(found_in(known, r"^[ \t]*0[0-9]+[ \t]*$").any()):
             return None  # 007 is a name
-        numbers = known.astype("float64").to_numpy()
+        numbers = _floats(known)
         if csv and not own:
             return Seen(name, "number", numbers)
         step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
@@ -331,7 +345,7 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
         except DataError:
             return None
     # "2:13" is a time of day where the column's name says so, else a duration.
-    colons_alone = bool(known.drop_duplicates().astype("str").str.match(CLOCK).all())
+    colons_alone = all_match(known, CLOCK.pattern)
     is_duration = colons_alone and not DAYTIME.search(spaced_lower(name))
     if not is_duration and (times := written_dates(known, bool(own))) is not None:
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
@@ -343,15 +357,24 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
     return _parsed_numbers(name, known, own)
 
 
+def _floats(known: pd.Series) -> np.ndarray:
+    """Plain numbers as float64, the nearest ones; Arrow's cast takes no blanks and no plus."""
+    try:
+        numbers = pa.array(known, from_pandas=True).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return known.astype("float64").to_numpy()
+    return np.array(numbers.to_numpy())
+
+
 def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> Seen | None:
     """The column of text without nulls if `ParseNumber` or `ParseDuration` reads all of its fields in one of the usual
     ways."""
     counts = known.value_counts()
     distinct = pd.Series(counts.index, dtype="str")
     words: dict[str, Any] = {"null_values": list(weak)} if weak else {}
-    if bool(distinct.str.match(CLOCK).all()):
+    if all_match(distinct, CLOCK.pattern):
         return _durations(name, known, distinct, words)
-    if bool(distinct.str.match(r"^[^0-9]*0[0-9]").any()):
+    if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
     found = _units_beside(distinct, counts.to_numpy(), may_be_code=bool(CODE_NAME.search(name)))
     if found is None:
@@ -443,6 +466,10 @@ def _units_beside(
 
     may_be_code: whether unknown words are parts of names, such as those of articles.
     """
+    # The first texts tell most columns of names.
+    first = [re.sub(f"[{UNIT_SIGNS}]", "", text) for text in distinct.head(FIRST_TEXTS)]
+    if not all(WITH_UNIT.search(FRONT_UNIT.sub("", text)) for text in first):
+        return None
     signs = [sign for sign in UNIT_SIGNS if sign not in SIGNS and bool(distinct.str.contains(sign, regex=False).any())]
     bare = distinct.str.replace(f"[{UNIT_SIGNS}]", "", regex=True)
     fronts = [*signs, *_longest_first(bare.str.extract(FRONT_UNIT)[0].dropna())]
@@ -535,6 +562,8 @@ def list_separator(texts: pd.Series) -> str:
     if len(distinct) < FEWEST_LISTS:
         return ""
     for sign in LIST_SIGNS:
+        if not bool(found_in(distinct, re.escape(sign)).any()):
+            continue
         counts = known.str.count(re.escape(sign))
         spaced = known.str.count(f"{re.escape(sign)} ")
         lengths = counts.value_counts(normalize=True)

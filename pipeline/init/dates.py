@@ -10,6 +10,7 @@ import pandas as pd
 
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import ISO_8601
+from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, found_in
 
 EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second
 FIRST_SECOND, LAST_SECOND = 631_152_000, 2_840_140_800  # 1990 to 2060: times elsewhere are of a file's own notion
@@ -50,6 +51,7 @@ WEEKDAY = re.compile(r"(?i:mon|tue|wed|thu|fri|sat|sun)[A-Za-z]*\.?(,? )")
 YEAR_LAST = rf"[A-Za-z]{{3,9}} \d{{1,2}} {CLOCK}{ZONE} \d{{4}}"  # Jun 12 14:05:00 1998, as of C's ctime
 YEAR_NAME = re.compile(r"year|jahr|(^|[^a-z])(an|ano|año|anno)([^a-z]|$)")
 FIRST_LOOK = 200
+ZONED = re.compile(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
 DECEMBER = 335  # the day of the year that it begins with
 
 
@@ -153,7 +155,9 @@ def abbreviations(known: pd.Series) -> list[str]:
     >>> abbreviations(pd.Series(["2024-01-31 14:05 EST", "2024-07-31 14:05 EDT"]))
     ['EDT', 'EST']
     """
-    parts = known.drop_duplicates().str.extract(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
+    if not all(ZONED.search(text) for text in known.head(FIRST_TEXTS)):
+        return []
+    parts = known.drop_duplicates().str.extract(ZONED)
     if bool(parts[1].isna().any()) or bool(parts[1].isin(["AM", "PM"]).any()) or written_dates(parts[0], False) is None:
         return []
     return sorted(set(parts[1]))
@@ -161,12 +165,12 @@ def abbreviations(known: pd.Series) -> list[str]:
 
 def has_offsets(known: pd.Series) -> bool:
     """Whether some of the times end in an offset from UTC, behind which a year may stand."""
-    return bool(known.str.match(r".*\d:\d.*[+-]\d{2}:?\d{2}( \d{4})?\s*$").any())
+    return bool(found_in(known, r"^.*\d:\d.*[+-]\d{2}:?\d{2}( \d{4})?\s*$").any())
 
 
 def is_iso(known: pd.Series) -> bool:
     """Whether every field is ISO 8601, which the type datetime reads."""
-    return bool(known.str.match(ISO_8601).all())
+    return all_match(known, ISO_8601)
 
 
 def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str, bool]:

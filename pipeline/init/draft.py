@@ -65,6 +65,7 @@ HISTORY_LENGTH = 20
 NO_VALUES = {*NULL_WORDS, *WEAK_NULL_WORDS}
 TOTAL = re.compile(r"(?i)(grand |sub)?totals?:?|sum(me)?:?|gesamt(summe)?:?|somme:?|totale:?|suma:?")
 RANDOM = "of the random split"
+FIRST_COLUMNS, FIRST_TIMES = 10, 100
 FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
 # Lists are made with all rows in memory; of larger tables texts are hashed to floats, which are made in parts.
@@ -403,7 +404,8 @@ def _kept(
 
 def _is_copy(seen: Seen, label: Labels) -> bool:
     known = ~np.isnan(label.values)
-    return bool((seen.values[known] == label.texts[known]).all())
+    values, texts = seen.values[known], label.texts[known]
+    return bool((values[:100] == texts[:100]).all()) and bool((values == texts).all())
 
 
 def _in_text(seen: Seen, label: Labels) -> str:
@@ -530,9 +532,10 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             made.notes[f"inputs.{name}"] = f"{seen.num_values:,} texts, whose words come again in other rows"
             continue
         if seen.kind == "date":
-            more = _date_features(seen, time, names)
+            told = _parts_alone(seen)
+            more = _date_features(seen, time, names, told)
             parts = _parts(seen, time)
-            if alone := [f"{part} ({value})" for part, value in _parts_alone(seen).items() if part in parts]:
+            if alone := [f"{part} ({value})" for part, value in told.items() if part in parts]:
                 made.remarks.append(
                     f"{_shown(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no "
                     "feature."
@@ -749,7 +752,11 @@ def _free_prefix(name: str, names: Collection[str]) -> str:
 def _share_of_copies(table: Table) -> float:
     """Share of the rows of the sample that equal an earlier one in every column but lists."""
     plain = [name for name in table.sample if not pa.types.is_nested(table.arrow.get(name, pa.null()))]
-    return float(table.sample[plain].duplicated().mean()) if plain else 0.0
+    if not plain:
+        return 0.0
+    # A copy in all columns is one in a few, which most rows are not.
+    alike = table.sample[table.sample[plain[:FIRST_COLUMNS]].duplicated(keep=False)]
+    return int(alike[plain].duplicated().sum()) / len(table.sample)
 
 
 def _time(kept: Mapping[str, Seen]) -> Seen | None:
@@ -787,13 +794,13 @@ def _has_days(seen: Seen) -> bool:
 
 
 def _date_features(
-    seen: Seen, time: Seen | None, names: Collection[str]
+    seen: Seen, time: Seen | None, names: Collection[str], alone: Collection[str]
 ) -> tuple[dict[str, str], list[str], list[dict[str, Any]]]:
     """Categories with their types, numbers and steps that are made of a column of dates.
 
     Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
-    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day. A part that is
-    the same in all rows is no feature.
+    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day. Parts that are
+    `alone`, the same in all rows, are no features.
     """
     if _is_of_day(seen):
         part, prefix = "minute_of_day", seen.name
@@ -801,7 +808,6 @@ def _date_features(
             prefix += "_"
         options = {"column": seen.name, "parts": [part], "prefix": prefix, "cyclical": [part]}
         return {}, [f"{prefix}_{part}{end}" for end in ("", "_sin", "_cos")], [{"date_parts": options}]
-    alone = _parts_alone(seen)
     left = [part for part in _parts(seen, time) if part not in alone]
     is_time = time is not None and seen.name == time.name
     parts, cyclical = [part for part in left if part != "day_of_year"], [part for part in left if part == "day_of_year"]
@@ -833,9 +839,14 @@ def _parts(seen: Seen, time: Seen | None) -> list[str]:
 
 def _parts_alone(seen: Seen) -> dict[str, str]:
     """Parts of a column of dates that are the same in all rows, with their value; 31 December is one day of year."""
-    known = pd.DataFrame({"at": seen.values[~seen.null].astype("int64")})
+    known = pd.DataFrame({"at": pd.unique(seen.values[~seen.null]).astype("int64")})
     zone = seen.zone if "/" in seen.zone else None
-    found = DateParts("at", ["month", "day", "weekday", "hour"], "", unit="us", zone=zone)(known).iloc[:, 1:]
+    parts = ["month", "day", "weekday", "hour"]
+    for rows in (known.head(FIRST_TIMES), known):  # the first times tell of most parts that they vary
+        if not parts:
+            return {}
+        found = DateParts("at", parts, "", unit="us", zone=zone)(rows).iloc[:, 1:]
+        parts = [part for part in parts if found[f"_{part}"].nunique() == 1]
     first = {name[1:]: int(found[name].iloc[0]) for name in found if found[name].nunique() == 1}
     told = {part: str(value) for part, value in first.items()}
     if "weekday" in first:

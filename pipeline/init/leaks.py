@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -51,8 +52,7 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
         return reason
     if task == "regression" and _are_ranges(values, label):
         return "each of its values stands for a range of the target"
-    rng = np.random.default_rng(0)
-    rows = rng.permutation(len(label))[:MOST_ROWS]
+    rows = shuffled(len(label))[:MOST_ROWS]
     values, label = values[rows], label[rows]
     if values.dtype.kind == "f":
         known = values[np.isfinite(values)]
@@ -70,7 +70,7 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
     score = _score(codes, label, half)
     if task == "binary":
         auc = _auc(score, label)
-        if values.dtype.kind == "f" and not np.isnan(values).any():
+        if values.dtype.kind == "f" and not np.isnan(values).any() and (auc > AUC or _may_part(codes, label)):
             plain = _auc(values, label)
             auc = max(auc, plain, 1 - plain)
         return f"it alone reaches an AUC of {auc:.3f}" if auc > AUC else ""
@@ -100,7 +100,7 @@ def in_text(texts: np.ndarray, label: np.ndarray) -> str:
     >>> in_text(np.array([f"M {one:.1f} near Guam" for one in size], dtype=object), size)
     'a number in its text is the target in 100.0% of the rows'
     """
-    rows = np.random.default_rng(0).permutation(len(label))[:MOST_TEXTS]
+    rows = shuffled(len(label))[:MOST_TEXTS]
     found = [(place, text) for place, row in enumerate(rows) if texts[row] for text in NUMBER.findall(texts[row])]
     if len(rows) < FEWEST_ROWS or not found:
         return ""
@@ -119,6 +119,24 @@ def in_text(texts: np.ndarray, label: np.ndarray) -> str:
         if own - other >= MORE_THAN_CHANCE:
             return f"a number in its text is {called}the target in {own:.1%} of the rows"
     return ""
+
+
+@lru_cache(maxsize=4)
+def shuffled(rows: int) -> np.ndarray:
+    """Places of rows in an order that is the same for every column."""
+    found = np.random.default_rng(0).permutation(rows)
+    found.flags.writeable = False
+    return found
+
+
+def _may_part(codes: np.ndarray, label: np.ndarray) -> bool:
+    """Whether numbers may reach an AUC beyond the bound, up or down, by their bins in the order of the numbers: within
+    a bin any order is possible, which moves the AUC by half of the pairs that lie in one bin."""
+    ones = np.bincount(codes, label == 1)
+    zeros = np.bincount(codes, label != 1)
+    pairs = max(float(ones.sum() * zeros.sum()), 1.0)
+    binned = float((ones * (np.cumsum(zeros) - zeros / 2)).sum()) / pairs
+    return max(binned, 1 - binned) + float((ones * zeros).sum()) / 2 / pairs > AUC - 1e-9
 
 
 def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
@@ -183,9 +201,9 @@ def _guess(codes: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> np.ndarr
 
 def _auc(score: np.ndarray, label: np.ndarray) -> float:
     """Area under the ROC curve; ties count half."""
-    ranks = pd.Series(score).rank().to_numpy()
     positive = label == 1
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
     if not num_positive or not num_negative:
         return 0.5
+    ranks = pd.Series(score).rank().to_numpy()
     return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from gigabatch.pipeline.init.leaks import MOST_ROWS
+from gigabatch.pipeline.init.leaks import MOST_ROWS, shuffled
 
 FEWEST_VALUES = 10
 FEWEST_ROWS = 2  # of a value in each half
@@ -39,7 +39,7 @@ def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
     >>> are_names(shop.astype("float64"), good, "regression"), are_names(age.astype("float64"), good, "regression")
     (True, False)
     """
-    rows = np.random.default_rng(0).permutation(len(label))[:MOST_ROWS]
+    rows = shuffled(len(label))[:MOST_ROWS]
     rows = rows[~np.isnan(values[rows])]
     if task == "multiclass":  # some are in the order of their names, such as marks; else the most frequent one tells
         most = np.bincount(label.astype("int64")).argmax()
