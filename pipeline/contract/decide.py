@@ -399,10 +399,13 @@ def accept(config: RunConfig, file: str) -> str:
         reasons = known[1].reasons if known is not None else ()
         report = FileReport(path, kind.name, True, reasons, (), (), measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
-        pending = state.pending
-        if cold := _corrected({kind.name: kind}, state.moved(there), [report]):  # for the next night to be told
-            told = pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
-            pending = told | {"cold": list(dict.fromkeys([*told["cold"], *cold]))}
+        # For the next night to be told, which then goes on though its own new files may all be bad.
+        told = state.pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+        cold = _corrected({kind.name: kind}, state.moved(there), [report])
+        pending = told | {
+            "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
+            "cold": list(dict.fromkeys([*told["cold"], *cold])),
+        }
         files |= {same_file(path): _entry(report, kind, "person")}
         write_state(place.home, replace(state, files=files, pending=pending))
         return f"{path} is accepted, with its {measured.rows:,} rows; the next run reads it."

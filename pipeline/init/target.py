@@ -46,6 +46,7 @@ WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # Words that are no third label beside two others; the latter only beside yes and no, for elsewhere they are a grade.
 NO_LABEL = {word.lower() for word in (*NULL_WORDS, *WEAK_NULL_WORDS)} - {"none", "nil", "inf", "-inf"}
 NO_ANSWER = ("none", "nil")
+LEAST_DELTA = 1e-3  # of Huber's loss, in deviations of the target
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
 FAR, MOST_FAR = 10, 0.05  # distances of the quartiles; share of the values
@@ -156,7 +157,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         values[~null] = numbers.astype("float64")
         note = f"{np.nanmin(values):g} to {np.nanmax(values):g}{told}"
         share, delta = _far_out(values[~null])
-        if share:
+        if share and delta >= LEAST_DELTA:  # below, nearly every row's loss would be its absolute error
             advice = (
                 f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"

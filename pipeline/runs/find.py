@@ -78,7 +78,7 @@ def find_run(config: RunConfig, run: str | Path | None = None) -> FoundRun:
     if not any((path / name).exists() for name in ("manifest.json", "model")):
         known = ", ".join(found.name for found in artifacts_newest_first(home)) if home.is_dir() else ""
         raise RunError(
-            f"run {link}: no model there. Train first (gigabatch train), or give another with --run: {CURRENT}, "
+            f"run {link}: no model there. Train first (gigabatch train), or take another: {CURRENT}, "
             f"{PREVIOUS}, {LATEST}, a folder, or an id of {home}: {known or 'there is none'}."
         )
     if path.parent.parent == Path(os.path.realpath(config.runs)):

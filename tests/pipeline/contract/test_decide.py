@@ -25,7 +25,7 @@ from gigabatch.pipeline.contract.decide import (
 from gigabatch.pipeline.contract.state import read_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly.manifest import read_manifest
-from gigabatch.pipeline.nightly.nightly import _data
+from gigabatch.pipeline.nightly.nightly import _data, refused_by
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -109,6 +109,18 @@ def test_a_night_after_bad_files_that_a_person_took_or_removed_is_not_told_of_th
     assert night(learned, 7).quarantined == (str(removed),)
     removed.unlink()
     assert night(learned, 7).quarantined == ()
+
+
+def test_a_night_of_bad_files_alone_reads_what_a_person_took_before(learned):
+    """It ended as one without a good file, though `contract --accept` said that the next run reads the file."""
+    taken = learned.write(6, shop_day(6).assign(price=9e6))
+    night(learned, 6)
+    finish(learned.config())
+    accept(learned.config(), taken.name)
+    bad = learned.write(7, shop_day(7).assign(price=9e6))
+    decision = night(learned, 7)
+    assert (decision.accepted, decision.quarantined) == ((str(taken),), (str(bad),))
+    assert refused_by(decision) is None
 
 
 def test_bad_rows_are_dropped_counted_and_written_down(learned):
@@ -336,7 +348,7 @@ def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned
     reports = check_new(learned.config(), end_of(7))
     accept(learned.config(), str(bad))
     decision = decide(learned.config(), reports, end_of(7))
-    assert (decision.accepted, decision.quarantined) == ((str(good),), ())
+    assert (decision.accepted, decision.quarantined) == ((str(bad), str(good)), ())
     entry = read_state(learned.root / "runs" / "shop").files[str(bad)]
     assert (entry.state, entry.by) == ("accepted", "person")
     assert rows(learned) == 8 * 2000

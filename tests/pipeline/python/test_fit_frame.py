@@ -361,6 +361,13 @@ def test_far_values_of_a_target_suggest_a_loss_that_they_pull_less_at(rows):
     )
 
 
+def test_a_tail_so_long_that_every_error_would_be_absolute_suggests_none(rows):
+    pay = np.random.default_rng(3).normal(size=ROWS)
+    pay[::100] = 1e8
+    made = draft_frame(arrow_table(rows[["price"]].assign(pay=pay), "rows"), labels={"pay": None})
+    assert not any("huber" in remark for remark in made.remarks)
+
+
 @pytest.mark.parametrize(
     "change", [lambda day: day, lambda day: day.strftime("%Y-%m-%d"), lambda day: day.strftime("%d.%m.%Y")]
 )
