@@ -204,11 +204,11 @@ def _rest_counts(
     for number, (place, end, size) in enumerate(zip(places, ends.tolist(), sizes, strict=True)):
         rows[number, patterns[place]] = np.arange(end - size, end)
     with _in_order():
-        counted = torch.from_dlpack(cupy.zeros((int(ends[-1]), PATTERNS), dtype="int32"))
-        add_rest_counts32([column.at for column in placed], torch.from_numpy(rows).to(counted.device), counted)
+        tables = torch.from_dlpack(cupy.zeros((int(ends[-1]), PATTERNS), dtype="int32"))
+        add_rest_counts32([column.at for column in placed], torch.from_numpy(rows).to(tables.device), tables)
     return {
         place: DenseCounts(patterns[place], table, len(asked[place][0]))
-        for place, table in zip(places, counted.split(sizes), strict=True)
+        for place, table in zip(places, tables.split(sizes), strict=True)
     }
 
 

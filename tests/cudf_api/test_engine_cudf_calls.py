@@ -26,7 +26,7 @@ from tests.cudf_api.checked import CheckedFrame, NotInCudf, check_call
 
 MODULES = {"cudf": cudf, "cupy": cupy, "cupy.cuda": cupy.cuda}
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype, pylibcudf.Column)
-PLAIN = ("torch", "np", "pd", "pq", "warnings")
+PLAIN = ("torch", "torch.cuda", "torch.from_numpy(rows)", "np", "pd", "pq", "warnings", "contextlib", "fsspec", "io")
 # Names in the engines that stand for objects of this project, of Python or of NumPy.
 OURS = (
     "ColumnStatistics",
@@ -40,6 +40,11 @@ OURS = (
     "counts",
     "patterns[place]",
     "wanted",
+    "one",
+    "current",  # stream
+    "tables",
+    "file",
+    "str(path)",
 )
 SOURCES = [(Path(engines.__file__).parent / f"{name}.py").read_text() for name in ("cudf", "cudf_plain")]
 

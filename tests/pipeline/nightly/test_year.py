@@ -793,8 +793,7 @@ def test_a_file_that_is_good_after_a_refused_night_is_trained_on_and_is_no_more_
         assert main(["contract", "--config", str(config), "--accept", path.name]) == 0
     assert run_nightly(config) == PROMOTED
     night = last(home)
-    new = [] if way == "taken by a person" else [str(path.resolve())]
-    assert (night["files"]["accepted"], night["files"]["quarantined"]) == (new, [])
+    assert (night["files"]["accepted"], night["files"]["quarantined"]) == ([str(path.resolve())], [])
     assert "In quarantine" not in night["decision"]
     assert reason not in night["files"]["warnings"]
 
