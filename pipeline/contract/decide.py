@@ -326,11 +326,15 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
 
 
+def _told_nothing() -> dict[str, list[str]]:
+    """`FilesState.pending` of a night that has nothing to be told."""
+    return {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+
+
 def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, list[str]]:
     """What a night that was not finished was told, without what has changed since: a file of its quarantine that a
     person has taken, or that has been corrected, counts as accepted. files: decided about, with tonight's."""
-    told: dict[str, list[str]] = {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
-    told |= {key: list(values) for key, values in (state.pending or {}).items()}
+    told = _told_nothing() | {key: list(values) for key, values in (state.pending or {}).items()}
     taken = [name for name in told["quarantined"] if name in files and files[name].state == ACCEPTED]
     reasons = {text for name in taken if name in state.files for text in state.files[name].reasons}
     return told | {
@@ -350,7 +354,7 @@ def finish(config: RunConfig, stay_cold: bool = False) -> None:
         state = read_state(place.home)
         if state.pending is not None:
             cold = state.pending["cold"] if stay_cold else []
-            rest = {"accepted": [], "quarantined": [], "cold": cold, "warnings": []} if cold else None
+            rest = _told_nothing() | {"cold": cold} if cold else None
             write_state(place.home, replace(state, pending=rest))
 
 
@@ -400,7 +404,7 @@ def accept(config: RunConfig, file: str) -> str:
         report = FileReport(path, kind.name, True, reasons, (), (), measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
         # For the next night to be told, which then goes on though its own new files may all be bad.
-        told = state.pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+        told = state.pending or _told_nothing()
         cold = _corrected({kind.name: kind}, state.moved(there), [report])
         pending = told | {
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
