@@ -40,8 +40,8 @@ class TabularSettings(PoolingSettings):
         Of each hidden layer's outputs, in training; one probability, or one a layer.
     embedding_dropout : float, default 0.0
         Of the embeddings side by side, in training.
-    embedding_width_max : int, default 600
-        The widest that `embedding_width` may make a table.
+    embedding_width_max : int, default 32
+        The widest that `embedding_width` may make a table; fastai's is 600.
     embedding_widths : tuple of int or None, default None
         Width of each id column's table, then of each list's own; None takes `embedding_width`.
     batch_norm : bool, default True
@@ -76,7 +76,7 @@ class TabularSettings(PoolingSettings):
     layers: tuple[int, ...] = (200, 100)
     dropout: float | tuple[float, ...] = 0.0
     embedding_dropout: float = 0.0
-    embedding_width_max: int = 600
+    embedding_width_max: int = 32
     embedding_widths: tuple[int, ...] | None = None
     batch_norm: bool = True
     batch_norm_floats: bool = True

@@ -36,10 +36,10 @@ def large_tables(spec: ModelSpec, names: Sequence[str], free_bytes: int) -> list
     >>> from gigabatch.models.inputs import ModelInputs
     >>> from gigabatch.models.tabular.tabular import TabularSettings
     >>> spec = ModelSpec("tabular", ModelInputs(num_ids=(1_000_003, 12), num_floats=0), TabularSettings())
-    >>> (text,) = large_tables(spec, ["person", "shop"], free_bytes=16 << 30)
-    >>> text.partition(".")[0]
-    "column 'person': its table of 1,000,003 ids x 600 numbers takes 2"
-    >>> large_tables(spec, ["person", "shop"], free_bytes=64 << 30)
+    >>> (text,) = large_tables(spec, ["person", "shop"], free_bytes=1 << 30)
+    >>> text[:78]
+    "column 'person': its table of 1,000,003 ids x 32 numbers takes 120 MiB, 12% of"
+    >>> large_tables(spec, ["person", "shop"], free_bytes=4 << 30)
     []
     """
     sizes = spec.inputs.table_sizes
