@@ -21,10 +21,10 @@ from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
-# Commands that ask a configuration only where things lie, and those that check more of it themselves: `features` and
-# `train` where what they make is not there yet, `contract` what is about the files.
+# Commands that ask a configuration only where things lie, and those that check more of it themselves: `features`,
+# `train` and `evaluate` where what they make is not there yet, `contract` what is about the files.
 PLACES = ("runs", "promote", "rollback", "unblock", "gc")
-THEMSELVES = ("features", "train", "contract")
+THEMSELVES = ("features", "train", "evaluate", "contract")
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
