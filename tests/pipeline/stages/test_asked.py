@@ -139,6 +139,13 @@ def test_an_evaluation_that_warns_warns_again(folder, monkeypatch, caplog):
         assert "has learnt from rows of 'test' (all of them)" in caplog.text
 
 
+@pytest.mark.parametrize("command", ["evaluate", "score", "export", "embed"])
+def test_a_run_that_is_not_there_is_told_without_torch(folder, command):
+    code, _, error, imported = in_a_process(command, "--config", "clicks.yaml", "--run", "nowhere")
+    assert (code, imported) == (2, "[]")
+    assert error.startswith("gigabatch: run nowhere: no model there. Train first (gigabatch train), or take another: ")
+
+
 def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):
     config = ("--config", "clicks.yaml")
     first = Path("runs/clicks/current").resolve().name
