@@ -97,7 +97,8 @@ class Decision:
     warnings
         Sentences: of files, of drift, of files that are late or gone.
     drift
-        By kind of file, where new rows were compared with earlier ones.
+        By kind of file, where new rows were compared with earlier ones; of a measure that a night before was told, and
+        this one finds, the worse.
     state
         What files.json says after it; None where the night is refused, which writes nothing.
     """
@@ -318,7 +319,9 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
         if refused:
             return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
-        after = replace(after, pending=told_now)
+        earlier = {name: Drift.from_dict(raw) for name, raw in pending["drift"].items()}
+        found = earlier | {name: item.after(earlier[name]) if name in earlier else item for name, item in found.items()}
+        after = replace(after, pending=told_now | {"drift": {name: item.to_dict() for name, item in found.items()}})
         if write:
             for item in reports:
                 _write_quarantined_rows(place.home, item)
@@ -326,15 +329,15 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
 
 
-def _told_nothing() -> dict[str, list[str]]:
+def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+    return {"accepted": [], "quarantined": [], "cold": [], "warnings": [], "drift": {}}
 
 
-def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, list[str]]:
+def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, Any]:
     """What a night that was not finished was told, without what has changed since: a file of its quarantine that a
     person has taken, or that has been corrected, counts as accepted. files: decided about, with tonight's."""
-    told = _told_nothing() | {key: list(values) for key, values in (state.pending or {}).items()}
+    told = _told_nothing() | (state.pending or {})
     taken = [name for name in told["quarantined"] if name in files and files[name].state == ACCEPTED]
     reasons = {text for name in taken if name in state.files for text in state.files[name].reasons}
     return told | {

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -917,3 +918,31 @@ def test_a_night_killed_after_its_files_were_decided_is_told_of_them_again(daily
     assert run_nightly(config) == PROMOTED
     assert last(home)["files"]["quarantined"] == [str(bad.resolve())]
     assert "In quarantine: day-007.csv" in last(home)["decision"]
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped"])
+def test_a_night_that_carries_on_logs_the_drift_and_the_new_files_of_the_one_before(daily, monkeypatch, end):
+    """Its line had no drift and no new file, as if the rows that it trained on had come with another night."""
+    config, home, write = daily
+    path = home / "contract.yaml"
+    path.write_text(re.sub(r"range: \[[^\]]*\]", "range: [-100, 100]", path.read_text()))
+    far = write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
+    with monkeypatch.context() as patch:
+        if end == "failed":
+            patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+            assert run_nightly(config) == FAILED
+        else:
+            patch.setattr(nightly, "tonight", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            assert main(["nightly", "--config", str(config)]) == 143
+    broken = last(home)
+    assert broken["files"]["drift"]["all"]["signal"] == "drift"
+    near = write(7)
+    run_nightly(config)
+    night = last(home)
+    assert night["exit_code"] in (PROMOTED, KEPT)
+    assert night["files"]["drift"]["all"]["signal"] == "drift"
+    assert set(night["data"]["new"]) == {f"6:{far.name}", f"7:{near.name}"}
+    page = (home / "nightly.html").read_text()
+    assert "600 new rows against 1,800 accepted before" in page
+    run_nightly(config)
+    assert (last(home)["files"]["drift"], last(home)["data"]["new"]) == ({}, {})
