@@ -428,7 +428,9 @@ class Learned(NamedTuple):
     left_out: int
 
 
-def learn_contract(config: RunConfig, out: Path | None = None, force: bool = False) -> Learned:
+def learn_contract(
+    config: RunConfig, out: Path | None = None, force: bool = False, now: float | None = None
+) -> Learned:
     """Learn a contract from the files that are there, those in quarantine left out, and write it.
 
     Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
@@ -442,6 +444,8 @@ def learn_contract(config: RunConfig, out: Path | None = None, force: bool = Fal
         Where to write it, if not where nights look for it.
     force
         Whether a contract that a person has edited is replaced.
+    now
+        Seconds since 1970; the clock's where it is None.
 
     Returns
     -------
@@ -469,7 +473,7 @@ def learn_contract(config: RunConfig, out: Path | None = None, force: bool = Fal
             fresh = {path for path in there if path not in known}
             place.recipe.leave_out = place.recipe.leave_out | fresh
         histories = read_history(place.recipe, place.engine, place.cache, config.nightly.time_unit)
-        contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds)
+        contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds, now)
         if not state.files:
             state = FilesState(
                 {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,9 @@ def read_history(
     return found
 
 
-def learn(recipe: str, histories: Sequence[History], max_future_seconds: float = 86_400.0) -> Contract:
+def learn(
+    recipe: str, histories: Sequence[History], max_future_seconds: float = 86_400.0, now: float | None = None
+) -> Contract:
     """The contract of a history.
 
     Parameters
@@ -84,17 +87,20 @@ def learn(recipe: str, histories: Sequence[History], max_future_seconds: float =
         Of all kinds of its files.
     max_future_seconds
         What clocks may differ by.
+    now
+        Seconds since 1970; the clock's where it is None.
 
     Returns
     -------
     Contract
         All files of the history keep it.
     """
-    files = {item.kind.name: _kind(item) for item in histories}
+    moment = time.time() if now is None else now
+    files = {item.kind.name: _kind(item, moment) for item in histories}
     return Contract(recipe, files, max_future_seconds=max_future_seconds)
 
 
-def _kind(history: History) -> KindTerms:
+def _kind(history: History, now: float) -> KindTerms:
     kind, files = history.kind, list(history.files.values())
     unseen, measures = _between(kind, files)
     columns = {name: _column(kind, name, types, files, unseen, measures) for name, types in column_types(kind).items()}
@@ -108,7 +114,7 @@ def _kind(history: History) -> KindTerms:
         None if kind.fixed else _rows([item.rows for item in files]),
         unit,
         files[0].calendar if len({item.calendar for item in files}) == 1 else None,
-        _freshness(spans, unit),
+        _freshness(spans, unit, now),
         None if kind.fixed else _overlap(spans),
         True if all(item.ends for item in files) else None,
         tuple(sorted({offset for item in files for offset in item.offsets or ()})) or None,
@@ -240,12 +246,14 @@ def _rows(rows: Sequence[int]) -> tuple[int, int] | None:
     return math.floor(min(rows) / low), math.ceil(max(rows) * high)
 
 
-def _freshness(spans: Sequence[tuple[float, float]], unit: str | None) -> float | None:
+def _freshness(spans: Sequence[tuple[float, float]], unit: str | None, now: float) -> float | None:
+    """None where the newest row is older already: of an archive that nothing comes to each night would warn."""
     lasts = sorted(last for _, last in spans)
     if unit is None or len(lasts) < SEVERAL:
         return None
     longest = max(later - earlier for earlier, later in itertools.pairwise(lasts))
-    return float(math.ceil(LATE * longest * unit_seconds(unit) + HALF_DAY))
+    bound = float(math.ceil(LATE * longest * unit_seconds(unit) + HALF_DAY))
+    return bound if now - lasts[-1] * unit_seconds(unit) <= bound else None
 
 
 def _overlap(spans: Sequence[tuple[float, float]]) -> float | None:
