@@ -99,6 +99,8 @@ class Decision:
     drift
         By kind of file, where new rows were compared with earlier ones; of a measure that a night before was told, and
         this one finds, the worse.
+    waiting
+        Paths of the other files that are there and lie in quarantine, of which an earlier night was told.
     state
         What files.json says after it; None where the night is refused, which writes nothing.
     """
@@ -109,6 +111,7 @@ class Decision:
     cold: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
+    waiting: tuple[str, ...] = ()
     state: FilesState | None = None
 
 
@@ -317,8 +320,9 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
         held = {name for name, item in files.items() if item.state == QUARANTINED} & present
         told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
+        waiting = tuple(sorted(held.difference(told_now["quarantined"])))
         if refused:
-            return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
+            return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found, waiting=waiting)
         earlier = {name: Drift.from_dict(raw) for name, raw in pending["drift"].items()}
         found = earlier | {name: item.after(earlier[name]) if name in earlier else item for name, item in found.items()}
         after = replace(after, pending=told_now | {"drift": {name: item.to_dict() for name, item in found.items()}})
@@ -326,7 +330,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             for item in reports:
                 _write_quarantined_rows(place.home, item)
             write_state(place.home, after)
-        return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
+        told_of = {key: tuple(values) for key, values in told_now.items()}
+        return Decision(drift=found, waiting=waiting, state=after, **told_of)
 
 
 def _told_nothing() -> dict[str, Any]:

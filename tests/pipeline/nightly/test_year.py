@@ -836,9 +836,35 @@ def test_a_night_of_bad_files_alone_is_told_once(daily):
     write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
     assert run_nightly(config) == 20
     assert [Path(path).name for path in last(home)["files"]["quarantined"]] == ["day-007.csv"]
-    assert "day-006" not in last(home)["decision"]
+    assert "day-006" not in " ".join(last(home)["reasons"])
     assert run_nightly(config) == 10  # no new file at all
     assert last(home)["files"]["warnings"] == []
+
+
+def test_each_night_says_how_many_files_wait_in_quarantine(daily, capsys):
+    """The night that put one aside told it, and none after it did: its rows were missing for good."""
+    config, home, write = daily
+    paths = [write(day, lambda frame: frame.rename(columns={"signal": "Signal"})) for day in range(6, 13)]
+    good = write(13)
+    assert run_nightly(config) == PROMOTED
+    assert last(home)["files"]["waiting"] == {"files": 0, "first": []}
+    assert "wait in quarantine" not in last(home)["decision"]
+    capsys.readouterr()
+    for left in (7, 6):
+        assert run_nightly(config) == KEPT
+        names = [path.name for path in paths[-left:][:5]]
+        assert last(home)["files"]["waiting"] == {"files": left, "first": names}
+        told = f"{left} file(s) of earlier nights wait in quarantine: {', '.join(names)}, ..."
+        assert told in last(home)["decision"]
+        assert told in capsys.readouterr().out
+        assert main(["nightly", "--config", str(config), "--dry-run"]) == 0
+        assert told in capsys.readouterr().out
+        paths[-left].unlink()
+    for path in paths[2:]:
+        path.unlink()
+    paths[2].write_text(good.read_text())  # refused again, as it comes twice
+    assert run_nightly(config) == 20
+    assert last(home)["files"]["waiting"]["files"] == 0
 
 
 def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm_one(daily):
