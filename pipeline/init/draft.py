@@ -368,6 +368,12 @@ def _kept(
     """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
     kept, leaks = {}, {}
     for name, seen in columns.items():
+        if seen.decimals:
+            both = " and ".join(map(repr, seen.decimals[::-1]))
+            made.remarks.append(
+                f"{_shown(name)} holds numbers with two decimal signs ({both}), so each text is a value of its own. "
+                "Write them with one in the file."
+            )
         if seen.kind == "other":
             made.left_out[name] = seen.note
         elif seen.kind == "list":
@@ -384,7 +390,7 @@ def _kept(
             kept[name] = seen
         elif reason:
             made.left_out[name] = reason
-            if not seen.null.any() and "each row" in reason:
+            if not seen.null.any() and "each row" in reason and not seen.decimals:
                 made.ids.append(name)
         elif any(_is_copy(seen, label) for label in labels.values()):
             made.left_out[name] = "a copy of the target"
