@@ -327,8 +327,7 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
     for name, found in labels.items():
-        is_one = ", which is 1" if found.settings["task"] == "binary" else ""
-        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}{is_one}.")
+        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}.")
     if nulls:
         made.remarks.append(f"Rows without a label are left out: {nulls:,} of those looked at.")
     made.remarks += [found.advice for found in labels.values() if found.advice]
