@@ -101,6 +101,8 @@ class Decision:
         this one finds, the worse.
     waiting
         Paths of the other files that are there and lie in quarantine, of which an earlier night was told.
+    calendar
+        Columns of raw files that the contract takes for times, dates or parts of the calendar.
     state
         What files.json says after it; None where the night is refused, which writes nothing.
     """
@@ -112,6 +114,7 @@ class Decision:
     warnings: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
     waiting: tuple[str, ...] = ()
+    calendar: frozenset[str] = frozenset()
     state: FilesState | None = None
 
 
@@ -331,7 +334,12 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
                 _write_quarantined_rows(place.home, item)
             write_state(place.home, after)
         told_of = {key: tuple(values) for key, values in told_now.items()}
-        return Decision(drift=found, waiting=waiting, state=after, **told_of)
+        return Decision(drift=found, waiting=waiting, calendar=_calendar(contract), state=after, **told_of)
+
+
+def _calendar(contract: Contract | None) -> frozenset[str]:
+    columns = [item for terms in contract.files.values() for item in terms.columns.items()] if contract else []
+    return frozenset(name for name, terms in columns if terms.calendar or terms.role == "time")
 
 
 def _told_nothing() -> dict[str, Any]:
