@@ -294,6 +294,11 @@ class Model(nn.Module):
         """Why a model that needs certain lists cannot work on those of the inputs, and what to set; else None."""
         return None
 
+    @classmethod
+    def rule_rate(cls, inputs: ModelInputs) -> float:
+        """How many times the learning rate of the rule (`pipeline.training.defaults`) suits the model under `lamb`."""
+        return 1.0
+
     @property
     def table_rate(self) -> float:
         """How many times the learning rate the rows of tables move by under `lamb` where no `table_lr` is set."""

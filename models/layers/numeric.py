@@ -161,7 +161,7 @@ class NumericEmbedding(nn.Module):
         padded = torch.tensor([[*one, *[math.inf] * (most - len(one))] for one in edges], dtype=torch.float32)
         self.register_buffer("edges", padded, persistent=False)
         self.register_buffer("num_bins", torch.tensor([len(one) - 1 for one in edges]), persistent=False)
-        self.register_buffer("first", torch.arange(len(edges)) * most, persistent=False)
+        self.register_buffer("first", torch.arange(0, len(edges) * most, most), persistent=False)
         bound = 1 / math.sqrt(most - 1)
         self.weight = nn.Parameter(torch.empty(len(edges), most - 1, self.width).uniform_(-bound, bound))
 

@@ -21,10 +21,11 @@ from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
-# Commands that ask a configuration only where things lie, and those that check more of it themselves: `features` and
-# `train` where what they make is not there yet, `contract` what is about the files.
+# Commands that ask a configuration only where things lie, and those that check more of it themselves: `features`,
+# `train` and `evaluate` where what they make is not there yet, `contract` what is about the files.
 PLACES = ("runs", "promote", "rollback", "unblock", "gc")
-THEMSELVES = ("features", "train", "contract")
+THEMSELVES = ("features", "train", "evaluate", "contract")
+USE_RUNS = ("evaluate", "score", "export", "embed")  # that is not there is said before the model is imported
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
@@ -86,6 +87,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
             with stoppable(), shown(verbose, quiet), only_errors(rank > 0):
                 if "config" in arguments:
                     try:
+                        if name in USE_RUNS:
+                            check_run(arguments["config"], arguments["overrides"], arguments["run"])
                         whole = name not in PLACES and (name not in THEMSELVES or num_ranks > 1)
                         check_config(arguments["config"], arguments["overrides"], whole)
                     except ValueError as error:
@@ -205,6 +208,15 @@ def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> 
             f"YAML files here and in conf: {', '.join(here) or 'none'}."
         )
     load_config(config, overrides, whole)
+
+
+def check_run(config: Path, overrides: Sequence[str], run: str | None) -> None:
+    """Raise what is wrong with `--run`, where the configuration tells where runs lie."""
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.runs.find import require_run
+
+    check_config(config, overrides, whole=False)
+    require_run(load_config(config, overrides, whole=False), run)
 
 
 def record_mistake(config: Path, overrides: Sequence[str], text: str, code: int = FAILED) -> None:

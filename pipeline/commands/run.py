@@ -84,6 +84,14 @@ def train(
 
 def evaluate(config: Config, overrides: Overrides, run: RunChoice = None, split: Split = None, out: Out = None) -> int:
     """Evaluate a run's model on a split; summary and report in a folder beside its own."""
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.stages.asked import Request
+
+    request = Request.of(load_config(config, overrides, whole=False))
+    if (found := request.evaluation(run, split or "test", out)) is not None:
+        found.show(request.config.name, split or "test")
+        return 0
+    load_config(config, overrides)
     from gigabatch.pipeline.stages.score import evaluate_run
 
     return evaluate_run(config, overrides, run, split, out)

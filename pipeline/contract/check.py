@@ -440,7 +440,8 @@ def _check_column(
                 f"{where} {unseen:.2%} of {what} that no accepted file has, the bound is {column.unseen:.2%}."
             )
     if column.shares is not None and state is not None and state.rows > state.nulls:
-        _check_classes(column.shares, where, class_shares(state), state.rows - state.nulls, reasons, warnings)
+        usual = {} if earlier is None else class_shares(earlier)
+        _check_classes(column.shares, where, class_shares(state), state.rows - state.nulls, usual, reasons, warnings)
     numbers = found.statistics.numbers.get(name)
     if column.mean is not None and numbers is not None and numbers.moments.count:
         mean = numbers.moments.scale().mean
@@ -495,9 +496,11 @@ def _check_classes(
     where: str,
     found: Mapping[str, float],
     rows: int,
+    usual: Mapping[str, float],
     reasons: list[str],
     warnings: list[str],
 ) -> None:
+    """usual: the shares in accepted files; empty where there are none."""
     if new := [name for name in found if name not in shares]:
         shown_, known = ", ".join(map(repr, new[:10])), ", ".join(map(repr, list(shares)[:10]))
         reasons.append(
@@ -506,9 +509,7 @@ def _check_classes(
         )
     if len(found) == 1 and len(shares) > 1:
         text = f"{where} every label is {next(iter(found))!r}; classes are {', '.join(map(repr, shares))}."
-        # The middle of the bounds is about what was seen, or more where the lower one is cut at 0.
-        absent = sum((low + high) / 2 for name, (low, high) in shares.items() if name not in found)
-        if (1 - min(absent, 1)) ** rows < NEVER:
+        if (1 - min(sum(share for name, share in usual.items() if name not in found), 1)) ** rows < NEVER:
             reasons.append(text)
             return
         warnings.append(f"{text} Of {rows:,} rows that may be chance.")

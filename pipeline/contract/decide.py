@@ -97,7 +97,12 @@ class Decision:
     warnings
         Sentences: of files, of drift, of files that are late or gone.
     drift
-        By kind of file, where new rows were compared with earlier ones.
+        By kind of file, where new rows were compared with earlier ones; of a measure that a night before was told, and
+        this one finds, the worse.
+    waiting
+        Paths of the other files that are there and lie in quarantine, of which an earlier night was told.
+    calendar
+        Columns of raw files that the contract takes for times, dates or parts of the calendar.
     state
         What files.json says after it; None where the night is refused, which writes nothing.
     """
@@ -108,6 +113,8 @@ class Decision:
     cold: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
+    waiting: tuple[str, ...] = ()
+    calendar: frozenset[str] = frozenset()
     state: FilesState | None = None
 
 
@@ -316,25 +323,34 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
         held = {name for name, item in files.items() if item.state == QUARANTINED} & present
         told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
+        waiting = tuple(sorted(held.difference(told_now["quarantined"])))
         if refused:
-            return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
-        after = replace(after, pending=told_now)
+            return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found, waiting=waiting)
+        earlier = {name: Drift.from_dict(raw) for name, raw in pending["drift"].items()}
+        found = earlier | {name: item.after(earlier[name]) if name in earlier else item for name, item in found.items()}
+        after = replace(after, pending=told_now | {"drift": {name: item.to_dict() for name, item in found.items()}})
         if write:
             for item in reports:
                 _write_quarantined_rows(place.home, item)
             write_state(place.home, after)
-        return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
+        told_of = {key: tuple(values) for key, values in told_now.items()}
+        return Decision(drift=found, waiting=waiting, calendar=_calendar(contract), state=after, **told_of)
 
 
-def _told_nothing() -> dict[str, list[str]]:
+def _calendar(contract: Contract | None) -> frozenset[str]:
+    columns = [item for terms in contract.files.values() for item in terms.columns.items()] if contract else []
+    return frozenset(name for name, terms in columns if terms.calendar or terms.role == "time")
+
+
+def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+    return {"accepted": [], "quarantined": [], "cold": [], "warnings": [], "drift": {}}
 
 
-def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, list[str]]:
+def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, Any]:
     """What a night that was not finished was told, without what has changed since: a file of its quarantine that a
     person has taken, or that has been corrected, counts as accepted. files: decided about, with tonight's."""
-    told = _told_nothing() | {key: list(values) for key, values in (state.pending or {}).items()}
+    told = _told_nothing() | (state.pending or {})
     taken = [name for name in told["quarantined"] if name in files and files[name].state == ACCEPTED]
     reasons = {text for name in taken if name in state.files for text in state.files[name].reasons}
     return told | {
@@ -425,7 +441,9 @@ class Learned(NamedTuple):
     left_out: int
 
 
-def learn_contract(config: RunConfig, out: Path | None = None, force: bool = False) -> Learned:
+def learn_contract(
+    config: RunConfig, out: Path | None = None, force: bool = False, now: float | None = None
+) -> Learned:
     """Learn a contract from the files that are there, those in quarantine left out, and write it.
 
     Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
@@ -439,6 +457,8 @@ def learn_contract(config: RunConfig, out: Path | None = None, force: bool = Fal
         Where to write it, if not where nights look for it.
     force
         Whether a contract that a person has edited is replaced.
+    now
+        Seconds since 1970; the clock's where it is None.
 
     Returns
     -------
@@ -466,7 +486,7 @@ def learn_contract(config: RunConfig, out: Path | None = None, force: bool = Fal
             fresh = {path for path in there if path not in known}
             place.recipe.leave_out = place.recipe.leave_out | fresh
         histories = read_history(place.recipe, place.engine, place.cache, config.nightly.time_unit)
-        contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds)
+        contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds, now)
         if not state.files:
             state = FilesState(
                 {

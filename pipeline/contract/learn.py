@@ -1,8 +1,9 @@
 """Terms learned from history: what its files had, and how far they differ from one another.
 
-With k files a bound is the extreme that was seen and a slack: three standard deviations between files, four of the
-sampling of so many rows, and a least one. A single file shows no spread, so its slacks are wide, and what only several
-files tell (rows a file, unseen values, freshness) is left open.
+With k files a bound is the extreme that was seen and a slack: three standard deviations between files, more where few
+files have shown them, four of the sampling of so many rows, and a least one. Fewer than three files show no spread, so
+their slacks are wide, and of a single one what only several files tell (rows a file, unseen values, freshness) is left
+open.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,7 @@ from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms,
 
 SEVERAL = 3  # files, for what needs a spread between differences
 MOST_CLASSES = 100
+ONE_IN_100 = 0.99
 # Of a column whose values hardly grow. Where each day brings new users, a day that is missing or in quarantine makes
 # the next day's share twice as large, and a file would be refused for what happened to another: there the bound is what
 # a week without files comes to. Values that are all spelt otherwise lie above it.
@@ -71,7 +74,9 @@ def read_history(
     return found
 
 
-def learn(recipe: str, histories: Sequence[History], max_future_seconds: float = 86_400.0) -> Contract:
+def learn(
+    recipe: str, histories: Sequence[History], max_future_seconds: float = 86_400.0, now: float | None = None
+) -> Contract:
     """The contract of a history.
 
     Parameters
@@ -82,17 +87,20 @@ def learn(recipe: str, histories: Sequence[History], max_future_seconds: float =
         Of all kinds of its files.
     max_future_seconds
         What clocks may differ by.
+    now
+        Seconds since 1970; the clock's where it is None.
 
     Returns
     -------
     Contract
         All files of the history keep it.
     """
-    files = {item.kind.name: _kind(item) for item in histories}
+    moment = time.time() if now is None else now
+    files = {item.kind.name: _kind(item, moment) for item in histories}
     return Contract(recipe, files, max_future_seconds=max_future_seconds)
 
 
-def _kind(history: History) -> KindTerms:
+def _kind(history: History, now: float) -> KindTerms:
     kind, files = history.kind, list(history.files.values())
     unseen, measures = _between(kind, files)
     columns = {name: _column(kind, name, types, files, unseen, measures) for name, types in column_types(kind).items()}
@@ -106,7 +114,7 @@ def _kind(history: History) -> KindTerms:
         None if kind.fixed else _rows([item.rows for item in files]),
         unit,
         files[0].calendar if len({item.calendar for item in files}) == 1 else None,
-        _freshness(spans, unit),
+        _freshness(spans, unit, now),
         None if kind.fixed else _overlap(spans),
         True if all(item.ends for item in files) else None,
         tuple(sorted({offset for item in files for offset in item.offsets or ()})) or None,
@@ -166,14 +174,29 @@ def _drift(measures: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, fl
     usual, found = DriftTerms(), {}
     for name, values in measures.items():
         warn, far = getattr(usual, name)
-        levels = (max(warn, _rounded(1.25 * max(values))), max(far, _rounded(2.5 * max(values))))
+        most = max(2.5 * max(values), max(values) + 3 * _spread(values))
+        levels = (max(warn, _rounded(1.25 * max(values))), max(far, _rounded(most)))
         if len(values) >= SEVERAL - 1 and levels != (warn, far):
             found[name] = levels
     return found or None
 
 
 def _spread(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+    """The standard deviation, larger for few values, which tell little of it: as much as the value that one in a
+    hundred passes lies farther off then (prediction interval of Student's t distribution)."""
+    if len(values) < 2:
+        return 0.0
+    from scipy.special import ndtri, stdtrit  # here, as SciPy takes as long to load as pandas
+
+    files = max(len(values), SEVERAL)  # of two values it would be 17 times the deviation
+    farther = float(stdtrit(files - 1, ONE_IN_100) / ndtri(ONE_IN_100))
+    return statistics.stdev(values) * farther * math.sqrt(1 + 1 / files)
+
+
+def _sampled(share: float, rows: int) -> float:
+    """Upper end, at four standard errors, of a share of so many rows (Wilson 1927): of one never seen it is not 0."""
+    part = 16 / rows
+    return (share + part / 2 + math.sqrt(part * share * (1 - share) + part**2 / 4)) / (1 + part)
 
 
 def _rounded(value: float) -> float:
@@ -183,17 +206,16 @@ def _rounded(value: float) -> float:
 
 def _most(shares: Sequence[float], rows: int) -> float:
     """Upper bound of a share."""
-    most = max(shares)
-    sampling = 4 * math.sqrt(most * (1 - most) / rows)
-    return min(_rounded(most + max(3 * _spread(shares), sampling, 0.01 if len(shares) > 1 else 0.05)), 1.0)
+    most, least = max(shares), 0.01 if len(shares) >= SEVERAL else 0.05
+    return min(_rounded(max(most + max(3 * _spread(shares), least), _sampled(most, rows))), 1.0)
 
 
 def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Half as wide again on both sides (twice with one file), and not below 0 where nothing was."""
+    """Half as wide again on both sides (twice with one or two files), and not below 0 where nothing was."""
     lows, highs = zip(*ranges, strict=True)
     low, high = min(lows), max(highs)
     width = high - low or max(abs(high), 1)
-    part = 1 if len(ranges) == 1 else 2
+    part = 1 if len(ranges) < SEVERAL else 2
     below, above = (max(width / part, 3 * _spread(ends)) for ends in (lows, highs))
     # Rounded to six digits, and never to the inner side of what was seen.
     bottom, top = min(float(f"{low - below:.6g}"), low), max(float(f"{high + above:.6g}"), high)
@@ -224,12 +246,14 @@ def _rows(rows: Sequence[int]) -> tuple[int, int] | None:
     return math.floor(min(rows) / low), math.ceil(max(rows) * high)
 
 
-def _freshness(spans: Sequence[tuple[float, float]], unit: str | None) -> float | None:
+def _freshness(spans: Sequence[tuple[float, float]], unit: str | None, now: float) -> float | None:
+    """None where the newest row is older already: of an archive that nothing comes to each night would warn."""
     lasts = sorted(last for _, last in spans)
     if unit is None or len(lasts) < SEVERAL:
         return None
     longest = max(later - earlier for earlier, later in itertools.pairwise(lasts))
-    return float(math.ceil(LATE * longest * unit_seconds(unit) + HALF_DAY))
+    bound = float(math.ceil(LATE * longest * unit_seconds(unit) + HALF_DAY))
+    return bound if now - lasts[-1] * unit_seconds(unit) <= bound else None
 
 
 def _overlap(spans: Sequence[tuple[float, float]]) -> float | None:
@@ -252,7 +276,7 @@ def _label(kind: RawFiles, name: str, files: Sequence[Measured]) -> dict[str, An
         means = [state.moments.scale().mean for state in states]
         sigma = max(deviation(state) or 0.0 for state in states)
         count = min(state.moments.count for state in states)
-        slack = max(3 * _spread(means), 4 * sigma / math.sqrt(count), (0.05 if len(means) > 1 else 0.5) * sigma)
+        slack = max(3 * _spread(means), 4 * sigma / math.sqrt(count), (0.05 if len(means) >= SEVERAL else 0.5) * sigma)
         return {"mean": (min(means) - slack, max(means) + slack)}
     found = [class_shares(state) for item in files if (state := item.statistics.categories[name]).rows > state.nulls]
     classes = sorted({label for shares in found for label in shares})
@@ -263,7 +287,7 @@ def _label(kind: RawFiles, name: str, files: Sequence[Measured]) -> dict[str, An
     for label in classes:
         shares = [item.get(label, 0.0) for item in found]
         middle = statistics.fmean(shares)
-        least = min(RARE, middle) if len(found) > 1 else 0.1
+        least = min(RARE, middle) if len(found) >= SEVERAL else 0.1
         slack = max(3 * _spread(shares), 4 * math.sqrt(middle * (1 - middle) / rows), least)
         bounds[label] = (max(_rounded(min(shares) - slack), 0.0), min(_rounded(max(shares) + slack), 1.0))
     return {"shares": bounds}

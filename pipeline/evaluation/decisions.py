@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,6 +139,20 @@ class Decisions:
         return recall[keep], precision[keep]
 
 
+def as_written(threshold: float) -> float:
+    """A threshold that is a float32 score, as a number of nine digits that takes the same rows of scores that were
+    written, as float32 or as its decimals, and read again: it lies at or below both, above the next lower score.
+
+    >>> from gigabatch.pipeline.evaluation.decisions import as_written
+    >>> as_written(float(np.float32(0.6))), as_written(float(np.float32(0.9)))
+    (0.6, 0.899999976)
+    """
+    if not math.isfinite(threshold):
+        return threshold
+    least = min(Decimal(threshold), Decimal(str(np.float32(threshold))))
+    return float(Context(prec=9, rounding=ROUND_FLOOR).plus(least))
+
+
 def _count(value: float) -> float | int:
     """A whole number as one, for tables."""
     return int(value) if value.is_integer() else value
@@ -175,11 +191,11 @@ def threshold_table(
         place = int((decided.flagged <= share * decided.rows * (1 + 1e-12)).sum()) - 1
         if place > 0:  # of few rows, or equal scores, none is so small a share
             named[f"the highest {100 * share:g} %"] = float(decided.threshold[place])
-    rows = [{"chosen_by": text} | decided.at(threshold, costs) for text, threshold in named.items()]
+    rows = [{"chosen_by": text} | decided.at(as_written(threshold), costs) for text, threshold in named.items()]
     rows.sort(key=lambda row: -(math.inf if row["threshold"] is None else row["threshold"]))
     cost = 1000 * decided.cost(costs)
     own = decided.at(least, costs)["cost_per_1000_rows"]
-    what = f"flag a row from a score of {least:.4g} on" if math.isfinite(least) else "flag no row"
+    what = f"flag a row from a score of {as_written(least):.9g} on" if math.isfinite(least) else "flag no row"
     text = (
         f"Least cost on {name}: {what}. That costs {own:,.4g} per 1,000 rows of {split}; flagging none costs "
         f"{float(cost[0]):,.4g}, all {float(cost[-1]):,.4g}. A false positive costs {costs.false_positive:g}, a false "

@@ -56,6 +56,7 @@ SCALES = (
 CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
+TWO_DECIMALS = r"[^0-9.,]*[0-9]+([.,][0-9]{3})*([.,][0-9]{1,2})?[^0-9.,]*$"  # with whatever sign of a currency beside
 CODE_NAME = re.compile(
     r"(^|[^a-zA-Z])(?i:id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean"
     r"|gtin|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto|id_str)$|[a-z](Id|ID)$"
@@ -69,6 +70,8 @@ FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
 MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
 LIST_SIGNS = ("|", ";", ",")
 FEWEST_LISTS, SEVERAL, OF_A_LENGTH = 20, 0.2, 0.05  # texts; shares of rows with several values, and of another length
+NUMBERED = 0.9  # share of the ids that hold a number of their own
+LETTER = re.compile(r"[^\W\d]")
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -108,6 +111,8 @@ class Seen:
         Of timestamps the time zone of their column; `?` where times were written with offsets.
     other_units
         Units of some of the numbers, which are taken off unconverted; `NO_UNIT` where a few have none.
+    decimals
+        Of texts that are numbers with two decimal signs, one of each.
     """
 
     name: str
@@ -124,6 +129,7 @@ class Seen:
     categories: str = "string"
     zone: str = ""
     other_units: tuple[str, ...] = ()
+    decimals: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Other values have other nulls, and another number of them."""
@@ -276,7 +282,9 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     if found is None:
         zones = abbreviations(left) if len(left) else []
         note = f"times in zones {', '.join(zones)}; write offsets such as -05:00 in their place" if zones else ""
-        return _of_categories(name, names(), csv, words, note)
+        seen = _of_categories(name, names(), csv, words, note)
+        seen.decimals = _two_decimals(left)
+        return seen
     values = np.full(len(texts), np.nan)
     values[left.index] = found.values
     if found.kind == "number" and not found.dtype:
@@ -300,6 +308,14 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         found.note = f"{found.note}{', ' * bool(found.note)}{shown} {'is' if len(odd) == 1 else 'are'} null"
     found.null_words = words + (tuple(sorted(set(known[weak]))) if csv else ())
     return found
+
+
+def _two_decimals(known: pd.Series) -> tuple[str, ...]:
+    """A text of each decimal sign where numbers are written with both (12,34 and 5.99); empty where they are not."""
+    if not len(known) or not all_match(known, TWO_DECIMALS):
+        return ()
+    found = [known[found_in(known, sign)] for sign in ("[.][0-9]{1,2}[^0-9]*$", ",[0-9]{1,2}[^0-9]*$")]
+    return tuple(str(texts.iloc[0]) for texts in found) if all(map(len, found)) else ()
 
 
 def odd_words(known: pd.Series) -> tuple[str, ...]:
@@ -542,8 +558,18 @@ def holds_text(seen: Seen, most_words: int) -> bool:
     if not FEWEST_TEXT_WORDS <= middle <= most_words:
         return False
     counts = words.explode().value_counts()
+    if not bool(texts.str.contains(r"\s").any()) and _are_numbered(words, counts):
+        return False
     letters = counts[counts.index.str.contains(r"[^\W\d]")]
     return bool(len(letters)) and float(letters[letters > 1].sum()) >= AGAIN * float(counts.sum())
+
+
+def _are_numbered(words: pd.Series, counts: pd.Series) -> bool:
+    """Whether texts, as sets of words, are a number of their own behind one prefix: O1-000123. counts: of each word."""
+    own = set(counts.index[(counts == 1) & counts.index.str.contains("[0-9]")])
+    others = [{word for word in found - own if LETTER.search(word)} for found in words]
+    numbered = sum(not own.isdisjoint(found) for found in words)
+    return numbered >= NUMBERED * len(words) and float(np.median([len(found) for found in others])) <= 1
 
 
 def list_separator(texts: pd.Series) -> str:
@@ -559,7 +585,7 @@ def list_separator(texts: pd.Series) -> str:
     """
     known = texts.dropna().astype("str")
     distinct = known.drop_duplicates()
-    if len(distinct) < FEWEST_LISTS:
+    if len(distinct) < FEWEST_LISTS or _two_decimals(distinct):
         return ""
     for sign in LIST_SIGNS:
         if not bool(found_in(distinct, re.escape(sign)).any()):

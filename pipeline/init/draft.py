@@ -327,8 +327,7 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
     for name, found in labels.items():
-        is_one = ", which is 1" if found.settings["task"] == "binary" else ""
-        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}{is_one}.")
+        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}.")
     if nulls:
         made.remarks.append(f"Rows without a label are left out: {nulls:,} of those looked at.")
     made.remarks += [found.advice for found in labels.values() if found.advice]
@@ -368,6 +367,12 @@ def _kept(
     """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
     kept, leaks = {}, {}
     for name, seen in columns.items():
+        if seen.decimals:
+            both = " and ".join(map(repr, seen.decimals[::-1]))
+            made.remarks.append(
+                f"{_shown(name)} holds numbers with two decimal signs ({both}), so each text is a value of its own. "
+                "Write them with one in the file."
+            )
         if seen.kind == "other":
             made.left_out[name] = seen.note
         elif seen.kind == "list":
@@ -384,7 +389,7 @@ def _kept(
             kept[name] = seen
         elif reason:
             made.left_out[name] = reason
-            if not seen.null.any() and "each row" in reason:
+            if not seen.null.any() and "each row" in reason and not seen.decimals:
                 made.ids.append(name)
         elif any(_is_copy(seen, label) for label in labels.values()):
             made.left_out[name] = "a copy of the target"

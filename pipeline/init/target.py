@@ -37,6 +37,8 @@ PAIRS = (
     ("present", "absent"), ("case", "control"), ("malignant", "benign"), ("spam", "ham"), ("sick", "healthy"),
     ("fraud", "legit"), ("fake", "real"), ("approved", "declined"), ("approved", "rejected"), ("approved", "denied"),
     ("accepted", "rejected"), ("accepted", "declined"), ("granted", "denied"),
+    *((end, going_on) for end in ("dead", "deceased", "died") for going_on in ("alive", "living")),
+    ("churned", "active"), ("churned", "retained"), ("churned", "stayed"),
 )  # fmt: skip
 NEGATING = {
     "no", "not", "non", "without", "never", "nicht", "kein", "keine", "ohne", "pas", "sans", "sin", "geen", "niet",
@@ -174,12 +176,12 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         if len(counts) > 2 and not plain:
             shown = ", ".join(map(repr, counts.index[:5]))
             raise DataError(f"target {name!r}: a binary target has two labels, found {len(counts)}: {shown}.")
-        positive = "1" if plain else _positive(counts)
+        positive, why = ("1", "") if plain else _positive(counts)
         if not plain:
             settings["positive"] = positive
         is_positive = known.astype("float64") == 1 if plain else known == positive
         values[~null] = is_positive
-        note = f"{float(is_positive.mean()):.1%} of the labels are {positive!r}"
+        note = f"{float(is_positive.mean()):.1%} of the labels are {positive!r}, which is 1{why}"
     else:
         values[~null] = pd.factorize(known, sort=True)[0]
         note = f"{len(counts)} classes; the rarest, {counts.index[-1]!r}, has {counts.iloc[-1]:,} rows"
@@ -320,14 +322,17 @@ def _are_few_and_whole(labels: set[Any]) -> bool:
     return len(labels) <= MOST_INTEGER_CLASSES and all(number == np.floor(number) for number in labels)
 
 
-def _positive(counts: pd.Series) -> str:
-    """The greater of two numbers, the label that says yes or more, or whose opposite says no; else the rarer one."""
+def _positive(counts: pd.Series) -> tuple[str, str]:
+    """The greater of two numbers, the label that says yes or more, or whose opposite says no; else the rarer one. And
+    in words why it is."""
     if all(re.match(PLAIN_NUMBER, label) for label in counts.index):
-        return str(max(counts.index, key=lambda number: Decimal(number.strip())))  # floats skip some from 2^53 on
+        greater = max(counts.index, key=lambda number: Decimal(number.strip()))  # floats skip some from 2^53 on
+        return str(greater), " as the greater one"
     for label, other in (counts.index, counts.index[::-1]):
         if _says_yes(_bare(label), _bare(other)):
-            return str(label)
-    return str(counts.index[-1])
+            return str(label), " by what the two say"
+    other, rarer = map(str, counts.index)
+    return rarer, f" as the rarer one, for the two do not say which is; for {other!r} set positive to it"
 
 
 def _bare(label: str) -> str:

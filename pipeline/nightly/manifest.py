@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gigabatch.pipeline.nightly.codes import DECIDED
 from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.store.files import json_text, write_json
 from gigabatch.pipeline.store.keys import text_checksum
@@ -37,8 +38,8 @@ def write_manifest(home: Path, files: Mapping[str, str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        `files`: their number; `manifest`: the list's name; `before`: that of the line before, None where it has none
-        or its list is gone; with one also `new` and `gone`, checksums by place and name.
+        `files`: their number; `manifest`: the list's name; `before`: that of the last night that promoted or kept,
+        None where there is none or its list is gone; with one also `new` and `gone`, checksums by place and name.
 
     Raises
     ------
@@ -75,10 +76,10 @@ def _name(place: str) -> str:
 
 
 def _before(home: Path) -> tuple[str | None, dict[str, str] | None]:
-    """Name and content of the list that the newest line with one names; a line of before holds it itself."""
+    """Name and content of the list that the newest line of a decided night names; a line of before holds it itself."""
     for entry in islice(newest_records(home), LOOKED_AT):
         data = entry.get("data")
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or entry.get("exit_code") not in DECIDED:  # whose files the next is told again
             continue
         if isinstance(listed := data.get("checksums"), dict):
             return None, listed

@@ -156,6 +156,8 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     held: whether the night came to an end of its own, under the lock.
     """
     hold_back()  # what is stopped after the line has its line, and the command writes none
+    if outcome.code < FAILED and (decision := night.material.decision) and (waiting := waits(decision)):
+        outcome = replace(outcome, text=f"{outcome.text} {waiting}")
     home, run = night.home, outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
@@ -407,6 +409,7 @@ def _files(night: Night) -> Decision:
         "accepted": list(decision.accepted), "quarantined": list(decision.quarantined),
         "warnings": list(decision.warnings),
         "drift": {kind: found.verdicts() for kind, found in (decision.drift or {}).items()},
+        "waiting": {"files": len(decision.waiting), "first": list(map(_name, decision.waiting[:MOST_NAMES]))},
     }  # fmt: skip
     for text in decision.warnings:
         log.warning("raw files: %s", text)
@@ -417,9 +420,25 @@ def _quarantine(decision: Decision) -> str:
     """What was put aside, in a sentence; empty where nothing was."""
     if not decision.quarantined:
         return ""
-    names = [Path(path).name for path in decision.quarantined]
-    shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
-    return f"In quarantine: {shown} (gigabatch contract --accept FILE takes one all the same)."
+    return f"In quarantine: {_shown(decision.quarantined)} (gigabatch contract --accept FILE takes one all the same)."
+
+
+def waits(decision: Decision) -> str:
+    """What earlier nights put aside and nobody has taken, corrected or removed, in a sentence; empty where nothing."""
+    if not decision.waiting:
+        return ""
+    return (
+        f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {_shown(decision.waiting)} "
+        "(gigabatch contract --accept FILE takes one; correct or move away the others)."
+    )
+
+
+def _shown(paths: Sequence[str]) -> str:
+    return ", ".join(map(_name, paths[:MOST_NAMES])) + (", ..." if len(paths) > MOST_NAMES else "")
+
+
+def _name(path: str) -> str:
+    return Path(path).name
 
 
 def _size(artifact: Artifact) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import unescape
 from pathlib import Path
@@ -460,7 +460,8 @@ def _drift(entry: Mapping[str, Any], material: Material) -> list[Part]:
         parts.append(Part(f"New files of kind {kind}", text, cards=drift_cards(found)))
     if churn is not None:
         text = f"{churn.rows:,} rows of tonight's train split against {churn.rows_old:,} of version {churn.version}."
-        parts.append(Part("Train split against what the ids were made from", text, cards=churn_cards(churn)))
+        cards = churn_cards(churn, _follows(churn, material))
+        parts.append(Part("Train split against what the ids were made from", text, cards=cards))
     if not parts:  # of the line alone
         verdicts = [
             {"file kind": kind, "column": column, "verdict": verdict}
@@ -485,8 +486,18 @@ def drift_cards(found: Drift) -> list[Card]:
     return _cards(bars)
 
 
-def churn_cards(churn: Churn) -> list[Card]:
-    """A card a column, the worst first, by the thresholds of the report."""
+def _follows(churn: Churn, material: Material) -> set[str]:
+    """Columns that are made of nothing but what the contract takes for times and parts of the calendar."""
+    if material.decision is None or material.encoded is None or not material.decision.calendar:
+        return set()
+    raw_of, calendar = material.encoded.features.raw_of, material.decision.calendar
+    names = [item.column for item in churn.categories] + [item.column for item in churn.numbers]
+    return {name for name in names if calendar.issuperset(raw_of(name))}
+
+
+def churn_cards(churn: Churn, calendar: Collection[str] = ()) -> list[Card]:
+    """A card a column, the worst first, by the thresholds of the report; calendar: columns whose values follow from the
+    days that rows are of, of which nulls alone are shown."""
     limits, bars = churn.thresholds, dict[str, list[Bar]]()
     columns: list[CategoryChurn | ContinuousChurn] = [*churn.categories, *churn.numbers]
     for item in columns:
@@ -501,6 +512,8 @@ def churn_cards(churn: Churn) -> list[Card]:
             found.append(("unseen", rise, limits.unseen_rate, limits.unseen_rate))
         elif item.mean_shift is not None:
             found.append(("mean", abs(item.mean_shift), limits.mean_shift, limits.mean_shift))
+        if item.column in calendar:
+            found = [one for one in found if one[0] == "nulls"]
         bars[item.column] = [
             Bar(name, value, (low, high), _verdict(value, low, high) if name != "PSI" or not chance else "ok")
             for name, value, low, high in found

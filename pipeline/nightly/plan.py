@@ -29,6 +29,7 @@ from gigabatch.pipeline.nightly.nightly import (
     require_first,
     require_later_rows,
     require_times,
+    waits,
 )
 from gigabatch.pipeline.nightly.notify import require_notice
 from gigabatch.pipeline.nightly.reference import reference_of
@@ -180,6 +181,8 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
     reports = check_new(config)
     decision = decide(config, reports, write=False)
     _tell_files(found, reports, decision)
+    if waiting := waits(decision):
+        found.notes.append(waiting)
     if outcome := refused_by(decision):
         found.end(outcome.code, outcome.text)
         return

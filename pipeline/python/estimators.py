@@ -27,7 +27,7 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import (
     ConfigError,
@@ -306,7 +306,8 @@ def _trained(
         with training_threads(network, valid, min(own.batch_size, len(table)), device, None):
             return train_model(network, table, valid, loss, own, seed=asked.seed, device=device, folder=None), None
 
-    whole, told = settle(settings, len(table), id_sizes(table.schema)), dict[str, Any]()
+    rate = model_class(spec.name).rule_rate(spec.inputs)
+    whole, told = settle(settings, len(table), id_sizes(table.schema), rate=rate), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:  # where members wait for the last one
         if whole.ensemble == 1:
             trained, _ = train(MemberTraining(0, seed, Path(folder), whole))

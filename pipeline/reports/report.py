@@ -23,6 +23,7 @@ from gigabatch.pipeline.store.files import atomic_write
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
 SIGNED = ("difference", "lower_bound", "gain", "bound", "upper")  # headings whose numbers get a sign
 FRACTIONS = frozenset({"nulls", "null_rate", "unseen_rate"})  # headings of shares, shown as percentages
+THRESHOLD = "threshold"  # heading of scores, of which every digit counts
 DECIDED = frozenset({"flagged", "precision", "recall", "of_its_class"})  # headings of shares in tables of decisions
 FLAG = "flag"  # heading of what to look at in a row
 ROWS_SHOWN = 30  # of a long table; the rest is folded
@@ -233,8 +234,8 @@ def table(
 def _style(name: str, signed: Sequence[str], fractions: Collection[str]) -> str:
     if name in fractions:
         return "fraction"
-    if name == FLAG:
-        return FLAG
+    if name in (FLAG, THRESHOLD):
+        return name
     return "seconds" if name == "seconds" else "signed" if name in signed else "plain"
 
 
@@ -257,6 +258,8 @@ def _format(value: Any, style: str) -> str:
         return value or ""
     if style == "plain" or not is_finite(value):
         return format_value(value)
+    if style == THRESHOLD:
+        return f"{value:.9g}"
     if style == "fraction":
         return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
     if style == "seconds":

@@ -65,6 +65,20 @@ def find_run(config: RunConfig, run: str | Path | None = None) -> FoundRun:
     RunError
         Where there is none, its link leads nowhere, or a file is not what the manifest says.
     """
+    path, home = require_run(config, run), home_of(config)
+    lease = Lease(config.runs)
+    if path.parent.parent == Path(os.path.realpath(config.runs)):
+        lease.add(f"{path.parent.name}/{path.name}")
+    verify_run(path)
+    found = FoundRun(path, tuple(read_pointers(home).states_of(path)), lease)
+    log.info("%s of %s: %s", found, config.name, path)
+    if "blocked" in found.states:
+        log.warning("%s was rolled back; gigabatch promote %s would make it current again", found, found.id)
+    return found
+
+
+def require_run(config: RunConfig, run: str | Path | None = None) -> Path:
+    """The folder of a run, links resolved, not verified; `RunError` where there is none. run: see `run_link`."""
     home, link = home_of(config), run_link(config, run)
     if link == home / CURRENT:
         require_current(home)
@@ -74,18 +88,10 @@ def find_run(config: RunConfig, run: str | Path | None = None) -> FoundRun:
             f"run {link}: it leads to {path}, which is not there. Put the run back, or take another: gigabatch runs "
             "lists them."
         )
-    lease = Lease(config.runs)
     if not any((path / name).exists() for name in ("manifest.json", "model")):
         known = ", ".join(found.name for found in artifacts_newest_first(home)) if home.is_dir() else ""
         raise RunError(
             f"run {link}: no model there. Train first (gigabatch train), or take another: {CURRENT}, "
             f"{PREVIOUS}, {LATEST}, a folder, or an id of {home}: {known or 'there is none'}."
         )
-    if path.parent.parent == Path(os.path.realpath(config.runs)):
-        lease.add(f"{path.parent.name}/{path.name}")
-    verify_run(path)
-    found = FoundRun(path, tuple(read_pointers(home).states_of(path)), lease)
-    log.info("%s of %s: %s", found, config.name, path)
-    if "blocked" in found.states:
-        log.warning("%s was rolled back; gigabatch promote %s would make it current again", found, found.id)
-    return found
+    return path

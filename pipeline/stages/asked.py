@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,17 @@ from gigabatch.pipeline.config.config import RunConfig, plain_settings, recipe_s
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import STAGES
 from gigabatch.pipeline.launched import launched_ranks
-from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
-from gigabatch.pipeline.stages.finished import Run
+from gigabatch.pipeline.stages.finished import Run, evaluation_parts, metric_rows, read_json_lines, show_parts
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
-from gigabatch.pipeline.store.files import atomic_symlink, atomic_write
-from gigabatch.pipeline.store.keys import ALL, artifact_key, input_checksums, run_id_of, source_hash
+from gigabatch.pipeline.store.files import atomic_symlink, atomic_write, write_json
+from gigabatch.pipeline.store.keys import ALL, artifact_key, file_checksum, input_checksums, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
 
 log = logging.getLogger(__name__)
 FEATURES = ["gigabatch.features"]  # sources of the features stage
+EVALUATION = "evaluation.json"  # in the folder of an evaluation: what it is of
 REQUESTS = "requests.json"  # in the folder of artifacts
 MOST_REQUESTS = 1_000
 MADE_FROM = "made_from"  # of a run's manifest: keys of the artifacts before it, by stage
@@ -143,7 +145,7 @@ class Request:
         first."""
         if self.key not in self._known():
             return None
-        found = ArtifactStore(self.config.artifacts, self.config.name).find("features", self._features_key())
+        found = ArtifactStore(self.config.artifacts, self.config.name).find("features", self.features_key())
         if found is not None:
             tell_found("features", found)
         return found
@@ -157,7 +159,7 @@ class Request:
         if run_id is None or read_pointers(home).current is None:
             return None
         keys = _made_from(home / run_id)
-        if keys is None or run_id_of(keys["evaluate"]) != run_id or keys["features"] != self._features_key():
+        if keys is None or run_id_of(keys["evaluate"]) != run_id or keys["features"] != self.features_key():
             return None
         store, lease = ArtifactStore(config.artifacts, config.name), Lease(config.runs)
         lease.add(f"{config.name}/{run_id}")
@@ -170,7 +172,41 @@ class Request:
         atomic_symlink(Path(run_id), home / LATEST)
         return Run(home / run_id, STAGES)
 
-    def _features_key(self) -> str:
+    def evaluation(self, run: str | None, split: str, out: Path | None) -> Evaluation | None:
+        """What `gigabatch evaluate` of the same run, rows and configuration has written; None where it has not."""
+        folder = evaluation_folder(Path(os.path.realpath(run_link(self.config, run))), split, out)
+        try:
+            kept = json.loads((folder / EVALUATION).read_text())
+        except (OSError, ValueError, RecursionError):
+            return None
+        if self.key is None or not isinstance(kept, dict) or kept.get("request") != self.key:
+            return None
+        used, key = find_run(self.config, run), self.features_key()
+        features = ArtifactStore(self.config.artifacts, self.config.name).find("features", key)
+        if features is None or kept != self._evaluation(folder, used, key, split, kept.get("headline")):
+            return None
+        tell_found("features", features)
+        summary = read_json_lines(folder / "summary.json", lines=False)[0]
+        return Evaluation(summary, kept["headline"], folder, used)
+
+    def remember_evaluation(self, made: Evaluation, features_key: str, split: str) -> None:
+        """Keep beside an evaluation what it is of."""
+        kept = self._evaluation(made.folder, made.used, features_key, split, dict(made.headline))
+        write_json(made.folder / EVALUATION, kept)
+
+    def _evaluation(self, folder: Path, used: FoundRun, features_key: str, split: str, headline: Any) -> dict[str, Any]:
+        files = [folder / name for name in ("summary.json", "report.html")]
+        return {
+            "request": self.key,
+            "features": features_key,
+            "run": file_checksum(used.path / MANIFEST),
+            "states": list(used.states),
+            "split": split,
+            "files": {path.name: file_checksum(path) if path.is_file() else None for path in files},
+            "headline": headline,
+        }
+
+    def features_key(self) -> str:
         config = self.config
         settings = recipe_settings(config.recipe, config.features)
         checked = config.model_copy(update={"features": settings})
@@ -187,6 +223,28 @@ class Request:
         except (OSError, ValueError, AttributeError, RecursionError):
             log.warning("%s is damaged; the next command of each configuration takes longer", path)
             return {}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished run's evaluation on a split: what summary.json holds, the split's metrics, the folder, and the run."""
+
+    summary: dict[str, Any]
+    headline: Mapping[str, Any]
+    folder: Path
+    used: FoundRun
+
+    def show(self, name: str, split: str) -> None:
+        """Print it. name: of the configuration."""
+        shown = metric_rows({"metrics": {split: self.headline}, "targets": {split: self.summary["targets"]}})
+        shown = [{"split": split, "rows": self.summary["rows"]} | row for row in shown]
+        show_parts(evaluation_parts(self.summary, shown, f"{name}, {self.used}", split))
+        print(f"report  {self.folder / 'report.html'}")
+
+
+def evaluation_folder(run: Path, split: str, out: Path | None) -> Path:
+    """Where an evaluation is written. out: as it is given, or None."""
+    return out or run / f"evaluation-{split}"
 
 
 def _made_from(run: Path) -> dict[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +20,14 @@ from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
+from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.finished import SPLITS, Run, evaluation_parts, metric_rows, show_parts
+from gigabatch.pipeline.stages.asked import Evaluation, Request, evaluation_folder
+from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
 from gigabatch.pipeline.store.files import replacing, require_writable, write_json
@@ -80,29 +83,48 @@ def evaluate(
     >>> found["id"] == run.summary["id"], found["rows"] == run.summary["rows_by_split"]["valid"]
     (True, True)
     """
-    return _evaluated(Pipeline.from_config(config, *overrides), run, split, None if out is None else Path(out))[0]
+    return _evaluated(Pipeline.from_config(config, *overrides), run, split, None if out is None else Path(out)).summary
 
 
 def evaluate_run(
     config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
 ) -> int:
-    """`evaluate`, printed."""
-    pipeline, split = Pipeline.from_config(config, *overrides), split or "test"
-    summary, headline, folder, used = _evaluated(pipeline, run, split, out)
-    shown = metric_rows({"metrics": {split: headline}, "targets": {split: summary["targets"]}})
-    shown = [{"split": split, "rows": summary["rows"]} | row for row in shown]
-    show_parts(evaluation_parts(summary, shown, f"{pipeline.config.name}, {used}", split))
-    print(f"report  {folder / 'report.html'}")
+    """`evaluate`, printed; what gave no warning is remembered for the same command."""
+    request, pipeline = (
+        Request.of(load_config(config, overrides, whole=False)),
+        Pipeline.from_config(config, *overrides),
+    )
+    key, split = None if request.key is None else request.features_key(), split or "test"
+    with heard() as warned:
+        made = _evaluated(pipeline, run, split, out)
+    if key is not None and not warned:
+        request.remember_evaluation(made, key, split)
+    made.show(pipeline.config.name, split)
     return 0
 
 
-def _evaluated(
-    pipeline: Pipeline, run: str | Path | None, split: str, out: Path | None
-) -> tuple[dict[str, Any], Mapping[str, Any], Path, FoundRun]:
-    """What `evaluate` gives, the split's metrics, the folder, and the run."""
+@contextlib.contextmanager
+def heard() -> Iterator[list[logging.LogRecord]]:
+    """The warnings that are logged within the block, but for those of how a run was found."""
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name != find_run.__module__:
+                found.append(record)
+
+    found: list[logging.LogRecord] = []
+    handler, logger = Heard(logging.WARNING), logging.getLogger("gigabatch")
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path | None) -> Evaluation:
     used = find_run(pipeline.config, run)
     path, trained = used.path, Run(used.path).summary["trained"]
-    folder = out or path / f"evaluation-{split}"
+    folder = evaluation_folder(path, split, out)
     require_writable(folder)
     steps = trained["steps"] - trained.get("skipped_steps", 0)  # which runs before November 2026 did not count
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
@@ -149,7 +171,7 @@ def _evaluated(
         results, features.notes, rows, name=f"{summary['name']}, {split} split", run_id=path.name
     )
     write_report(folder / "report.html", report)
-    return summary, found.headline, folder, used
+    return Evaluation(summary, found.headline, folder, used)
 
 
 def score_run(

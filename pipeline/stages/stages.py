@@ -812,7 +812,9 @@ class Encoded:
         """The run's configuration, with the train settings that it leaves to the rule filled in."""
         config, schema = self.features.pipeline.config, self._resident("train").schema
         warm = self.warm_start is not None
-        return config.model_copy(update={"train": settle(config.train, self.num_trained, id_sizes(schema), warm)})
+        rate = model_class(config.model.kind).rule_rate(model_inputs(self.preprocessor))
+        whole = settle(config.train, self.num_trained, id_sizes(schema), warm, rate)
+        return config.model_copy(update={"train": whole})
 
     @property
     def train_settings(self) -> WholeTrainSettings:

@@ -39,7 +39,8 @@ def update_preprocessor(
 
     data: files of rows that no version before has seen: path, folder or glob. Raw ones, as `score --input` takes them,
     go through the steps of the run; Parquet files of the features stage are taken as they are.
-    preprocessor: the folder to start from; where none is given, the run's. run: see `find_run`; the current one where
+    preprocessor: the folder to start from; where none is given, the run's. Raw rows then go through the steps of the
+    current run, which must be of the same columns. run: see `find_run`; the current one where
     it is None. The same data on the same state is the same artifact, which is then not made again. How columns are
     encoded stays as it was, and where the configuration says otherwise, a line printed names it.
     """
@@ -52,7 +53,7 @@ def update_preprocessor(
     else:
         source, start = preprocessor, str(preprocessor)
     found = Preprocessor.load(source, pipeline.engine)
-    with _feature_files(pipeline, found, data, None if preprocessor else used) as files:
+    with _feature_files(pipeline, found, data, None if preprocessor else used, start) as files:
         artifact = _updated(pipeline, found, files, refresh_scales)
     print(f"from {start}")
     for clause in changed_settings(found.schema, found.settings, pipeline.config.preprocess.encoding):
@@ -80,11 +81,11 @@ def _updated(pipeline: Pipeline, found: Preprocessor, files: Sequence[str], refr
 
 @contextmanager
 def _feature_files(
-    pipeline: Pipeline, found: Preprocessor, data: str, used: FoundRun | None
+    pipeline: Pipeline, found: Preprocessor, data: str, used: FoundRun | None, start: str
 ) -> Iterator[Sequence[str]]:
     """Parquet files of the features stage, within a `with` block: those of `data`, or one that is made of raw ones.
 
-    used: the run whose steps raw rows go through.
+    used: the run whose steps raw rows go through; the current one where it is None, as found lies in a folder, start.
     """
     files, lists = expand(data), [name for column in found.schema.lists for name in column.columns]
     there = {path: _columns(path) for path in files}
@@ -94,15 +95,19 @@ def _feature_files(
         yield files
         return
     path, names = lacking[0], there[lacking[0]]
-    if used is None:
+    steps = used or find_run(pipeline.config, None)
+    bundle = load_bundle(steps.path / "model", "cpu", pipeline.engine)
+    if used is None and bundle.preprocessor.schema != found.schema:
         raise DataError(
-            f"update: {path} holds no rows of the features stage, and raw rows go through the steps of a run. Leave "
-            "out --preprocessor, or give Parquet files as `gigabatch features` writes them."
+            f"update: {path} holds no rows of the features stage, and the columns of {start} are others than those of "
+            f"{steps}, through whose steps raw rows would go. Give Parquet files as `gigabatch features` writes them."
         )
-    bundle = load_bundle(used.path / "model", "cpu", pipeline.engine)
+    if used is None:
+        print(f"raw rows through the steps of {steps}")
     if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
         raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
     rows = bundle.from_raw(raw_rows(pipeline, bundle, data))
+    pipeline.store.root.mkdir(parents=True, exist_ok=True)  # nothing may have been made there yet
     remove_leftovers(pipeline.store.root)
     folder = temporary_path(pipeline.store.root / "rows")
     with own_folder(folder):

@@ -29,7 +29,9 @@ TABLE_ROWS_A_VISIT = 2  # an update reads all tables, a step at most `batch_size
 MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
 
-def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: bool = False) -> WholeTrainSettings:
+def settle(
+    settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: bool = False, rate: float = 1.0
+) -> WholeTrainSettings:
     """The settings with what they leave out filled in, by a rule of the train split's rows and id columns.
 
     Parameters
@@ -44,6 +46,8 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
         Whether the training goes on from another's weights. Its rows come once, and the next night takes all of them
         for known. So where more than `MOST_LEFT` of them would fill no whole batch, the batch becomes smaller, also one
         that is set.
+    rate
+        The model's `rule_rate`: times the learning rate that the rule gives for LAMB.
 
     Returns
     -------
@@ -85,7 +89,8 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
         if positives is not None and settings.optimizer in LR_OF_POSITIVES:
             reference, times = LR_OF_POSITIVES[settings.optimizer]
         scaled = square_root_scaled_lr(reference, batch_size, REFERENCE_BATCH)
-        lr = float(f"{min(scaled, times * reference):.3g}")
+        of_model = rate if settings.optimizer == "lamb" else 1.0
+        lr = float(f"{of_model * min(scaled, times * reference):.3g}")
     decay = settings.ema_decay
     if decay == "auto":
         small = sum(num_ids) <= TABLE_ROWS_A_VISIT * batch_size * len(num_ids)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model, model_call
@@ -43,13 +45,28 @@ def training_threads(
 
 def step_operations(model: Model, rows: PackedTable, batch_size: int) -> float:
     """About how many operations a step takes: products, counted as the model evaluates a few rows, and lookups."""
-    from torch.utils.flop_counter import FlopCounterMode  # which imports Triton, for a training alone
+    from torch.utils.flop_counter import flop_registry  # which imports Triton, for a training alone
+
+    class Products(TorchDispatchMode):
+        """Counts as torch's `FlopCounterMode` does, which loads `torch._dynamo`: a second and more of CPU."""
+
+        found = 0
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # nothing here is compiled
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if (count := flop_registry.get(func._overloadpacket)) is not None:
+                self.found += count(*args, **(kwargs or {}), out_val=made)
+            return made
 
     few = rows.unpack(rows.words[:COUNTED_ROWS].cpu())
-    # Without a graph, but not in inference mode: there the counter breaks where a module is given a parameter.
-    with modes_kept(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+    # Without a graph, but not in inference mode, where a layer's product is not told apart from the layer.
+    with modes_kept(model), torch.no_grad(), Products() as counter:
         model.eval()
         model_call(model, few.ids, few.floats, few.lists)
-    products = counter.get_total_flops() / max(len(few.ids), 1)
+    products = counter.found / max(len(few.ids), 1)
     lookups = len(rows.schema.ids) + len(rows.schema.lists)
     return batch_size * (FORWARD_AND_BACKWARD * products + OF_A_LOOKUP * lookups)

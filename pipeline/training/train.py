@@ -224,11 +224,12 @@ def train_model(
         refuse_steps(model, ranks, start, codistillation)
         return fitted_at_once(model, train, valid_table, loss, settings, device, folder, callbacks)
     if isinstance(train, PackedTable):
-        settings = settle(settings, len(train), id_sizes(train.schema))
+        settings = settle(settings, len(train), id_sizes(train.schema), rate=rule_rate_of(model))
         source: BatchSource = table_batches(train, settings, seed, ranks)
     else:
         given = settings.model_copy(update={"batch_size": train.global_batch_size})
-        settings, source = settle(given, train.num_rows, id_sizes(train.schema)), train
+        settings = settle(given, train.num_rows, id_sizes(train.schema), rate=rule_rate_of(model))
+        source = train
     source.kernels = settings.kernels
     if negatives is not None:
         negatives.use_kernels(settings.kernels)
@@ -712,6 +713,11 @@ def shared_step(
     if ranks.is_first and ranks.num_ranks > 1:
         log.info("%s", describe(sums, optimizer))
     return DataParallel(ranks, optimizer, batch_size, sums, tables, model)
+
+
+def rule_rate_of(model: nn.Module) -> float:
+    """`Model.rule_rate` of its inputs; 1 of another module."""
+    return model.rule_rate(model.inputs) if isinstance(model, Model) else 1.0
 
 
 def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:

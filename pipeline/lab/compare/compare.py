@@ -199,7 +199,9 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     written = experiment.encoded.features.pipeline.config
     given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
     said = bool({"select", "select_by", "patience"} & given)
-    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said)
+    ruled = "lr_max" not in given and settings.optimizer == "lamb"
+    own = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
+    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
@@ -250,14 +252,21 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
 class Contest:
     """What is known while models are compared. left_out: by label, why a model takes part no more.
 
-    epoch_follows: whether the epoch that is kept is each model's own choice (`settings_of`).
+    epoch_follows: whether the epoch that is kept is each model's own choice (`settings_of`). own_rate: the `rule_rate`
+    of the run's model where its learning rate is the rule's, which then is each model's own (`times`).
     """
 
     def __init__(
-        self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int, epoch_follows: bool = False
+        self,
+        trainer: Trainer,
+        settings: WholeTrainSettings,
+        search_seed: int,
+        epoch_follows: bool = False,
+        own_rate: float | None = None,
     ) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
-        self.epoch_follows = epoch_follows
+        self.epoch_follows, self.own_rate = epoch_follows, own_rate
+        self.times: dict[str, float] = {}
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
         self.tried: dict[str, dict[float, float | None]] = {}
@@ -278,6 +287,12 @@ class Contest:
                 continue
             self.specs[label], self.parameters[label] = spec, count
             self.tried[label], self.outcomes[label] = {}, []
+            rate = model_class(spec.name).rule_rate(inputs)
+            self.times[label] = 1.0 if self.own_rate is None else rate / self.own_rate
+
+    def rate_of(self, label: str, lr: float) -> float:
+        """A model's own learning rate for one of the run's."""
+        return float(f"{lr * self.times[label]:.4g}")
 
     def settings_of(self, label: str, lr: float) -> WholeTrainSettings:
         """The run's with this learning rate; the epoch that is kept is the model's own choice for rows that are all
@@ -290,8 +305,9 @@ class Contest:
 
     def search(self, lrs: Sequence[float], advance: Callable[[int, str], None]) -> None:
         """One training at each learning rate, rate by rate all models."""
-        for lr in lrs:
+        for of_run in lrs:
             for label, spec in self.specs.items():
+                lr = self.rate_of(label, of_run)
                 if not model_class(spec.name).learns_by_steps:  # it has no rate
                     advance(1, label)
                     continue
@@ -306,7 +322,8 @@ class Contest:
             if tried and not finite:
                 self.left_out[label] = f"it failed at every learning rate, at the last: {self.why[label]}"
             else:
-                self.best[label] = max(finite, key=lambda lr: self.trainer.sign * finite[lr]) if finite else own
+                best = max(finite, key=lambda lr: self.trainer.sign * finite[lr], default=None)
+                self.best[label] = self.rate_of(label, own) if best is None else best
 
     def train(self, seeds: Sequence[int], advance: Callable[[int, str], None]) -> None:
         """Seed by seed every model, so that what there is when the time is up can be compared."""

@@ -252,7 +252,8 @@ def lr_text(compared: Compared) -> str:
 
 def lr_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a model, a column a learning rate."""
-    rows = [{"model": c.label} | {f"{lr:.3g}": value for lr, value in c.tried.items()} for c in compared.contenders]
+    lrs = sorted({lr for contender in compared.contenders for lr in contender.tried})  # some models have rates of their own
+    rows = [{"model": c.label} | {f"{lr:.3g}": c.tried.get(lr, "") for lr in lrs} for c in compared.contenders]
     return [row | {"taken": f"{c.lr:.3g}"} for row, c in zip(rows, compared.contenders, strict=True)]
 
 

@@ -114,7 +114,8 @@ class Forecast:
         self.exact = bool(last["share"] >= 1)
         self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
-        self.settings = settle(config.train, self.rows["train"], self.spec.inputs.num_ids)
+        rate = model_class(self.spec.name).rule_rate(self.spec.inputs)
+        self.settings = settle(config.train, self.rows["train"], self.spec.inputs.num_ids, rate=rate)
         self.trained = self.exact and (not self.takes_steps or last["epochs"] == self.settings.epochs)
         self.batch_size = min(self.settings.batch_size, max(self.rows["train"], 2))
 

@@ -32,7 +32,7 @@ from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
 @pytest.fixture
 def learned(shop):
-    learn_contract(shop.config())
+    learn_contract(shop.config(), now=end_of(5))
     return shop
 
 
@@ -256,6 +256,15 @@ def test_late_and_lost_files_are_told(learned):
     finish(learned.config())
     (learned.raw / "day-002.csv").unlink()
     assert any("not there any more" in text for text in night(learned, 9).warnings)
+
+
+def test_what_was_learned_of_old_files_calls_none_late(shop):
+    """Each night of the year after said how late they are."""
+    terms = learn_contract(shop.config(), now=end_of(300)).contract.files["all"]
+    assert terms.freshness is None
+    assert night(shop, 300).warnings == ()
+    terms = learn_contract(shop.config(), now=end_of(6)).contract.files["all"]
+    assert terms.freshness == pytest.approx(1.5 * 86_400 + 43_200, abs=1000)
 
 
 def test_files_that_lie_elsewhere_now_are_the_same_files(learned):

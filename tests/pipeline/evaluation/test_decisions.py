@@ -1,12 +1,14 @@
 """Thresholds, precision and recall, gains and costs, against scikit-learn and counts by hand."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.metrics as sk
 import torch
 
 from gigabatch.models.errors import ModelError
-from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
+from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, as_written, threshold_table
+from gigabatch.pipeline.stages.score import write_frame
 
 INF = float("inf")
 
@@ -117,3 +119,20 @@ def test_rows_of_one_label_have_counts_and_no_shares_of_what_is_not_there():
     }  # fmt: skip
     with pytest.raises(ModelError, match="there are no rows"):
         decisions(np.empty(0, np.float32), np.empty(0, np.float32))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_threshold_takes_the_same_rows_of_scores_that_were_written(tmp_path, ending):
+    """The row that lies on it was missed: 0.6 in a CSV file is less than the 0.6000000238 of float32."""
+    random = np.random.default_rng(5)
+    scores = random.random(5000).astype(np.float32)
+    scores = np.unique(np.r_[scores, np.nextafter(scores[:500], np.float32(0)), np.float32([0.1, 0.6, 0.7, 0.9, 1e-6])])
+    labels = (random.random(len(scores)) < scores).astype(np.float32)
+    path = tmp_path / f"scores.{ending}"
+    write_frame(pd.DataFrame({"predicted_sold": scores}), path)
+    written = (pd.read_csv(path) if ending == "csv" else pd.read_parquet(path))["predicted_sold"].to_numpy("float64")
+    for threshold, score in zip(map(as_written, scores.astype("float64")), scores, strict=True):
+        assert (written >= threshold).sum() == (scores >= score).sum()
+        assert float(f"{threshold:.9g}") == threshold
+    for row in threshold_table(decisions(scores, labels), Costs(1, 2), "test").rows:
+        assert (written >= row["threshold"]).mean() == pytest.approx(row["flagged"], abs=1e-12)

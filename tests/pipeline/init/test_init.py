@@ -261,6 +261,7 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
         ("won't churn", "will churn"), ("did not churn", "churned"), ("didn't click", "clicked"),
         ("does not have diabetes", "has diabetes"), ("illegal", "legal"), ("irregular", "regular"),
         ("impossible", "possible"), ("dislike", "like"), ("neutral or dissatisfied", "satisfied"),
+        ("alive", "dead"), ("Living", "Deceased"), ("0=Alive", "died"), ("active", "churned"), ("retained", "churned"),
         ("Unsuccessful", "Success"), ("nicht genehmigt", "genehmigt"), ("non approuvé", "approuvé"),
     ],
 )  # fmt: skip
@@ -302,11 +303,32 @@ def test_blanks_and_points_around_labels_and_long_numbers_change_nothing(tmp_pat
         ["united", "ited", "united"],
         ["1-red", "2-blue", "1-red"],
         ["team 1", "team 2", "team 1"],
+        ["open", "closed", "open"],
+        ["died", "survived", "died"],
     ],
 )
 def test_labels_that_say_neither_are_positive_where_they_are_rarer(labels):
     rarer = min(set(labels), key=labels.count)
     assert labels_of("y", pd.Series(labels * 100), None, None).settings["positive"] == rarer
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["alive", "dead", "alive"], "33.3% of the labels are 'dead', which is 1 by what the two say"),
+        (["open", "closed", "open"], "33.3% of the labels are 'closed', which is 1 as the rarer one, for the two do "
+         "not say which is; for 'open' set positive to it"),
+        (["2", "1", "1"], "33.3% of the labels are '2', which is 1 as the greater one"),
+        (["1", "0", "0"], "33.3% of the labels are '1', which is 1"),
+    ],
+)  # fmt: skip
+def test_the_file_says_which_label_is_positive_and_why(tmp_path, labels, said):
+    path, out = tmp_path / "rows.csv", tmp_path / "rows.yaml"
+    pd.DataFrame({"sold": labels * 100, "x": np.random.default_rng(0).normal(size=300)}).to_csv(path, index=False)
+    assert main(["init", str(path), "--target", "sold", "--out", str(out)]) == 0
+    (line,) = (line for line in out.read_text().splitlines() if line.strip().startswith("sold: {task: binary"))
+    assert line.endswith(f"  # {said}")
+    assert f"# Target sold: binary; {said}.\n" in out.read_text()
 
 
 def test_plus_and_minus_are_labels_beside_columns_where_a_minus_is_null(tmp_path):
@@ -319,7 +341,7 @@ def test_plus_and_minus_are_labels_beside_columns_where_a_minus_is_null(tmp_path
     summary, made = trained(tmp_path, written(tmp_path, table), "y")
     assert made.features["targets"] == {"y": {"task": "binary", "positive": "+"}}
     assert made.remarks[1].startswith("Target y: binary; ")
-    assert made.remarks[1].endswith("% of the labels are '+', which is 1.")
+    assert made.remarks[1].endswith("% of the labels are '+', which is 1 by what the two say.")
     assert summary["rows"] == 600
 
 

@@ -844,3 +844,50 @@ def test_one_letter_that_is_a_unit_is_no_factor_beside_bare_numbers(tmp_path, le
 def test_exponents_and_signs_stand_beside_any_unit(texts, expected):
     seen = column_seen("size", pd.Series(texts), None)
     assert (seen.kind, seen.values.tolist()) == ("number", expected)
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["O{kind}-{row:06}", "INV-2024-{row:05}", "ord_{row}", "{kind}/A/{row:05}"],
+    ids=["O1", "year", "ord", "slash"],
+)
+@pytest.mark.parametrize("twice", [0, 20])
+def test_ids_of_a_prefix_and_a_number_are_no_text(tmp_path, form, twice):
+    """Their prefixes are words that come again in other rows, so they were taken for texts."""
+    rows = np.random.default_rng(3).permutation(400)
+    rows[:twice] = rows[twice : 2 * twice]
+    made, _ = drafted(tmp_path, [form.format(kind=row % 3 + 1, row=row) for row in rows], "order")
+    assert made.texts == {}
+    assert "steps" not in made.features
+    if twice:
+        assert made.left_out["order"] == "380 values in 400 rows, ids or free text"
+    else:
+        assert made.left_out["order"] == "another value in each row; carried to predictions as a key"
+        assert made.features["keys"] == ["order"]
+
+
+def test_texts_without_blanks_whose_words_come_again_stay_texts(tmp_path):
+    rng = np.random.default_rng(4)
+    words = rng.choice(["red", "blue", "shoe", "hat", "big", "old", "new"], (300, 3))
+    made, _ = drafted(tmp_path, ["-".join([*row, str(k)]) for k, row in enumerate(words)], "slug")
+    assert list(made.texts) == ["slug"]
+
+
+@pytest.mark.parametrize("distinct", [12, 300])
+def test_prices_of_two_decimal_signs_are_named(tmp_path, distinct):
+    """They were categories, or lists of what stood before and after the comma, without a word."""
+    cents = np.random.default_rng(5).integers(100, 9999, distinct)[np.arange(300) % distinct]
+    texts = [f"{cent / 100:.2f}" for cent in cents]
+    made, _ = drafted(tmp_path, [text.replace(".", ",") if k % 3 else text for k, text in enumerate(texts)], "price")
+    (told,) = (text for text in made.remarks if "price" in text)
+    assert told.startswith(
+        f"price holds numbers with two decimal signs ({texts[1].replace('.', ',')!r} and {texts[0]!r})"
+    )
+    assert "lists" not in made.features
+    assert "keys" not in made.features
+
+
+def test_numbers_of_one_decimal_sign_and_thousands_are_named_by_no_remark(tmp_path):
+    made, found = drafted(tmp_path, ["1.234,50", "7,25", "12", "2.000,00"] * 50, "price")
+    assert sorted(set(found["price"])) == [7.25, 12.0, 1234.5, 2000.0]
+    assert not any("decimal" in text for text in made.remarks)

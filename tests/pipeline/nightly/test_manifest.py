@@ -67,6 +67,15 @@ def test_a_line_names_the_list_and_what_is_new_or_gone(tmp_path):
     assert len(os.listdir(tmp_path / FOLDER)) == 2
 
 
+def test_what_is_new_is_counted_since_the_night_that_came_to_a_decision(tmp_path):
+    """A night that was stopped or refused has trained no current model on what was new to it."""
+    decided = night(tmp_path, "a")
+    for code in (143, 40, 20):
+        append_record(tmp_path, "nightly", code, "", None, data=write_manifest(tmp_path, files("a", "b")))
+    third = night(tmp_path, "a", "b", "c")
+    assert (third["before"], third["new"]) == (decided["manifest"], {"1:b": "xxh3:b", "2:c": "xxh3:c"})
+
+
 def test_files_of_one_name_and_content_in_two_folders_are_two(tmp_path):
     write_manifest(tmp_path, {"0:a": "xxh3:a"})
     append_record(tmp_path, "nightly", 0, "", "a", data=write_manifest(tmp_path, {"0:a": "xxh3:a"}))

@@ -7,6 +7,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -301,6 +302,20 @@ def test_columns_that_drifted_stand_first_and_what_chance_explains_is_none():
     (card,) = churn_cards(churn(old_city(), few, {"city": old_city().categories["city"].vocabulary}))
     assert card.verdict == "ok"
     assert card.bars[0].value > 0.1  # beyond the threshold, and not beyond the noise
+
+
+def test_columns_that_tell_of_the_calendar_are_measured_by_their_nulls_alone():
+    """What the contract takes for the month was drift each month, and what steps make of the time was, too."""
+    encoded = Encoded(statistics("Oslo", "Bonn"), statistics("Oslo", "Lima"))
+    raw = {"city": ("at", "month"), "store": ("store", "month")}
+    encoded.features = SimpleNamespace(raw_of=raw.__getitem__)
+    found = {}
+    for calendar in ((), ("at", "month")):
+        (part,) = pages._drift({}, Material(decision=Decision(calendar=frozenset(calendar)), encoded=encoded))
+        found[bool(calendar)] = {card.column: (card.verdict, [bar.measure for bar in card.bars]) for card in part.cards}
+    assert found[False]["city"] == ("drift", ["PSI", "unseen", "nulls"])
+    assert found[True]["city"] == ("ok", ["nulls"])
+    assert found[True]["store"] == found[False]["store"]
 
 
 def old_city() -> Statistics:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -835,9 +836,35 @@ def test_a_night_of_bad_files_alone_is_told_once(daily):
     write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
     assert run_nightly(config) == 20
     assert [Path(path).name for path in last(home)["files"]["quarantined"]] == ["day-007.csv"]
-    assert "day-006" not in last(home)["decision"]
+    assert "day-006" not in " ".join(last(home)["reasons"])
     assert run_nightly(config) == 10  # no new file at all
     assert last(home)["files"]["warnings"] == []
+
+
+def test_each_night_says_how_many_files_wait_in_quarantine(daily, capsys):
+    """The night that put one aside told it, and none after it did: its rows were missing for good."""
+    config, home, write = daily
+    paths = [write(day, lambda frame: frame.rename(columns={"signal": "Signal"})) for day in range(6, 13)]
+    good = write(13)
+    assert run_nightly(config) == PROMOTED
+    assert last(home)["files"]["waiting"] == {"files": 0, "first": []}
+    assert "wait in quarantine" not in last(home)["decision"]
+    capsys.readouterr()
+    for left in (7, 6):
+        assert run_nightly(config) == KEPT
+        names = [path.name for path in paths[-left:][:5]]
+        assert last(home)["files"]["waiting"] == {"files": left, "first": names}
+        told = f"{left} file(s) of earlier nights wait in quarantine: {', '.join(names)}, ..."
+        assert told in last(home)["decision"]
+        assert told in capsys.readouterr().out
+        assert main(["nightly", "--config", str(config), "--dry-run"]) == 0
+        assert told in capsys.readouterr().out
+        paths[-left].unlink()
+    for path in paths[2:]:
+        path.unlink()
+    paths[2].write_text(good.read_text())  # refused again, as it comes twice
+    assert run_nightly(config) == 20
+    assert last(home)["files"]["waiting"]["files"] == 0
 
 
 def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm_one(daily):
@@ -917,3 +944,31 @@ def test_a_night_killed_after_its_files_were_decided_is_told_of_them_again(daily
     assert run_nightly(config) == PROMOTED
     assert last(home)["files"]["quarantined"] == [str(bad.resolve())]
     assert "In quarantine: day-007.csv" in last(home)["decision"]
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped"])
+def test_a_night_that_carries_on_logs_the_drift_and_the_new_files_of_the_one_before(daily, monkeypatch, end):
+    """Its line had no drift and no new file, as if the rows that it trained on had come with another night."""
+    config, home, write = daily
+    path = home / "contract.yaml"
+    path.write_text(re.sub(r"range: \[[^\]]*\]", "range: [-100, 100]", path.read_text()))
+    far = write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
+    with monkeypatch.context() as patch:
+        if end == "failed":
+            patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+            assert run_nightly(config) == FAILED
+        else:
+            patch.setattr(nightly, "tonight", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            assert main(["nightly", "--config", str(config)]) == 143
+    broken = last(home)
+    assert broken["files"]["drift"]["all"]["signal"] == "drift"
+    near = write(7)
+    run_nightly(config)
+    night = last(home)
+    assert night["exit_code"] in (PROMOTED, KEPT)
+    assert night["files"]["drift"]["all"]["signal"] == "drift"
+    assert set(night["data"]["new"]) == {f"6:{far.name}", f"7:{near.name}"}
+    page = (home / "nightly.html").read_text()
+    assert "600 new rows against 1,800 accepted before" in page
+    run_nightly(config)
+    assert (last(home)["files"]["drift"], last(home)["data"]["new"]) == ({}, {})

@@ -336,3 +336,8 @@ def test_five_hundred_columns_are_all_there_and_most_are_folded():
     assert all(name in page.inside["table"] for name in names)
     assert sum(name in page.inside["details"] for name in names) == 470
     assert page.inside["summary"] == "470 more" * 2
+
+
+def test_a_threshold_has_all_digits_that_tell_scores_apart():
+    ((cell,),) = table([{"threshold": 0.600000024}]).rows
+    assert cell.text == "0.600000024"

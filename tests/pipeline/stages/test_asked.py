@@ -91,6 +91,61 @@ def test_what_is_there_is_shown_as_a_whole_pipeline_shows_it_and_without_torch(f
     assert in_a_process(command, "--config", "clicks.yaml")[3] == "[]"
 
 
+def test_an_evaluation_that_is_there_is_shown_as_the_first_one_was_and_without_torch(folder, tmp_path):
+    def evaluated(*more):
+        return in_a_process("evaluate", "--config", "clicks.yaml", *more)
+
+    first = evaluated()
+    assert first[0] == 0
+    assert "torch" in first[3]
+    home = Path("runs/clicks/current/evaluation-test")
+    written = {path.name: path.stat().st_mtime_ns for path in home.iterdir()}
+    again = evaluated()
+    assert again[:3] == first[:3]
+    assert again[3] == "[]"
+    assert {path.name: path.stat().st_mtime_ns for path in home.iterdir()} == written
+    assert asked().evaluation(None, "valid", None) is None
+    assert asked().evaluation(None, "test", tmp_path) is None
+    assert asked("evaluate.slices=false").evaluation(None, "test", None) is None
+
+
+@pytest.mark.parametrize("changed", ["report", "rows", "run", "state", "sources", "record"])
+def test_an_evaluation_of_something_else_is_made_anew(folder, monkeypatch, changed):
+    assert main(["evaluate", "--config", "clicks.yaml"]) == 0
+    home = Path("runs/clicks/current").resolve()
+    assert asked().evaluation(None, "test", None).summary["id"] == home.name
+    if changed == "report":
+        (home / "evaluation-test" / "report.html").write_text("damaged")
+    elif changed == "rows":
+        Path("clicks.csv").write_text(f"city,price,clicked\n{ROWS}Rome,1,1\n")
+        assert main(["features", "--config", "clicks.yaml"]) == 0
+    elif changed == "run":
+        manifest = json.loads((home / "manifest.json").read_text())
+        (home / "manifest.json").write_text(json.dumps(manifest))
+    elif changed == "state":
+        (home.parent / "latest").unlink()
+    elif changed == "sources":
+        monkeypatch.setattr("gigabatch.pipeline.stages.asked.source_hash", lambda modules: "other sources")
+    else:
+        (home / "evaluation-test" / "evaluation.json").write_text("[" * 200_000)
+    assert asked().evaluation(None, "test", None) is None
+
+
+def test_an_evaluation_that_warns_warns_again(folder, monkeypatch, caplog):
+    monkeypatch.setattr("gigabatch.pipeline.stages.score.learnt_of", lambda *_: "all of them")
+    for _ in range(2):
+        caplog.clear()
+        assert main(["evaluate", "--config", "clicks.yaml"]) == 0
+        assert "has learnt from rows of 'test' (all of them)" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score", "export", "embed"])
+def test_a_run_that_is_not_there_is_told_without_torch(folder, command):
+    code, _, error, imported = in_a_process(command, "--config", "clicks.yaml", "--run", "nowhere")
+    assert (code, imported) == (2, "[]")
+    assert error.startswith("gigabatch: run nowhere: no model there. Train first (gigabatch train), or take another: ")
+
+
 def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):
     config = ("--config", "clicks.yaml")
     first = Path("runs/clicks/current").resolve().name
@@ -247,7 +302,7 @@ def test_latest_leads_to_the_run_again_and_one_that_none_was_promoted_over_is_le
 
 
 def test_a_mistake_is_told_as_before(folder, capsys):
-    for command in ("train", "features"):
+    for command in ("train", "features", "evaluate"):
         capsys.readouterr()
         assert main([command, "--config", "clicks.yaml", "model.layrs=[4]"]) == 2
         assert "unknown key 'model.layrs'" in capsys.readouterr().err
@@ -262,13 +317,13 @@ def test_features_in_local_time_are_those_of_the_rules_of_their_zone(folder, mon
     Path("clicks.csv").write_text("city,price,clicked,at\na,1,0,2024-01-01T12:00\n")
     step = "features.steps=[{date_parts: {column: at, prefix: at, parts: [hour], zone: Europe/Berlin}}]"
     given = (step, "features.inputs={at: datetime}", "features.continuous=[price, at_hour]")
-    keys, plain = asked(*given)._features_key(), asked()._features_key()
-    assert asked(*given)._features_key() == keys
+    keys, plain = asked(*given).features_key(), asked().features_key()
+    assert asked(*given).features_key() == keys
     monkeypatch.setattr("gigabatch.features.columns.zones._ahead", lambda zone, moment: 7200)  # no winter time
     zones._changes.cache_clear()
     try:
-        assert asked(*given)._features_key() != keys
-        assert asked()._features_key() == plain
+        assert asked(*given).features_key() != keys
+        assert asked().features_key() == plain
     finally:
         monkeypatch.undo()
         zones._changes.cache_clear()

@@ -133,13 +133,33 @@ def test_raw_rows_go_through_the_steps_of_the_run(stepped, tmp_path, capsys):
     assert found["new.csv"].version.rows[1] == 500
 
 
+def test_raw_rows_go_through_the_steps_of_the_run_after_an_update_too(stepped, tmp_path, capsys):
+    """They were refused: an update by raw rows could not be followed by another one."""
+    second, third = (day_of_rows(day, 500).drop(columns="clicked") for day in (1, 2))
+    second.to_csv(tmp_path / "second.csv", index=False)
+    third.assign(city="Rome").to_csv(tmp_path / "third.csv", index=False)
+    pd.concat([second, third.assign(city="Rome")]).to_csv(tmp_path / "both.csv", index=False)
+    call = ["update", "--config", str(stepped.config), f"artifacts={tmp_path / 'artifacts'}", "--data"]
+    assert main([*call, str(tmp_path / "second.csv")]) == 0
+    folder = last_folder(capsys.readouterr().out)
+    assert main([*call, str(tmp_path / "third.csv"), "--preprocessor", folder]) == 0
+    out = capsys.readouterr().out
+    assert "raw rows through the steps of run" in out
+    assert main([*call, str(tmp_path / "both.csv")]) == 0
+    found, whole = (Preprocessor.load(last_folder(text)) for text in (out, capsys.readouterr().out))
+    assert found.version.rows[1:] == (500, 500)
+    assert found.statistics.rows == whole.statistics.rows
+    assert set(found.vocabularies["town"].values) == set(whole.vocabularies["town"].values)
+    assert "rome" in set(found.vocabularies["town"].values)
+
+
 def test_raw_rows_that_have_no_steps_to_go_through_are_refused(stepped, next_day, tmp_path, capsys):
     tiny, run, *_ = next_day
     day_of_rows(1, 50).to_csv(tmp_path / "new.csv", index=False)
     start = run.path / "model" / "preprocessor"
     for config, more, message in (
         (tiny.config, [], "has no way from raw rows alone to predictions"),
-        (stepped.config, ["--preprocessor", str(start)], "Leave out --preprocessor, or give Parquet files"),
+        (stepped.config, ["--preprocessor", str(start)], "Give Parquet files as `gigabatch features` writes them"),
     ):
         call = ["update", "--config", str(config), "--data", str(tmp_path / "new.csv"), *more]
         assert main([*call, f"artifacts={tmp_path / 'artifacts'}"]) == 2

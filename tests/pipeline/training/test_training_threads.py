@@ -1,7 +1,11 @@
 """Small steps are trained on one thread, where nothing else is set."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
@@ -86,7 +90,32 @@ def test_the_operations_of_every_model_of_rows_are_counted(rows):
         except ModelError:  # needs users, items, lists or targets
             continue
         if model.learns_by_steps:
-            assert step_operations(model.train(), rows, 64) > 0, kind
+            found = step_operations(model.train(), rows, 64)
+            assert found > 0, kind
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                few = rows.unpack(rows.words[:2])
+                model.eval()(few.ids, few.floats)
+            model.train()
+            assert found == 64 * (3 * counter.get_total_flops() / 2 + 1_000), kind
             assert model.training
             counted.append(kind)
     assert {"tabular", "finalmlp", "tabm", "realmlp", "ft_transformer", "deepfm", "dcn"} <= set(counted)
+
+
+def test_neither_operations_nor_the_size_of_tables_load_torchs_compiler():
+    """It takes more than a second, which would be most of what a small training takes."""
+    code = """
+import sys, torch
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.shelf import ModelSpec, model_class
+from gigabatch.pipeline.training.threads import step_operations
+inputs = ModelInputs((9,), 1, float_edges=((0.0, 1.0, 4.0),))
+spec = ModelSpec("tabular", inputs, model_class("tabular").Settings())
+schema = TensorSchema((IdColumn("city", 9),), ("x",), (Target("label", "binary"),))
+rows = PackedTable.from_columns(schema, [torch.arange(6, dtype=torch.int32)], [torch.arange(6.0)], [torch.ones(6)])
+print(spec.table_parameters > 0, step_operations(spec.build(), rows, 64) > 0, "torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "False"]

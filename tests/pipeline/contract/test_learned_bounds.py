@@ -1,0 +1,74 @@
+"""What is learned of few files: how often ordinary days are refused, and that bad ones still are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.pipeline.contract.check import check_file
+from gigabatch.pipeline.contract.learn import learn, read_history
+
+ROWS = 600
+
+
+def recipe_of(folder) -> TableRecipe:
+    targets = {"bought": {"task": "binary"}, "paid": {"task": "regression"}}
+    return TableRecipe(TableSettings(path=str(folder), continuous=("price",), targets=targets))
+
+
+def write(path, random, rows: int, nulls: float, rate: float, mean: float) -> str:
+    frame = pd.DataFrame(
+        {
+            "price": np.where(random.random(rows) < nulls, np.nan, random.uniform(10, 90, rows)),
+            "bought": (random.random(rows) < rate).astype(int),
+            "paid": random.normal(mean, 10, rows),
+        }
+    )
+    frame.to_csv(path, index=False)
+    return str(path)
+
+
+def moods(random, number: int) -> list[np.ndarray]:
+    """Of days: rows, and the share of nulls, that of label 1 and the mean of the other label, as they move."""
+    return [
+        (ROWS * np.exp(random.normal(0, 0.1, number))).astype(int), np.clip(random.normal(0.1, 0.03, number), 0, 1),
+        random.normal(0.3, 0.04, number), random.normal(50, 5, number),
+    ]  # fmt: skip
+
+
+def test_an_ordinary_day_is_rarely_refused_for_what_four_days_have_taught(tmp_path):
+    """It was more than one in ten; the t distribution of four days lets some 1.5 % pass one of these bounds."""
+    random, days, refused = np.random.default_rng(1), 400, 0
+    histories = 16
+    for number in range(histories):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for day, mood in enumerate(zip(*moods(random, 4), strict=True)):
+            write(folder / f"{day}.csv", random, *mood)
+        terms = learn("table", list(read_history(recipe_of(folder), "pandas").values())).files["all"]
+        rows, nulls, rate, mean = moods(random, days)
+        label, paid = terms.columns["bought"].shares["1"], terms.columns["paid"].mean
+        passed = [
+            (rows < terms.rows[0]) | (rows > terms.rows[1]),
+            random.binomial(rows, nulls) / rows > terms.columns["price"].nulls,
+            np.abs(random.binomial(rows, rate) / rows - np.mean(label)) > np.ptp(label) / 2,
+            np.abs(random.normal(mean, 10 / np.sqrt(rows)) - np.mean(paid)) > np.ptp(paid) / 2,
+        ]
+        refused += int(np.any(passed, axis=0).sum())
+        assert terms.columns["price"].nulls < 0.9
+        assert terms.rows[0] > ROWS / 4
+    assert refused < 0.03 * histories * days, refused / histories / days
+
+
+def test_a_share_that_was_never_seen_has_a_bound_by_how_few_rows_were(tmp_path):
+    """Of a null in one row of 200, four files of 60 rows may show none; a fifth with two of them was refused."""
+    folder, recipe = tmp_path, recipe_of(tmp_path)
+    for day in range(4):
+        write(folder / f"{day}.csv", np.random.default_rng(day), 60, 0.0, 0.5, 50.0)
+    contract = learn("table", list(read_history(recipe, "pandas").values()))
+    for nulls, good in ((2, True), (40, False)):
+        path = write(folder / "new.csv", np.random.default_rng(4), 60, 0.0, 0.5, 50.0)
+        pd.read_csv(path).assign(price=lambda f, n=nulls: f["price"].where(f.index >= n)).to_csv(path, index=False)
+        report = check_file(contract, recipe, path)
+        assert report.accepted is good, report.reasons
