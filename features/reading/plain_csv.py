@@ -18,7 +18,7 @@ from gigabatch.features.exact.float_order import EXACT
 
 SEPARATORS = (",", ";", "|")
 BEFORE = np.frombuffer(b',;|\n" \t', np.uint8)
-HEAD_BYTES = 1 << 15
+HEAD_BYTES, PIECE_BYTES = 1 << 15, 1 << 18
 NUMBERS = ("int32", "int64", "float32", "float64")
 
 
@@ -56,7 +56,7 @@ def read_plain(
     parsed = csv.ParseOptions(delimiter=separator)
     try:
         csv.read_csv(pa.BufferReader(content[: content.rfind(b"\n", 0, HEAD_BYTES) + 1]), None, parsed, convert)
-        if b"\r" in content or b"\0" in content or content.count(b'"') % 2 or _has_hexadecimals(content):
+        if b"\r" in content or b"\0" in content or content.count(b'"') % 2 or _begins_with(content, b"0x"):
             return None
         if not content.isascii():
             content.decode()
@@ -66,28 +66,21 @@ def read_plain(
     num_lines = content.count(b"\n") - content.endswith(b"\n")  # of rows
     if not table.num_rows or table.num_rows != num_lines:  # blank lines, or breaks within quotes
         return None
-    frame = table.combine_chunks().to_pandas()
+    for name in text:  # text in one piece, as pandas has it
+        table = table.set_column(table.schema.get_field_index(name), name, [table[name].combine_chunks()])
+    frame = table.to_pandas()
     floats = [frame[name] for name in dtypes if frame[name].dtype.kind == "f"]  # whole numbers beside nulls
     if any(bool((abs(column) >= EXACT).any()) for column in floats):
         return None
     zeros = any(bool((column == 0).any()) for column in floats)
-    return None if zeros and _has_minus_zeros(content) else frame
+    return None if zeros and _begins_with(content, b"-0") else frame
 
 
-def _has_hexadecimals(content: bytes) -> bool:
-    """Whether a field begins with 0x, which Arrow takes for a number."""
-    held = np.frombuffer(content, np.uint8)
-    places = np.flatnonzero((held | 32) == ord("x"))
-    return _begins_field(held, places[held[places - 1] == ord("0")] - 1)
-
-
-def _has_minus_zeros(content: bytes) -> bool:
-    """Whether a field begins with -0: of a column with a null that is -0.0 to pandas."""
-    held = np.frombuffer(content, np.uint8)
-    places = np.flatnonzero(held[:-1] == ord("-"))
-    return _begins_field(held, places[held[places + 1] == ord("0")])
-
-
-def _begins_field(held: Any, places: Any) -> bool:
-    """Whether one of these bytes is the first of a field, blanks and quotes apart."""
-    return bool((np.isin(held[places - 1], BEFORE) | (places <= 0)).any())
+def _begins_with(content: bytes, text: bytes) -> bool:
+    """Whether a field begins with these two characters, `-0` or `0x`, blanks and quotes before them and case apart."""
+    for start in range(0, len(content), PIECE_BYTES):  # so that nothing large is made
+        held = np.frombuffer(content, np.uint8, min(PIECE_BYTES + 2, len(content) - start), start)
+        places = np.flatnonzero((held[1:-1] == text[0]) & (held[2:] | 32 == text[1]))
+        if bool(np.isin(held[places], BEFORE).any()):
+            return True
+    return False
