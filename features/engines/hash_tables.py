@@ -199,9 +199,13 @@ def radix_order(keys):
     order = np.arange(size)
     if size == 0:
         return order
-    varying = np.uint64(0)
+    varying, before, ascending = np.uint64(0), keys[0], True
     for key in keys:
         varying |= key ^ keys[0]
+        ascending &= key >= before
+        before = key
+    if ascending:
+        return order
     spare_order, spare_keys = np.empty_like(order), np.empty_like(keys)
     keys = keys.copy()
     counts = np.empty(1 << DIGIT_BITS, np.int64)

@@ -115,7 +115,7 @@ class AsOfJoin:
         settled: Frame | None = None,
         once: Once | None = None,
     ) -> None:
-        once = Once() if once is None else once
+        self.once = once = Once() if once is None else once
         require_columns(queries, [*by, query_time], "as-of queries")
         require_columns(events, [*by, event_time, *([order] if order else [])], "as-of events")
         self.engine = engine_of(events)
@@ -141,6 +141,7 @@ class AsOfJoin:
         self._starts: dict[int | None, Any] = {}
         self._own_inside: dict[int | None, Any] = {}
         self.found_group = query_groups >= 0
+        self.in_time, self.event_time = in_time, event_time
         self.at, self.query_groups, self.event_groups = at, query_groups, event_groups
         self.own = (known, times) if exclude_self else None
         self.stop = self._search(at)
@@ -203,9 +204,10 @@ class AsOfJoin:
 
     def count(self, window: int | None = None, of: str | None = None) -> Any:
         """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""
-        known = None if of is None else self.engine.array(self.events[of].notna())
-        if known is not None and not bool(known[self.sorted_rows].all()):
-            return self._add_settled(self._sum(known.astype("int64"), window), known_name(str(of)), window)
+        if of is not None:
+            known, whole = self.once(("told", of, self.event_time), lambda: self._told(of))
+            if not whole:
+                return self._add_settled(self._sum(known, window), known_name(of), window)
         number = self.stop - self._start(window)
         if self.own is not None:
             number = number - self._inside(self.own, window)
@@ -214,13 +216,7 @@ class AsOfJoin:
 
     def sum(self, column: str, window: int | None = None) -> Any:
         """int64 sum of an integer column over the same events; nulls add nothing."""
-        summed = self.events[column]
-        fractions = False
-        if summed.dtype.kind == "f":
-            floats = float_values(summed, "as-of sum")
-            fractions = bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any())
-        values = self.xp.zeros(0, dtype="int64") if fractions else whole_values(summed, "as-of sum")
-        largest = max(int(values.max()), -int(values.min())) if len(values) else 0
+        values, largest, fractions = self.once(("summed", column), lambda: self._summed(column))
         # A running sum may leave int64: where it wraps around, differences wrap back, if a group's own sum fits.
         beyond = largest * len(values) >= 2**62 and not self._largest_sum(values) < 2.0**62
         if fractions or beyond:
@@ -229,6 +225,22 @@ class AsOfJoin:
                 "integers only. Scale and round it first (for example to cents or minutes)."
             )
         return self._add_settled(self._sum(values, window), sum_name(column), window)
+
+    def _told(self, column: str) -> tuple[Any, bool]:
+        """int64: 1 where an event's value is known, else 0; and whether it is of all events that become known."""
+        known = self.engine.array(self.events[column].notna())
+        return known.astype("int64"), bool((known | ~self.in_time).all())
+
+    def _summed(self, column: str) -> tuple[Any, int, bool]:
+        """A column's int64 values, the largest absolute one, and whether there are fractions, of which nothing else is
+        told."""
+        summed = self.events[column]
+        if summed.dtype.kind == "f":
+            floats = float_values(summed, "as-of sum")
+            if bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any()):
+                return self.xp.zeros(0, dtype="int64"), 0, True
+        values = whole_values(summed, "as-of sum")
+        return values, max(int(values.max()), -int(values.min())) if len(values) else 0, False
 
     def _largest_sum(self, values: Any) -> float:
         """The sum of the absolute values of the group in which it is the largest."""
