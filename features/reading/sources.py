@@ -401,7 +401,7 @@ def _read_one(
                 with opened(path, content) as file:
                     plain = read_plain(file.read(), separator, dtypes, text, null_values)
                 if plain is not None:
-                    return plain
+                    return module.from_pandas(plain)
             frame = parse(text)
             if rounded := rounded_columns(frame, dtypes):
                 frame = parse([*text, *rounded])
