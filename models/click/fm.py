@@ -18,10 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric
+from gigabatch.models.layers.fields import (
+    FieldEmbeddings,
+    LinearTerms,
+    check_settings,
+    float_norm,
+    linear_numeric,
+    rate_of_products,
+)
 from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
+
+NUMERIC_START = 0.1  # times the floats' vectors; at 1 the pairs of 25 floats give random logits of some units at first
 
 
 @dataclass(frozen=True)
@@ -104,8 +113,15 @@ class FactorizationMachine(Model):
         self.float_norm = float_norm(inputs)
         dim, numeric, pooling = settings.embedding_dim, settings.numeric, settings.pooling
         self.linear = LinearTerms(inputs, batch_norm=False, numeric=linear_numeric(numeric), pooling=pooling)
-        self.fields = FieldEmbeddings(inputs, dim, batch_norm=False, numeric=numeric, pooling=pooling)
+        self.fields = FieldEmbeddings(
+            inputs, dim, batch_norm=False, numeric=numeric, numeric_start=NUMERIC_START, pooling=pooling
+        )
         self.pairs = PairTerms(settings.embedding_dim, inputs.num_outputs)
+
+    @classmethod
+    def rule_rate(cls, inputs: ModelInputs) -> float:
+        """As `Model.rule_rate`."""
+        return rate_of_products(inputs.num_floats)
 
     @property
     def table_rate(self) -> float:

@@ -199,9 +199,9 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     written = experiment.encoded.features.pipeline.config
     given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
     said = bool({"select", "select_by", "patience"} & given)
-    ruled = "lr_max" not in given and settings.optimizer == "lamb"
-    own = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
-    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own)
+    ruled = written.train.lr_max is None and settings.optimizer == "lamb"
+    own_rate = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
+    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own_rate)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)

@@ -250,10 +250,14 @@ def lr_text(compared: Compared) -> str:
     return f"{label} of the valid split after one training each, with a seed of its own; the best is taken."
 
 
+def _tried(contender: Contender, lrs: Sequence[float]) -> dict[str, Any]:
+    return {f"{lr:.3g}": contender.tried.get(lr, "") for lr in lrs}
+
+
 def lr_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a model, a column a learning rate."""
-    lrs = sorted({lr for contender in compared.contenders for lr in contender.tried})  # some models have rates of their own
-    rows = [{"model": c.label} | {f"{lr:.3g}": c.tried.get(lr, "") for lr in lrs} for c in compared.contenders]
+    lrs = sorted({lr for contender in compared.contenders for lr in contender.tried})  # a model's may be its own
+    rows: list[dict[str, Any]] = [{"model": c.label, **_tried(c, lrs)} for c in compared.contenders]
     return [row | {"taken": f"{c.lr:.3g}"} for row, c in zip(rows, compared.contenders, strict=True)]
 
 

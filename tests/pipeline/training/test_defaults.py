@@ -1,5 +1,7 @@
 """What training takes where a configuration says nothing: the rule by hand, and that explicit settings win."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from gigabatch.models.click.fm import FactorizationMachine
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
@@ -121,6 +124,39 @@ def test_vectors_of_fm_have_a_rate_of_their_own_where_rows_are_of_users_and_item
         for group in optimizer.param_groups for table in group["params"] if table is model.fields.tables.tables[0]
     }  # fmt: skip
     assert list(rates.values()) == [pytest.approx(expected)]
+
+
+def test_a_model_has_a_share_of_the_rate_where_the_rule_gives_it():
+    own, set_by_hand = TrainSettings(batch_size=64), TrainSettings(batch_size=64, lr_max=0.02)
+    assert settle(own, 10_000, (), rate=0.1).lr_max == pytest.approx(0.0015)
+    assert settle(set_by_hand, 10_000, (), rate=0.1).lr_max == 0.02
+    adamw = TrainSettings(optimizer="adamw", batch_size=64)
+    assert settle(adamw, 10_000, (), rate=0.1).lr_max == settle(adamw, 10_000, ()).lr_max
+
+
+@pytest.mark.parametrize("kind", ["fm", "deepfm", "dcn", "dlrm"])
+def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind):
+    """Steps of the rule's whole rate moved them so far that `fm` ended worse than the constant."""
+    random = torch.Generator().manual_seed(3)
+    schema = TensorSchema((IdColumn("a", 40),), tuple(f"x{place}" for place in range(25)), (Target("y", "binary"),))
+    levels = torch.randn(40, generator=random)
+
+    def table(rows):
+        ids, floats = torch.randint(1, 40, (rows,), generator=random), torch.randn(25, rows, generator=random)
+        logit = 0.7 * levels[ids] + torch.sin(2 * floats[0]) + 0.8 * floats[1] * floats[2] - 0.5 * floats[3].abs() - 1
+        labels = (torch.rand(rows, generator=random) < logit.sigmoid()).float()
+        return PackedTable.from_columns(schema, [ids.int()], list(floats), [labels]), floats
+
+    (train, floats), (valid, _) = table(8_000), table(4_000)
+    edges = torch.quantile(floats, torch.linspace(0, 1, 49), dim=1).T.tolist()
+    inputs = ModelInputs(id_sizes(schema), 25, 1, float_edges=tuple(map(tuple, edges)))
+    torch.manual_seed(1)
+    model = ModelSpec(kind, inputs, model_class(kind).Settings()).build()
+    settings = TrainSettings(epochs=3, batch_size=256)
+    trained = train_model(model, train, valid, LOSS, settings, seed=1, device="cpu", folder=tmp_path)
+    share = float(valid.unpack(valid.words).targets[0].mean())
+    constant = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert trained.curve[-1]["valid_loss"] < 0.93 * constant  # the true probabilities: .82
 
 
 def users_and_items(rows: int, seed: int) -> PackedTable:

@@ -20,13 +20,21 @@ def spec_of(kind: str = "tabular", sizes=(1_000_003, 12, 12), **settings) -> Mod
     return ModelSpec(kind, ModelInputs(sizes, 3, 1, **entities, lists=lists), model_class(kind).Settings(**settings))
 
 
+FASTAI = {"embedding_width_max": 600}
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "free", "words"),
     [
         # 600 numbers by fastai's min(600, round(1.6 n^0.56)), of four bytes each: 2.4 GB
-        ("tabular", {"embedding_width_max": 600}, 16, ["1,000,003 ids x 600 numbers takes 2.2 GiB, 14% of the 16 GiB", "embedding_width_max"]),
-        ("tabular", {"embedding_width_max": 600}, 22.3, ["takes 2.2 GiB, 10% of the 22 GiB"]),
-        ("tabular", {"embedding_width_max": 600}, 22.4, None),
+        (
+            "tabular",
+            {"embedding_width_max": 600},
+            16,
+            ["1,000,003 ids x 600 numbers takes 2.2 GiB, 14% of the 16 GiB", "embedding_width_max"],
+        ),
+        ("tabular", FASTAI, 22.3, ["takes 2.2 GiB, 10% of the 22 GiB"]),
+        ("tabular", FASTAI, 22.4, None),
         ("tabular", {}, 1.1, ["1,000,003 ids x 32 numbers takes 120 MiB, 11% of the 1.1 GiB"]),
         ("tabular", {}, 16, None),
         ("tabular", {"embedding_widths": (500, 3, 3)}, 16, ["x 500 numbers takes 1.9 GiB", "model.embedding_widths"]),

@@ -16,6 +16,7 @@ import torch
 from gigabatch.features.recipes import RECIPES
 from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.schema import Entity, Schema
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.commands.app import main
@@ -207,6 +208,18 @@ def test_every_model_gets_the_same_search_and_the_same_seeds(experiment, monkeyp
     assert auc["lr"] == pytest.approx(0.5 + 0.001 * (seed + 1.5))
     assert loss["tabular (2)"] == pytest.approx(0.3 - 0.001 * (seed + 1.5))
     assert mrr["lr"] is None
+
+
+@pytest.mark.parametrize(("given", "times"), [(("train.lr_max=null",), 0.25), (("train.lr_max=0.02",), 1)])
+def test_a_model_has_its_share_of_a_rate_that_is_the_rules(trained, monkeypatch, given, times):
+    monkeypatch.setattr(LogisticRegression, "rule_rate", classmethod(lambda cls, inputs: 0.25))
+    experiment = Experiment.of(trained[0].pipeline(*SMALL, *given).features().encode(), 1000)
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, trials=3, models="tabular, lr")
+    (plain, lr), own = found.contenders, experiment.settings.lr_max
+    assert list(plain.tried) == learning_rates(own, 3)
+    assert list(lr.tried) == pytest.approx([times * rate for rate in learning_rates(own, 3)], rel=1e-3)
+    shown = lr_rows(found)
+    assert list(shown[0]) == list(shown[1])
 
 
 def test_a_model_that_fails_is_left_out_and_said_so(experiment, monkeypatch):
