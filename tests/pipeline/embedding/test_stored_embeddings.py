@@ -88,9 +88,9 @@ def test_rows_to_index_with_are_those_of_items_that_are_there_alone(stored, stra
     keys = stored.item.keys.tolist()[::-1]
     assert stored.item.require(keys).tolist() == list(range(len(keys)))[::-1]
     assert stored.item.require(pd.Series(keys[:2], index=[7, 3])).tolist() == [len(keys) - 1, len(keys) - 2]
-    for given in ([keys[0], strange, strange], pd.Series([keys[0], strange, strange], dtype=object)):
+    for asked in ([keys[0], strange, strange], pd.Series([keys[0], strange, strange], dtype=object)):
         with pytest.raises(EmbeddingsError, match=rf"items: of 3 keys 2 are not stored, such as {strange}\."):
-            stored.item.require(given)
+            stored.item.require(asked)
 
 
 @pytest.mark.parametrize(
