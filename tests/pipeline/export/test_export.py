@@ -527,3 +527,8 @@ def test_a_killed_export_leaves_no_export_json_and_the_next_one_removes_what_it_
     export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"], run="b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
     assert list(json.loads((tmp_path / "export.json").read_text())["files"]) == ["model.pt2"]
+
+
+def test_rows_made_up_for_the_check_are_not_warned_of(bundle, tmp_path, caplog):
+    export_bundle(bundle, tmp_path, ["torch"])
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
