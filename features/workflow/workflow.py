@@ -345,13 +345,28 @@ class Workflow:
             error.add_note(f"in {place(self.steps, position)} of the workflow: {self.steps[position]!r}")
             raise
 
+    @contextmanager
+    def _forms_named(self) -> Iterator[None]:
+        """Within the block an error about times that are still as a declared form writes them names the form."""
+        try:
+            yield
+        except DataError as error:
+            for name, dtype in self.dtypes.items():
+                if time_type(dtype) is not None and f"time column {name!r}: neither" in str(error):
+                    raise DataError(
+                        f"workflow: time column {name!r} is declared {dtype}, and steps take it as microseconds. Give "
+                        "transform(workflow.typed(rows)), and history alike, or predict_raw the rows."
+                    ) from error
+            raise
+
     def transform(self, frame: Any, *, history: Any = None, whole_groups: bool = False) -> Any:
         """Apply every step to a frame.
 
         Parameters
         ----------
         frame
-            Rows with the columns `applied_inputs`: of pandas, cuDF or Polars, or an Arrow table.
+            Rows with the columns `applied_inputs`, of the types that `typed` gives raw ones: of pandas, cuDF or Polars,
+            or an Arrow table.
         history
             For workflows with group-wise steps: the earlier rows of these groups, as raw as `frame` and with the same
             columns. Such steps see both, and the rows of `frame` come back. A label that is read as of an earlier time
@@ -394,7 +409,8 @@ class Workflow:
         positions = range(len(self.steps))
         if history is None:
             self._require_whole(whole_groups)
-            return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
+            with self._forms_named():
+                return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
         history = own_frame(history, "workflow's history")
         require_columns(history, self.applied_inputs, "workflow's history")
         changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
@@ -403,7 +419,8 @@ class Workflow:
                 f"{place(self.steps, changing[0])}: makes one row of several, so history cannot be told from new rows. "
                 "Give both as one frame, with whole_groups=True."
             )
-        return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
+        with self._forms_named():
+            return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
 
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.

@@ -1,5 +1,6 @@
 """A few rows through many steps: what `transform` gives, with like steps as one."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,3 +165,18 @@ def test_a_category_is_one_text_whatever_number_stands_for_it_among_objects(valu
     rows = pd.DataFrame({"code": pd.Series([value, *others], dtype=object)})
     assert cast(rows, {"code": "string"}, "here")["code"].tolist()[0] == "28"
     assert cast(rows.astype("category"), {"code": "string"}, "here")["code"].tolist()[0] == "28"
+
+
+def test_raw_times_of_a_declared_form_are_refused_with_the_form_and_what_reads_them():
+    form = "datetime[%d.%m.%Y %H:%M]"
+    workflow = Workflow([DateParts("Bestell Zeit", ["hour"], "at")], [], {"Bestell Zeit": form})
+    rows = pd.DataFrame({"Bestell Zeit": ["28.11.2026 06:12"]})
+    workflow.fit([workflow.typed(rows)])
+    said = rf"'Bestell Zeit' is declared {re.escape(form)}.*Give transform\(workflow\.typed\(rows\)\)"
+    with pytest.raises(DataError, match=said) as refused:
+        workflow.transform(rows)
+    assert "2013-01-31" not in str(refused.value)
+    assert workflow.transform(workflow.typed(rows))["at_hour"].tolist() == [6]
+    other = Workflow([DateParts("Bestell Zeit", ["hour"], "at")]).fit([workflow.typed(rows)])
+    with pytest.raises(DataError, match="Write them like 2013-01-31"):
+        other.transform(rows)
