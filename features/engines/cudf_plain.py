@@ -91,8 +91,20 @@ def stable_order(keys: cupy.ndarray) -> cupy.ndarray:
     return cupy.argsort(keys)  # always a stable one there
 
 
-def places_in_order(keys: cupy.ndarray, wanted: cupy.ndarray) -> cupy.ndarray:
-    return cupy.searchsorted(keys, wanted)
+def places_in_groups(
+    begins: cupy.ndarray, keys: cupy.ndarray, groups: cupy.ndarray, wanted: cupy.ndarray
+) -> cupy.ndarray:
+    """By one search for `group * span + key`; where groups and keys are too many for that product, keys are ranked."""
+    if len(keys) == 0 or len(wanted) == 0:
+        return cupy.zeros(len(wanted), dtype="int64")
+    ends = cupy.stack([keys.min(), keys.max(), wanted.min(), wanted.max()]).tolist()
+    low, span = min(ends), max(ends) - min(ends) + 2
+    if len(begins) * span >= 2**63:
+        ranked = cupy.unique(keys)
+        keys, wanted = (cupy.searchsorted(ranked, values) for values in (keys, wanted))
+        low, span = 0, len(ranked) + 1
+    own = cupy.searchsorted(begins, cupy.arange(len(keys)), side="right") - 1
+    return cupy.searchsorted(own * span + (keys - low), groups * span + (wanted - low))
 
 
 def coded(column: cudf.Series) -> CodedColumn:

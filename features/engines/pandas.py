@@ -36,7 +36,7 @@ from gigabatch.features.engines.arrow_columns import (
     to_arrow,
 )
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
-from gigabatch.features.engines.hash_tables import count_codes, find_places
+from gigabatch.features.engines.hash_tables import count_codes, find_in_groups
 from gigabatch.features.engines.hash_tables import stable_order as radix_stable_order
 from gigabatch.features.engines.row_loops import NUM_THREADS, pack_rows
 from gigabatch.features.engines.xxh64 import hash_bytes
@@ -134,9 +134,13 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
     return radix_stable_order(np.ascontiguousarray(keys))
 
 
-def places_in_order(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """int64 place of the first of the ascending int64 keys that is not below each wanted int64."""
-    return find_places(np.ascontiguousarray(keys), np.ascontiguousarray(wanted))
+def places_in_groups(begins: np.ndarray, keys: np.ndarray, groups: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """int64 [M]: the place of the first key that is not below each `wanted` int64 among those of its group; at the
+    group's end where all are below, 0 for group -1.
+
+    keys: int64, those of group g from begins[g] to begins[g + 1], ascending there.
+    """
+    return find_in_groups(begins, *(np.ascontiguousarray(values) for values in (keys, groups, wanted)))
 
 
 def coded(column: pd.Series) -> CodedColumn:

@@ -1,11 +1,9 @@
 """What was known at a time: counts, exact sums and last values of earlier events of the same group.
 
-Everything is arithmetic on sorted int64 keys, so it runs alike on NumPy and CuPy arrays: an event's key is
-`group * span + time`, events are sorted by it, running sums are taken over the sorted values, and a question
-"group g, before time t, not older than w" is two binary searches and a difference of running sums. Where groups and
-times are too many for that product, times are ranked densely first (microseconds over years in a million groups); that
-takes two searches more. Sums are of integers and therefore exact: the answer does not depend on row order, partition
-count or engine.
+Events are sorted by group and time, running sums are taken over the sorted values, and a question "group g, before time
+t, not older than w" is two searches among the group's times and a difference of running sums, on NumPy and CuPy arrays
+alike. The order of time is shared by all questions about the same rows, whatever the groups. Sums are of integers and
+therefore exact: the answer does not depend on row order, partition count or engine.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ class AsOfJoin:
         settled: Frame | None = None,
         once: Once | None = None,
     ) -> None:
-        once = Once() if once is None else once
+        self.once = once = Once() if once is None else once
         require_columns(queries, [*by, query_time], "as-of queries")
         require_columns(events, [*by, event_time, *([order] if order else [])], "as-of events")
         self.engine = engine_of(events)
@@ -127,17 +125,24 @@ class AsOfJoin:
         query_groups, event_groups = once(("groups", tuple(by)), lambda: group_codes(queries, events, by, "as-of"))
         at = once(("asks", query_time), lambda: _asked_at(queries[query_time]))
         times, in_time = once(("known", event_time), lambda: _known_at(events[event_time]))
-        known = in_time & (event_groups >= 0)
-        self._set_span(at, times[known], event_groups)
-        keys = event_groups * self.span + self._place(self.xp.where(known, times, self.base))
-        rows = self.xp.nonzero(known)[0]
-        self.sorted_rows = rows[self._argsort(keys[rows], events, rows, order)]
-        self.sorted_keys = keys[self.sorted_rows]
+        rows = once(("in order", event_time, order), lambda: self._in_order(times, in_time, order))
+        self.first = int(times[rows[0]]) if len(rows) else 0
+        groups = event_groups[rows]
+        if not by or bool((groups >= 0).all()):
+            known = in_time
+        else:
+            known, rows = in_time & (event_groups >= 0), rows[groups >= 0]
+            groups = event_groups[rows]
+        self.sorted_rows = rows[self.engine.stable_order(groups)] if by else rows
+        self._times = times[self.sorted_rows]
+        num_groups = max((int(codes.max()) + 1 for codes in (query_groups, event_groups) if len(codes)), default=0)
+        self._begins = self.xp.zeros(num_groups + 1, dtype="int64")
+        self._begins[1:] = self.xp.cumsum(self.xp.bincount(groups, minlength=num_groups))
         self._starts: dict[int | None, Any] = {}
         self._own_inside: dict[int | None, Any] = {}
         self.found_group = query_groups >= 0
-        self.query_start = query_groups * self.span
-        self.at, self.event_groups = at, event_groups
+        self.in_time, self.event_time = in_time, event_time
+        self.at, self.query_groups, self.event_groups = at, query_groups, event_groups
         self.own = (known, times) if exclude_self else None
         self.stop = self._search(at)
         self.settled = settled
@@ -156,41 +161,27 @@ class AsOfJoin:
         values = self.engine.array(self.settled[name])[self.xp.clip(self.settled_rows, 0, None)]
         return total + self.xp.where(self.settled_rows >= 0, values, 0)
 
-    def _set_span(self, at: Any, times: Any, groups: Any) -> None:
-        """Settle how a time becomes a place in [0, span)."""
-        self.first = int(times.min()) if len(times) else 0
-        low = min([int(a.min()) for a in (at, times) if len(a)], default=0)
-        high = max([int(a.max()) for a in (at, times) if len(a)], default=0)
-        num_groups = int(groups.max()) + 1 if len(groups) else 1
-        self.base, self.span, self.ranked = low, high - low + 2, None
-        if (num_groups + 1) * self.span >= 2**63:
-            self.ranked = self.xp.unique(times)
-            self.span = len(self.ranked) + 1
-
-    def _place(self, times: Any) -> Any:
-        """int64 in [0, span), in the order of the times; of events, equal for equal times alone."""
-        if self.ranked is None:
-            return times - self.base
-        return self.engine.places_in_order(self.ranked, times)
-
-    def _argsort(self, keys: Any, events: Frame, rows: Any, order: str | None) -> Any:
+    def _in_order(self, times: Any, in_time: Any, order: str | None) -> Any:
+        """int64: the rows of the events that become known, in the order in which they do."""
+        rows = self.xp.nonzero(in_time)[0]
         if order is None:
-            return self.engine.stable_order(keys)  # as `rows` ascend, equal times stay in the order of `events`
-        if events[order].isna().any():
+            return rows[self.engine.stable_order(times[rows])]  # equal times stay in the order of `events`
+        if self.events[order].isna().any():
             raise DataError(f"as-of: order column {order!r} holds nulls. Drop those rows or give them a place.")
-        ties = whole_values(events[order], "as-of order")[rows]
-        return sorted_rows(self.engine, keys, ties)
+        ties = whole_values(self.events[order], "as-of order")[rows]
+        return rows[sorted_rows(self.engine, times[rows], ties)]
 
     def _search(self, bound: Any) -> Any:
-        """Position in the sorted events of each query's first event at or after `bound`."""
-        return self.engine.places_in_order(self.sorted_keys, self.query_start + self._place(bound))
+        """Position in the sorted events of each query's first event at or after `bound`; 0 without a group."""
+        return self.engine.places_in_groups(self._begins, self._times, self.query_groups, bound)
 
     def _start(self, window: int | None) -> Any:
         if window not in self._starts:  # counts and sums ask for the same
             since = self._since(window)
-            whole = since is None
             self._starts[window] = (
-                self.engine.places_in_order(self.sorted_keys, self.query_start) if whole else self._search(since)
+                self.xp.where(self.found_group, self._begins[self.query_groups], 0)
+                if since is None
+                else self._search(since)
             )
         return self._starts[window]
 
@@ -213,23 +204,19 @@ class AsOfJoin:
 
     def count(self, window: int | None = None, of: str | None = None) -> Any:
         """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""
-        weight = None if of is None else self.engine.array(self.events[of].notna()).astype("int64")
-        if weight is not None:
-            return self._add_settled(self._sum(weight, window), known_name(str(of)), window)
+        if of is not None:
+            known, whole = self.once(("told", of, self.event_time), lambda: self._told(of))
+            if not whole:
+                return self._add_settled(self._sum(known, window), known_name(of), window)
         number = self.stop - self._start(window)
         if self.own is not None:
             number = number - self._inside(self.own, window)
-        return self._add_settled(self.xp.where(self.found_group, number, 0).astype("int64"), EVENTS, window)
+        name = EVENTS if of is None else known_name(of)
+        return self._add_settled(self.xp.where(self.found_group, number, 0), name, window)
 
     def sum(self, column: str, window: int | None = None) -> Any:
         """int64 sum of an integer column over the same events; nulls add nothing."""
-        summed = self.events[column]
-        fractions = False
-        if summed.dtype.kind == "f":
-            floats = float_values(summed, "as-of sum")
-            fractions = bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any())
-        values = self.xp.zeros(0, dtype="int64") if fractions else whole_values(summed, "as-of sum")
-        largest = max(int(values.max()), -int(values.min())) if len(values) else 0
+        values, largest, fractions = self.once(("summed", column), lambda: self._summed(column))
         # A running sum may leave int64: where it wraps around, differences wrap back, if a group's own sum fits.
         beyond = largest * len(values) >= 2**62 and not self._largest_sum(values) < 2.0**62
         if fractions or beyond:
@@ -238,6 +225,22 @@ class AsOfJoin:
                 "integers only. Scale and round it first (for example to cents or minutes)."
             )
         return self._add_settled(self._sum(values, window), sum_name(column), window)
+
+    def _told(self, column: str) -> tuple[Any, bool]:
+        """int64: 1 where an event's value is known, else 0; and whether it is of all events that become known."""
+        known = self.engine.array(self.events[column].notna())
+        return known.astype("int64"), bool((known | ~self.in_time).all())
+
+    def _summed(self, column: str) -> tuple[Any, int, bool]:
+        """A column's int64 values, the largest absolute one, and whether there are fractions, of which nothing else is
+        told."""
+        summed = self.events[column]
+        if summed.dtype.kind == "f":
+            floats = float_values(summed, "as-of sum")
+            if bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any()):
+                return self.xp.zeros(0, dtype="int64"), 0, True
+        values = whole_values(summed, "as-of sum")
+        return values, max(int(values.max()), -int(values.min())) if len(values) else 0, False
 
     def _largest_sum(self, values: Any) -> float:
         """The sum of the absolute values of the group in which it is the largest."""

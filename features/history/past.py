@@ -97,9 +97,8 @@ def settle(
         sums = {name: part[counted].sum().reshape(1) for name, part in totals.items()}
         return engine.frames.DataFrame(sums) if bool(counted.any()) else None
     codes = group_codes(keys, keys, by, "history")[0] if groups is None or before is not None else groups
-    codes = xp.where(counted, codes, -1)
-    order = engine.stable_order(codes)
-    order = order[codes[order] >= 0]
+    rows = xp.nonzero(counted & (codes >= 0))[0]
+    order = rows[engine.stable_order(codes[rows])]
     if len(order) == 0:
         return None
     ends = xp.ones(len(order), dtype=bool)

@@ -30,6 +30,7 @@ from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, req
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
+from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -401,6 +402,11 @@ def _read_one(
                     content, as_rows = records, True
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
             text = text_columns(dtypes)
+            if module.NAME == "pandas" and names is None and not as_rows:
+                with opened(path, content) as file:
+                    plain = read_plain(file.read(), separator, dtypes, text, null_values)
+                if plain is not None:
+                    return module.from_pandas(plain)
             frame = parse(text)
             if rounded := rounded_columns(frame, dtypes):
                 frame = parse([*text, *rounded])

@@ -44,6 +44,7 @@ class ParsedFiles:
                 "gigabatch.features.reading.sources",
                 "gigabatch.features.reading.csv_records",
                 "gigabatch.features.reading.encodings",
+                "gigabatch.features.reading.plain_csv",
                 "gigabatch.features.engines.frame",
                 f"gigabatch.features.engines.{engine}",
             ]

@@ -10,7 +10,7 @@ from gigabatch.features.columns.numbers import float_values, loses_digits, whole
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import AsOfJoin, Once, group_codes
+from gigabatch.features.history.asof import AsOfJoin, Once, group_codes, sorted_rows
 from gigabatch.features.operators.looking_back import LooksBack
 
 LAST_DTYPES = ("float32", "float64", "int64")
@@ -171,12 +171,12 @@ class AsOf(LooksBack):
         xp = engine_of(rows).arrays
         groups = group_codes(rows, rows, self.by, "AsOf")[0]
         # Among those alone that every later row knows of: one that lands tomorrow is not the last tonight.
-        groups = xp.where(engine_of(rows).array(rows[self.known_at].notna()) & ~stay, groups, -1)
-        order = xp.lexsort(xp.stack([whole_values(rows[self.order], "AsOf"), known, groups]))
+        asked = xp.nonzero(engine_of(rows).array(rows[self.known_at].notna()) & ~stay & (groups >= 0))[0]
+        order = asked[sorted_rows(engine_of(rows), known[asked], whole_values(rows[self.order], "AsOf")[asked])]
+        order = order[engine_of(rows).stable_order(groups[order])]
         last = xp.ones(len(order), dtype=bool)
         last[:-1] = groups[order[1:]] != groups[order[:-1]]
-        last = order[last & (groups[order] >= 0)]
-        stay[last] = True
+        stay[order[last]] = True
         return stay
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:

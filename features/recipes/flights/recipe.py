@@ -515,9 +515,7 @@ def _added_counts(counts: dict[str, int], flights: Any) -> dict[str, int]:
 def clock(flights: Any) -> Any:
     """Adds at, sched_local, day, utc_offset_min and the keys route and flight_number; a row at a time."""
     out = flights.copy(deep=False)
-    engine = engine_of(flights)
-    hour = engine.frames.to_datetime(flights["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
-    hour = hour.astype("datetime64[s]").astype("int64") // 60
+    hour = _of_distinct(flights["time_hour"], _hour)
     out = out.drop(columns=["time_hour"])
     out["at"] = hour + flights["minute"]
     out["utc_offset_min"] = (flights["hour"] * 60 - hour % 1440 + 720) % 1440 - 720
@@ -526,8 +524,23 @@ def clock(flights: Any) -> Any:
     out["weather_hour"] = hour - 60
     out["weather_hour_4h_ago"] = hour - 240
     out["route"] = flights["origin"] + "-" + flights["dest"]
-    out["flight_number"] = flights["carrier"] + flights["flight"].astype("str")
+    out["flight_number"] = flights["carrier"] + _of_distinct(flights["flight"], lambda number: number.astype("str"))
     return out
+
+
+def _hour(text: Any) -> Any:
+    """int64 minutes since 1970 of ISO 8601 text."""
+    moment = engine_of(text).frames.to_datetime(text.str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
+    return moment.astype("datetime64[s]").astype("int64") // 60
+
+
+def _of_distinct(column: Any, make: Callable[[Any], Any]) -> Any:
+    """What `make` gives of each value of a column, which is asked of few distinct ones."""
+    if bool(column.isna().any()):
+        return make(column)
+    made = make(column.drop_duplicates().reset_index(drop=True)).take(engine_of(column).codes(column))
+    made.index = column.index
+    return made
 
 
 def numbered(flights: Any, first: int) -> Any:
@@ -535,9 +548,12 @@ def numbered(flights: Any, first: int) -> Any:
     flight_row counts from `first` on."""
     keys = ["at", "carrier", "flight", "origin", "dest", "tailnum", "sched_arr_time"]
     out = flights.sort_values(keys).reset_index(drop=True)
-    twice = out[keys].duplicated()
+    # Those that appear twice are neighbours: few have the time and number of one, and only these are compared.
+    twice = (out["at"] == out["at"].shift(1)) & (out["flight"] == out["flight"].shift(1))
+    near = out[keys][twice | twice.shift(-1, fill_value=False)]
+    twice = near.duplicated()
     if twice.any():
-        example = out[keys][twice].head(1).to_dict("records")[0]
+        example = near[twice].head(1).to_dict("records")[0]
         raise DataError(f"flights: flights appear twice, for example {example}. Drop the repeats.")
     out["flight_row"] = engine_of(out).arrays.arange(first, first + len(out))
     return out
@@ -565,8 +581,7 @@ def lookups(frame: Any, raw: dict[str, Any]) -> Any:
 def by_hour(weather: Any) -> Any:
     """The weather with weather_hour, minutes since 1970, a row an origin and hour."""
     out = weather.copy(deep=False)
-    moment = engine_of(weather).frames.to_datetime(weather["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
-    out["weather_hour"] = moment.astype("datetime64[s]").astype("int64") // 60
+    out["weather_hour"] = _hour(weather["time_hour"])
     out["weather_hour_4h_ago"] = out["weather_hour"]
     # Three hours of the clock change in November are recorded twice; the first record stands.
     return out.drop_duplicates(subset=["origin", "weather_hour"])

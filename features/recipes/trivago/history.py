@@ -60,31 +60,31 @@ class Family:
     def events(self, name: str, moments: Any, where: Any = None) -> Events:
         """Those rows of `keys[name]` (of them, those of the mask `where`) that are events, in order of moment."""
         codes = self.codes[name] if where is None else self.xp.where(where, self.codes[name], -1)
-        return Events(self.xp, codes, moments, self.num_groups)
+        return Events(self.engine, codes, moments, self.num_groups)
 
 
 class Events:
     """Events of a family's groups, and questions about them. Rows must come in order of moment."""
 
-    def __init__(self, xp: Any, codes: Any, moments: Any, num_groups: int) -> None:
-        self.xp, self.codes, self.num_groups = xp, codes, num_groups
-        self.span = int(moments[-1]) + 2 if len(moments) else 1
+    def __init__(self, engine: Any, codes: Any, moments: Any, num_groups: int) -> None:
+        self.engine, self.xp, self.codes, self.num_groups = engine, engine.arrays, codes, num_groups
+        xp = self.xp
         rows = xp.nonzero(codes >= 0)[0]
-        keys = codes[rows] * self.span + moments[rows]
-        order = xp.argsort(keys, kind="stable")
-        self.rows, self.keys = rows[order], keys[order]
-        self.offsets = xp.searchsorted(self.keys, xp.arange(num_groups + 1) * self.span)
+        self.rows = rows[engine.stable_order(codes[rows])]
+        self.moments = moments[self.rows]
+        self.offsets = xp.zeros(num_groups + 1, dtype="int64")
+        self.offsets[1:] = xp.cumsum(xp.bincount(codes[rows], minlength=num_groups))
 
     def ask(self, codes: Any, moments: Any) -> Question:
         """What is known of each asked group (-1: nothing) before each moment."""
-        moments = self.xp.clip(moments, 0, self.span - 1)
-        stop = self.xp.searchsorted(self.keys, codes * self.span + moments)
+        stop = self.engine.places_in_groups(self.offsets, self.moments, codes, moments)
         return Question(self, codes, self.xp.where(codes >= 0, self.offsets[codes], stop), stop)
 
     def ask_own(self) -> Question:
         """`ask` of each event's own group and moment, where every row is an event or belongs to no group."""
         stop = self.xp.zeros(len(self.codes), dtype="int64")
-        stop[self.rows] = self.xp.searchsorted(self.keys, self.keys)
+        own = self.codes[self.rows]
+        stop[self.rows] = self.engine.places_in_groups(self.offsets, self.moments, own, self.moments)
         return Question(self, self.codes, self.xp.where(self.codes >= 0, self.offsets[self.codes], stop), stop)
 
     def running(self, values: Any | None) -> Any:

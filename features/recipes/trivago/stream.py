@@ -249,8 +249,8 @@ def part_name(number: int, piece: int | None = None) -> str:
 
 def _write_rows(engine: Any, frame: Any, mask: Any, path: Path) -> None:
     """The rows of the mask as one file, if there are any."""
-    part = frame[engine.series(mask, frame)]
-    if len(part):
+    if bool(mask.any()):
+        part = frame if bool(mask.all()) else frame[engine.series(mask, frame)]
         with atomic_path(path) as temporary:
             engine.write_parquet(part.reset_index(drop=True), temporary)
 

@@ -93,12 +93,17 @@ def test_chunks_of_dictionaries_become_one():
 BOUNDS = [(0, 5), (-(2**63), 2**63 - 1), (2**62, 2**62 + 3), (-40, 2**40)]
 
 
-@given(data=st.data(), sizes=st.tuples(st.integers(0, 40), st.integers(0, 40)))
-def test_places_among_ascending_keys_are_those_that_numpy_searches(data, sizes):
+@given(data=st.data(), sizes=st.lists(st.integers(0, 20), min_size=1, max_size=4), asked=st.integers(0, 40))
+def test_places_among_the_keys_of_a_group_are_those_that_numpy_searches(data, sizes, asked):
     low, high = data.draw(st.sampled_from(BOUNDS))
-    keys, wanted = (
-        np.array(data.draw(st.lists(st.integers(low, high), min_size=size, max_size=size)), "int64") for size in sizes
-    )
-    keys.sort()
-    assert coding.find_places(keys, wanted).tolist() == np.searchsorted(keys, wanted).tolist()
+    keys = [sorted(data.draw(st.lists(st.integers(low, high), min_size=size, max_size=size))) for size in sizes]
+    groups = data.draw(st.lists(st.integers(-1, len(sizes) - 1), min_size=asked, max_size=asked))
+    wanted = np.array(data.draw(st.lists(st.integers(low, high), min_size=asked, max_size=asked)), "int64")
+    begins, together = np.cumsum([0, *sizes]), np.array([key for group in keys for key in group], "int64")
+    expected = [
+        0 if group < 0 else begins[group] + np.searchsorted(np.array(keys[group], "int64"), value)
+        for group, value in zip(groups, wanted, strict=True)
+    ]
+    found = coding.find_in_groups(begins, together, np.array(groups, "int64"), wanted)
+    assert found.tolist() == expected
     assert coding.stable_order(wanted).tolist() == np.argsort(wanted, kind="stable").tolist()

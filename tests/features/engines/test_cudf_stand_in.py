@@ -135,7 +135,13 @@ CASES = {
     "map_columns": [lambda e, f, d: (lambda name: len(f[name]), ["x", "text"])],
     "pack": [lambda e, f, d: words_of(e, f)],
     "parquet_columns": [lambda e, f, d: (stored(d / "t.parquet"),)],
-    "places_in_order": [lambda e, f, d: (3 * e.arrays.arange(40), e.arrays.arange(len(f)) - 9)],
+    "places_in_groups": [
+        lambda e, f, d, scale=scale: (
+            e.arrays.asarray([0, 5, 5, 40]), scale * (3 * e.arrays.arange(40) - 15 * (e.arrays.arange(40) >= 5)),
+            e.arrays.arange(len(f)) % 4 - 1, scale * (e.arrays.arange(len(f)) % 97 - 9),
+        )
+        for scale in (1, 2**55)  # times that are too far apart for a product with the group
+    ],
     "positions_and_nulls": [lambda e, f, d: (f["wide"], e.lookup(counted_by(e, f)["value"]))],
     "positions_in": [
         lambda e, f, d: (f["text"], counted_by(e, f)["value"]),
@@ -175,7 +181,7 @@ LIBRARY = {
 BOTH = {
     "array": [(1, 0, 1, 4), (0, 0, 0, 0)], "as_typed": (2, 1, 1, 0), "direct_counts": (0, 0, 0, 0),
     "frame": (0, 0, 0, 0), "hash64": (3, 1, 2, 8), "map_columns": (0, 0, 0, 0), "parquet_columns": (0, 0, 0, 0),
-    "places_in_order": (1, 0, 1, 8), "stable_order": (2, 0, 1, 8),
+    "places_in_groups": [(19, 1, 15, 33), (27, 2, 21, 41)], "stable_order": (2, 0, 1, 8),
     "positions_and_nulls": (0, 0, 0, 0), "series": [(0, 0, 0, 0), (1, 0, 1, 8)], "sort_counts": (3, 0, 2, 0),
     "sum_counts": (6, 2, 2, 0), "to_host": (0, 1, 0, 0), "value_counts": [(12, 3, 6, 32), (12, 3, 6, 11)],
     "with_nulls": (1, 0, 1, 8),
