@@ -169,7 +169,7 @@ class Bundle:
             for name in nulls:
                 nulls[name] += int(frame[name].isna().sum())
             outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
-            yield given_back(self._named(outputs, frame), given)
+            yield given_back(self.named(outputs, frame), given)
         for name, (count, dtype) in unknown.items():
             if count >= FEW_VALUES:
                 values = self._vocabulary(name).values
@@ -246,7 +246,8 @@ class Bundle:
         """For a service: rows of the features stage to ids, floats and lists, the bits that `predict` uses."""
         return OnlineTransformer(self.preprocessor)
 
-    def _named(self, outputs: Tensor, frame: Any) -> Any:
+    def named(self, outputs: Tensor, frame: Any) -> Any:
+        """The predictions that outputs [N, O] of a frame's rows are, as `predict` gives them."""
         engine = engine_of(frame)
         predictions = target_loss(self.schema).predict(outputs)
         columns = {name: part.contiguous() for name, part in named_predictions(self.schema, predictions).items()}

@@ -41,6 +41,7 @@ PACKAGES = {  # what fsspec's protocols need
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 WHOLE = ("int32", "int64")
 TEXT_TYPES = re.compile(r"object|str|string|(large_)?string(_view)?\[pyarrow\]")
+FLOATS = (float, np.floating)
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -159,6 +160,7 @@ def read_files(
     leave_out: Collection[str] = (),
     without: Mapping[str, Sequence[int]] | None = None,
     blank_rows: bool = True,
+    decimal_marks: Mapping[str, str] | None = None,
 ) -> Any:
     """Read files as one frame of declared columns and types.
 
@@ -195,6 +197,8 @@ def read_files(
     blank_rows
         Whether each blank line behind the header of a CSV file of one column is a row, with a null; of several columns
         they are passed over.
+    decimal_marks
+        As in `cast`, of Parquet files.
 
     Returns
     -------
@@ -225,7 +229,7 @@ def read_files(
     def parse(path: str) -> Any:
         frame = _read_one(module, path, dtypes, nulls, separator, encoding, header, blank_rows=blank_rows)
         with naming_lines(path, separator, encoding, header):
-            return cast(frame, dtypes, f"input {path}", nullable)
+            return cast(frame, dtypes, f"input {path}", nullable, decimal_marks)
 
     how = {
         "dtypes": list(dtypes.items()),
@@ -235,6 +239,7 @@ def read_files(
         "names": header,
         "nullable": sorted(nullable),
         "blank_rows": blank_rows,
+        "decimal_marks": sorted((decimal_marks or {}).items()),
     }
     parts = []
     for path in kept_files(pattern, leave_out):
@@ -584,7 +589,13 @@ def _refuse_empty(path: str) -> None:
         raise DataError(f"input {path}: the file is empty (0 bytes).")
 
 
-def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
+def cast(
+    frame: Frame,
+    dtypes: Mapping[str, str],
+    where: str,
+    nullable: Collection[str] = (),
+    decimal_marks: Mapping[str, str] | None = None,
+) -> Any:
     """Cast columns to declared types, where every value fits.
 
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case.
@@ -603,6 +614,8 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
     nullable
         Integer, bool and datetime columns that may hold nulls; others that do are an error. With or without a null they
         come in the engine's types for that (Int64 and boolean on pandas, or Arrow's).
+    decimal_marks
+        By column of text, what floats in it are written with in place of a point, as its texts are.
 
     Returns
     -------
@@ -631,7 +644,8 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
                 continue
             typed = engine.as_typed(column, dtype, name in nullable)
             if typed is None:
-                typed = _cast_column(column, dtype, name in nullable)
+                mark = (decimal_marks or {}).get(name, ".")
+                typed = _cast_column(column, dtype, name in nullable, mark)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             what = f"is declared {dtype} but holds {column.dtype} values that do not fit ({error})."
             if not isinstance(error, NotWritten):
@@ -655,7 +669,7 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
     return cast(entries.to_frame(name), {name: dtype}, f"{where}, elements of lists", (name,))[name]
 
 
-def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
+def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") -> Any:
     if (how := time_type(dtype)) is not None:
         found, null = of_type(_plain(column, "string") if not is_dates(column) else column, how)
         _refuse_nulls(int(null.sum()), nullable)
@@ -674,7 +688,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
     if dtype == "time":
         return column
     if dtype == "string":
-        return _cast_text(column)
+        return _cast_text(column, mark)
     if dtype == "bool":
         return _cast_bool(column, nullable)
     if str(column.dtype) == "category" and is_text(column.cat.categories):
@@ -738,16 +752,22 @@ def _require_exact(column: Column, numbers: Any) -> None:
         raise ValueError(f"some values reach {reached}; read the column as a string")
 
 
-def _cast_text(column: Column) -> Any:
-    """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7."""
-    if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
-        column = column.astype(column.cat.categories.dtype)
+def _cast_text(column: Column, mark: str) -> Any:
+    """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7.
+
+    mark: what stands for the point of other floats."""
+    if str(column.dtype) == "category":
+        inner = column.cat.categories.dtype
+        if getattr(inner, "kind", "O") == "f":
+            column = column.astype(inner)
+        elif engine_of(column).NAME == "pandas" and (str(inner) == "object" or not is_text(column.cat.categories)):
+            column = column.astype("object")  # text of 28 beside a null would be 28.0
     if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
-        column = column.infer_objects()
-        floats = column.map(lambda value: isinstance(value, float) and value == value)
-        if str(column.dtype) == "object" and bool(floats.any()):
-            text = _cast_text(column[floats].astype("float64"))
-            column = column.copy()
+        kinds = column.map(lambda value: type(value) if isinstance(value, FLOATS) and value == value else None)
+        column = column.copy()
+        for kind in kinds.dropna().unique():
+            floats = kinds == kind
+            text = _cast_text(column[floats].astype("float64" if issubclass(kind, float) else kind), mark)
             column[floats] = text.astype("object")
     if column.dtype.kind != "f":
         return column.astype("str")
@@ -757,7 +777,8 @@ def _cast_text(column: Column) -> Any:
     fraction = whole.astype(column.dtype) != column.fillna(0)
     text = whole.astype("str")
     if bool(fraction.any()):
-        text = text.where(~fraction, engine_of(column).float_text(column))
+        written = engine_of(column).float_text(column)
+        text = text.where(~fraction, written if mark == "." else written.str.replace(".", mark, regex=False))
     return text.where(~null)
 
 

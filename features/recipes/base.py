@@ -160,7 +160,7 @@ class RawFiles:
         Of the kind, such as `flights` or `weather`.
     pattern
         Path, folder, glob or URL of the files.
-    dtypes, null_values, separator, encoding, names, nullable
+    dtypes, null_values, separator, encoding, names, nullable, decimal_marks
         As of `read_files`. A check reads as the recipe does, so that the rows are kept for the recipe (`FileCache`).
     roles
         By column: `category`, `number`, `time`, `label`, `weight`, `key` or `group`. Text without one is a category,
@@ -194,6 +194,7 @@ class RawFiles:
     fixed: bool = False
     blocks: bool = False
     make: Callable[[Any], Any] | None = None
+    decimal_marks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def time(self) -> str | None:
@@ -211,7 +212,7 @@ class RawFiles:
         """The rows of one file, as the recipe gets them."""
         return read_files(
             engine, path, self.dtypes, null_values=self.null_values, separator=self.separator, encoding=self.encoding,
-            names=self.names, nullable=self.nullable, cache=cache,
+            names=self.names, nullable=self.nullable, cache=cache, decimal_marks=self.decimal_marks,
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from gigabatch.features.errors import DataError, MissingCodeError, require_colum
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
+from gigabatch.features.operators.rows.rename import Rename
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
@@ -344,13 +345,28 @@ class Workflow:
             error.add_note(f"in {place(self.steps, position)} of the workflow: {self.steps[position]!r}")
             raise
 
+    @contextmanager
+    def _forms_named(self) -> Iterator[None]:
+        """Within the block an error about times that are still as a declared form writes them names the form."""
+        try:
+            yield
+        except DataError as error:
+            for name, dtype in self.dtypes.items():
+                if time_type(dtype) is not None and f"time column {name!r}: neither" in str(error):
+                    raise DataError(
+                        f"workflow: time column {name!r} is declared {dtype}, and steps take it as microseconds. Give "
+                        "transform(workflow.typed(rows)), and history alike, or predict_raw the rows."
+                    ) from error
+            raise
+
     def transform(self, frame: Any, *, history: Any = None, whole_groups: bool = False) -> Any:
         """Apply every step to a frame.
 
         Parameters
         ----------
         frame
-            Rows with the columns `applied_inputs`: of pandas, cuDF or Polars, or an Arrow table.
+            Rows with the columns `applied_inputs`, of the types that `typed` gives raw ones: of pandas, cuDF or Polars,
+            or an Arrow table.
         history
             For workflows with group-wise steps: the earlier rows of these groups, as raw as `frame` and with the same
             columns. Such steps see both, and the rows of `frame` come back. A label that is read as of an earlier time
@@ -393,7 +409,8 @@ class Workflow:
         positions = range(len(self.steps))
         if history is None:
             self._require_whole(whole_groups)
-            return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
+            with self._forms_named():
+                return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
         history = own_frame(history, "workflow's history")
         require_columns(history, self.applied_inputs, "workflow's history")
         changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
@@ -402,7 +419,8 @@ class Workflow:
                 f"{place(self.steps, changing[0])}: makes one row of several, so history cannot be told from new rows. "
                 "Give both as one frame, with whole_groups=True."
             )
-        return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
+        with self._forms_named():
+            return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
 
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.
@@ -640,27 +658,23 @@ class Workflow:
         inputs = self.applied_inputs
         require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
-        typed, marks = cast(frame, known, "workflow", nullable=set(known)), self.decimal_marks
-        floats = [
-            name for name in marks if name in known and str(frame[name].dtype).lower().startswith(("float", "double"))
-        ]
-        written = {name: typed[name].str.replace(".", marks[name], regex=False) for name in floats}
-        return typed.assign(**written) if written else typed
+        return cast(frame, known, "workflow", set(known), self.decimal_marks)
 
     @property
     def decimal_marks(self) -> dict[str, str]:
-        """By raw text column that `parse_number` alone reads: the decimal sign of its text, where that is no point.
+        """By raw text column that `parse_number` reads, renamed or cleaned or not: the decimal sign of its text.
 
-        A number given in place of such a text is written with it, else 158.412 would be read as 158,412."""
+        A float given in place of such a text is written with it, else 158.412 would be read as 158,412."""
         found: dict[str, set[str]] = {}
-        made: set[str] = set()
+        origins: dict[str, str | None] = {}  # raw columns of those that steps make of one text alone
         for position, step in enumerate(self.steps):
-            for name in set(step.inputs) - made:
-                found.setdefault(name, set()).add(step.decimal if isinstance(step, ParseNumber) else "")
-            made.update(self.made(position))
-        texts = {name for name, dtype in self.dtypes.items() if dtype == "string"}
-        alone = {name: next(iter(marks)) for name, marks in found.items() if name in texts and len(marks) == 1}
-        return {name: mark for name, mark in alone.items() if mark not in ("", ".")}
+            if isinstance(step, ParseNumber) and (raw := origins.get(step.column, step.column)) is not None:
+                found.setdefault(raw, set()).add(step.decimal)
+            of_one_text = isinstance(step, Rename) or (isinstance(step, ColumnOperator) and step.by_value)
+            sources = {new: origins.get(name, name) for name in step.inputs for new in step.tells({name})}
+            origins |= {name: sources.get(name) if of_one_text else None for name in self.made(position)}
+        alone = {name: next(iter(marks)) for name, marks in found.items() if len(marks) == 1}
+        return {name: mark for name, mark in alone.items() if mark != "."}
 
     def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
         """Keep the steps that make the output columns for rows without labels, as a workflow of its own.

@@ -9,12 +9,16 @@ then, bit for bit, those of a run over all rows, and vectors are equal to its ow
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
@@ -41,6 +45,7 @@ from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifact
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 
+log = logging.getLogger(__name__)
 SOURCES = [
     "gigabatch.features",
     "gigabatch.loaders.tables.jagged",
@@ -96,7 +101,37 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
         return _gather(bundle.schema, engine, [str(path) for path in parts], {})
 
     inputs = {"features": features.artifact.key}
-    return _store(run, bundle, settings, inputs, rows, None)
+    try:
+        before = StoredEmbeddings.load(run / STAGE, bundle, verify=False)
+    except EmbeddingsError:  # none yet, or of no use
+        before = None
+    artifact = _store(run, bundle, settings, inputs, rows, None)
+    if before is not None and before.key != artifact.key:
+        _note_dropped(before, StoredEmbeddings.load(artifact.path, bundle, verify=False), bundle.schema)
+    return artifact
+
+
+def _note_dropped(before: StoredEmbeddings, after: StoredEmbeddings, schema: Schema) -> None:
+    """Warn of users and items of the version before that are not in the one after, or only by an earlier row."""
+    gone, earlier = [], []
+    for name in before.manifest["entities"]:
+        old, new = (stored.user if name == "user" else stored.item for stored in (before, after))
+        if old is None or new is None:
+            continue
+        rows = new.find(old.keys)
+        gone.append((int((rows < 0).sum()), name))
+        there = np.flatnonzero(rows >= 0)
+        for column in schema.names("time"):
+            was, now = old.rows()[column].iloc[there].array, new.rows()[column].iloc[rows[there]].array
+            earlier.append((int(pd.Series(was > now).fillna(False).sum()), name))
+    if any(count for count, _ in gone + earlier):
+        lost, aged = (" and ".join(f"{count:,} {name}(s)" for count, name in found) for found in (gone, earlier))
+        log.warning(
+            "embed: %s of the version before are no longer stored%s: without --update, embeddings are those of the "
+            "features stage alone. Take in again what updates brought: gigabatch embed --update FILES.",
+            lost,
+            f", and {aged} are as of an earlier row" if aged else "",
+        )
 
 
 def update_embeddings(
@@ -175,10 +210,12 @@ def _store(
 
     artifact = ArtifactStore(run).build(STAGE, key, write)
     home = run / STAGE
+    former = (home / LATEST).resolve().name
     atomic_symlink(Path(artifact.path.name), home / LATEST)
-    for old in artifacts_newest_first(home)[KEPT_VERSIONS:]:
-        if old != artifact.path:
-            shutil.rmtree(old)
+    versions = {path.name: path for path in artifacts_newest_first(home)}
+    kept = [name for name in dict.fromkeys((artifact.path.name, former, *versions)) if name in versions]
+    for name in kept[KEPT_VERSIONS:]:
+        shutil.rmtree(versions[name])
     return artifact
 
 

@@ -118,6 +118,20 @@ class StoredEntity:
             ) from error
         return self._lookup.positions(values).astype(np.int64)
 
+    def require(self, keys: Sequence[Any] | np.ndarray | pd.Series) -> np.ndarray:
+        """Row of each key, int64 [n], to index arrays with: the -1 of `find` would be the last row.
+
+        Raises:
+            EmbeddingsError: as `find`, and for keys that are null or not here, naming the first.
+        """
+        rows = self.find(keys)
+        if len(places := np.flatnonzero(rows < 0)):
+            raise EmbeddingsError(
+                f"{folder_of(self.name)}: of {len(rows):,} keys {len(places):,} are not stored, such as "
+                f"{list(keys)[places[0]]!r}. Leave them out: find gives -1 for them."
+            )
+        return rows
+
     def rows(self) -> pd.DataFrame:
         """The feature rows that all else was made from: the entity's columns and the time."""
         return load_engine("pandas").read_parquet(self.folder / ROWS)

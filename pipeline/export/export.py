@@ -10,7 +10,6 @@ import importlib.util
 import io
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -39,6 +38,7 @@ from gigabatch.pipeline.export.onnx_rows import (
     rows_graph,
 )
 from gigabatch.pipeline.store.files import write_json
+from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 log = logging.getLogger(__name__)
 LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")  # of what writes the files
@@ -70,7 +70,8 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
 
     Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
     and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
-    Files that were finished before stay.
+    An export that is there stays whole then; `export.json` is removed before its files are replaced and written last,
+    so what lies there without one, after a kill, is no export.
     """
     for name in formats:
         if name in FORMER:
@@ -90,15 +91,18 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     lists = [column.slice(0, TRACED_ROWS) for column in sample.lists]
     program = traced(bundle.model, sample.ids[:TRACED_ROWS].clone(), sample.floats[:TRACED_ROWS].clone(), lists)
     found = []
-    for name in dict.fromkeys(formats):
-        chosen = FORMATS[name]
-        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
-            path = Path(scratch) / chosen.file
-            chosen.write(bundle, program, path)
-            difference = chosen.compare(path, sample)
-            os.replace(path, folder / chosen.file)
-        found.append(Exported(name, folder / chosen.file, difference))
-    write_json(folder / "export.json", description(bundle, found) | {"run": run})
+    remove_leftovers(folder)
+    with own_folder(scratch := temporary_path(folder / "export")):
+        for name in dict.fromkeys(formats):
+            chosen = FORMATS[name]
+            chosen.write(bundle, program, scratch / chosen.file)
+            difference = chosen.compare(scratch / chosen.file, sample)
+            found.append(Exported(name, folder / chosen.file, difference))
+        content = description(bundle, found) | {"run": run}
+        (folder / "export.json").unlink(missing_ok=True)
+        for item in found:
+            os.replace(scratch / item.path.name, item.path)
+        write_json(folder / "export.json", content)
     return found
 
 

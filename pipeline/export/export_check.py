@@ -59,12 +59,12 @@ class Sample:
         num_ids = len(bundle.schema.names("categorical"))
         ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
         lists = frame_lists(bundle.preprocessor, frame)
-        outputs = torch.cat(list(model_outputs(bundle.model, ids, floats, lists))).numpy()
+        outputs = torch.cat(list(model_outputs(bundle.model, ids, floats, lists)))
         mean, std = np.zeros(outputs.shape[1]), np.ones(outputs.shape[1])
         for scale in bundle.model.target_scales:
             mean[scale.output], std[scale.output] = scale.mean, scale.std
-        predictions = bundle.predict(frame).to_numpy()
-        return cls(bundle.preprocessor, frame, ids, floats, outputs, predictions, mean, std, lists)
+        predictions = bundle.named(outputs, frame).to_numpy()  # predict would warn of the nulls that were made up
+        return cls(bundle.preprocessor, frame, ids, floats, outputs.numpy(), predictions, mean, std, lists)
 
 
 def sample_rows(preprocessor: Preprocessor, rows: int = SAMPLE_ROWS, seed: int = 0) -> pd.DataFrame:

@@ -661,8 +661,10 @@ def split_phrases(made: Draft, table: Table) -> None:
     if not kept:
         del made.features["categorical"]
     for name, separator in found.items():
-        texts = table.sample[name].dropna().drop_duplicates()
-        values = texts.astype("str").str.split(separator, regex=False).explode().nunique()
+        texts = table.sample[name].dropna().drop_duplicates().astype("str")
+        texts = texts[texts != ""]  # a list without a value
+        parts = texts.str.split(separator, regex=False).explode()
+        values = parts[parts != ""].nunique()
         if name in lists:
             made.notes[name] = f"{values:,} values in {len(texts):,} texts"
             made.remarks.append(

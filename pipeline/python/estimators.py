@@ -216,7 +216,8 @@ class _Estimator(BaseEstimator):
             types, lists, steps = dict.fromkeys(frame.columns, "float32"), {}, ()
         known = types | lists
         self.workflow_ = Workflow(parse_steps(list(steps), "pandas", READING), [], known)
-        return cast(without_null_words(frame[list(known)], [""], known), known, "fit", nullable=set(known))
+        rows = without_null_words(frame[list(known)], [""], known)
+        return cast(rows, known, "fit", set(known), self.workflow_.decimal_marks)
 
     def _schema(self, target: Target, weighted: bool) -> Schema:
         columns = [Column(name, "categorical", dtype) for name, dtype in self.categories_.items()]

@@ -172,7 +172,7 @@ class PreprocessorTransformer(_FrameTransformer):
     def _raw(self, frame: pd.DataFrame) -> pd.DataFrame:
         types = self.workflow_.dtypes
         known = without_null_words(frame[list(types)], [""], types)
-        return cast(known, types, type(self).__name__, nullable=set(types))
+        return cast(known, types, type(self).__name__, set(types), self.workflow_.decimal_marks)
 
 
 class WorkflowTransformer(_FrameTransformer):

@@ -81,7 +81,7 @@ class RawRows:
         found = [None if type(value) is str and value in self._words else value for value in given]
         if _is_time(dtype):
             return self._require_one_kind(name, found)
-        if (mark := self._marks.get(name)) is not None:
+        if dtype == "string" and (mark := self._marks.get(name)) is not None:
             found = [str(value).replace(".", mark) if type(value) is float else value for value in found]
         kind, is_float = AS_DECLARED.get(dtype), dtype in FLOATS
         return [

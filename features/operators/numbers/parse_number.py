@@ -116,9 +116,9 @@ class ParseNumber(ColumnOperator):
         column = frame[self.column]
         scaled: list[tuple[Column, float]] = []
         if is_text(column):
-            column, scaled = self._plain(
-                cast(frame[[self.column]], {self.column: "string"}, "ParseNumber")[self.column]
-            )
+            marks = {self.column: self.decimal}  # of floats among Python's objects
+            text = cast(frame[[self.column]], {self.column: "string"}, "ParseNumber", decimal_marks=marks)
+            column, scaled = self._plain(text[self.column])
         number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]
         for rows, factor in scaled:  # what no exponent says
             number = number.where(~rows, number * factor)

@@ -30,6 +30,6 @@ class Layout:
 
     @property
     def identity(self) -> list[str]:
-        """User, item and contexts: rows that share them are repeats of one interaction."""
-        described = (*self.user_columns, *self.item_columns)
-        return [name for name in (*self.categorical, *self.continuous) if name not in described]
+        """User, item and categorical contexts: rows that share them are repeats of one interaction, whatever their
+        floats, of which hardly two are alike."""
+        return [name for name in self.categorical if name not in (*self.user_columns, *self.item_columns)]

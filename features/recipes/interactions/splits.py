@@ -54,8 +54,8 @@ class InteractionRules:
         The shares. Where there is no time column, leave_one_out takes the order of the same hash for time; rows of one
         moment are in the order of the file.
     repeats
-        What is done about several rows of the same user, item and contexts: `last` keeps the last in time (without a
-        time column, in the file), `all` keeps every one, `error` refuses them.
+        What is done about several rows of the same user, item and categorical contexts: `last` keeps the last in time
+        (without a time column, in the file), `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
     history
@@ -303,9 +303,8 @@ def _hashed(frame: Any, layout: Layout, seed: int) -> Any:
     """uint64, one a row: a hash of user, item, categorical contexts and seed, whatever the order of the rows."""
     engine = engine_of(frame)
     xp = engine.arrays
-    names = [name for name in layout.identity if name in layout.categorical]
     mixed = xp.full(len(frame), (seed * GAMMA) % 2**64, dtype="uint64")
-    for name in names:
+    for name in layout.identity:
         filled = frame[name].fillna("" if layout.categorical[name] == "string" else 0)
         hashes = engine.hash64(filled).view("uint64")
         mixed = splitmix64((mixed ^ hashes) + xp.uint64(GAMMA))

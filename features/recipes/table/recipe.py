@@ -748,6 +748,7 @@ class TableRecipe(Recipe):
             cache=self.cache,
             leave_out=self.leave_out,
             without=self.without,
+            decimal_marks=self._workflow.decimal_marks,
         )
 
     @property
@@ -775,6 +776,7 @@ class TableRecipe(Recipe):
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 self._nullable,
                 filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
+                decimal_marks=self._workflow.decimal_marks,
             )
             for name, pattern in self._patterns().items()
         )  # fmt: skip

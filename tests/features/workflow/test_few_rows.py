@@ -1,5 +1,6 @@
 """A few rows through many steps: what `transform` gives, with like steps as one."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,11 +14,14 @@ from gigabatch.features.operators import (
     FillMissing,
     Filter,
     HashBucket,
+    JoinExternal,
     ParseNumber,
+    Rename,
     operator_class,
     operator_names,
 )
 from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.reading.sources import cast
 from gigabatch.features.workflow.flow import alike
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.serving.raw_rows import RawRows
@@ -114,3 +118,65 @@ def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number
     bundle = SimpleNamespace(raw_workflow=workflow, info={"null_values": [""]})
     served = RawRows(bundle, ["price"])([{"price": "1.234,5"}, {"price": number}])
     np.testing.assert_array_equal([np.nan if pd.isna(value) else value for (value,) in served], wanted)
+
+
+COMMA = ParseNumber("price", decimal=",", thousands=".")
+MIXED = pd.Series(["2,345 €", 1.234, None, 7, np.float64(12.5), np.float32(0.25), np.float32(3), -2.0], dtype=object)
+NUMBERS = [2.345, 1.234, np.nan, 7, 12.5, 0.25, 3, -2]
+
+
+@pytest.mark.parametrize("steps", [
+    [COMMA],
+    [CleanText("price", case="lower"), COMMA],
+    [CleanText("price", "copy", case="lower"), ParseNumber("copy", "price", decimal=",", thousands=".")],
+    [CleanText("price", "word", case="lower"), COMMA],
+    [Rename({"price": "cost"}), ParseNumber("cost", "price", decimal=",", thousands=".")],
+])  # fmt: skip
+@pytest.mark.parametrize("rows", [MIXED, MIXED[[1, 4]], MIXED[[1, 2]], MIXED.astype("category")])
+def test_floats_among_objects_stay_numbers_beside_text_with_a_decimal_comma(steps, rows):
+    workflow = Workflow(steps, [], {"price": "string"}).fit([pd.DataFrame({"price": ["1.234,5"]})])
+    found = workflow.transform(workflow.typed(pd.DataFrame({"price": rows})))["price"]
+    np.testing.assert_array_equal(found, np.array(NUMBERS)[rows.index])
+
+
+def test_a_row_made_of_a_series_has_the_number_of_its_frame():
+    workflow = Workflow([COMMA], [], {"price": "string"}).fit([pd.DataFrame({"price": ["1.234,5"]})])
+    row = pd.DataFrame({"city": ["Oslo"], "price": [1.234]}).iloc[0].to_frame().T
+    assert row["price"].dtype == object
+    assert workflow.transform(workflow.typed(row))["price"].tolist() == [1.234]
+
+
+def test_parse_number_itself_takes_floats_among_objects_as_they_are():
+    np.testing.assert_array_equal(COMMA(pd.DataFrame({"price": MIXED}))["price"], NUMBERS)
+    point = pd.DataFrame({"price": pd.Series(["$1,234.5", 1.234, np.float32(12.5)], dtype=object)})
+    assert ParseNumber("price")(point)["price"].tolist() == [1234.5, 1.234, 12.5]
+
+
+def test_the_key_of_a_joined_table_is_not_written_with_the_comma_of_what_is_joined():
+    join = JoinExternal(pd.DataFrame({"key": ["12.5"], "price": ["3,5"]}), ["key"], {"price": "price"})
+    rows = pd.DataFrame({"key": pd.Series([12.5], dtype=object)})
+    workflow = Workflow([join, COMMA], [], {"key": "string"}).fit([rows.astype("str")])
+    assert workflow.transform(workflow.typed(rows))["price"].tolist() == [3.5]
+
+
+@pytest.mark.parametrize("value", [28.0, np.float64(28), np.float32(28), 28, np.int64(28), "28"])
+@pytest.mark.parametrize("others", [[], ["A3"], [None], [True]])
+def test_a_category_is_one_text_whatever_number_stands_for_it_among_objects(value, others):
+    rows = pd.DataFrame({"code": pd.Series([value, *others], dtype=object)})
+    assert cast(rows, {"code": "string"}, "here")["code"].tolist()[0] == "28"
+    assert cast(rows.astype("category"), {"code": "string"}, "here")["code"].tolist()[0] == "28"
+
+
+def test_raw_times_of_a_declared_form_are_refused_with_the_form_and_what_reads_them():
+    form = "datetime[%d.%m.%Y %H:%M]"
+    workflow = Workflow([DateParts("Bestell Zeit", ["hour"], "at")], [], {"Bestell Zeit": form})
+    rows = pd.DataFrame({"Bestell Zeit": ["28.11.2026 06:12"]})
+    workflow.fit([workflow.typed(rows)])
+    said = rf"'Bestell Zeit' is declared {re.escape(form)}.*Give transform\(workflow\.typed\(rows\)\)"
+    with pytest.raises(DataError, match=said) as refused:
+        workflow.transform(rows)
+    assert "2013-01-31" not in str(refused.value)
+    assert workflow.transform(workflow.typed(rows))["at_hour"].tolist() == [6]
+    other = Workflow([DateParts("Bestell Zeit", ["hour"], "at")]).fit([workflow.typed(rows)])
+    with pytest.raises(DataError, match="Write them like 2013-01-31"):
+        other.transform(rows)

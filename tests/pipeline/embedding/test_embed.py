@@ -135,6 +135,25 @@ def test_an_update_equals_a_full_run_over_all_rows(shop, run, tmp_path, dtype, s
         assert stored.keys[: len(old)].tolist() == old.keys.tolist()
 
 
+def test_a_full_embed_says_what_of_updates_is_no_longer_there(shop, run, tmp_path, caplog):
+    features, settings = shop.pipeline().features(), EmbedSettings()
+    embed(run, shop.bundle, features, settings)
+    first, last = opened(run, shop), whole_table(shop)["at"].max()
+    new = without_null_times(sales(8, 3)).assign(user=["new", "new", first.user.keys[0]], at=last + 1)
+    new["item"] = [FIRST_ITEM + 997, FIRST_ITEM + 998, first.item.keys[0]]
+    new.to_parquet(tmp_path / "new.parquet")
+    update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / "new.parquet")], settings)
+    assert "no longer" not in caplog.text
+    embed(run, shop.bundle, features, settings)
+    assert (
+        "1 user(s) and 2 item(s) of the version before are no longer stored, and 1 user(s) and 1 item(s) are as of an "
+        "earlier row"
+    ) in caplog.text
+    caplog.clear()
+    embed(run, shop.bundle, features, EmbedSettings("float16"))
+    assert "no longer" not in caplog.text
+
+
 def test_an_update_computes_nothing_where_nothing_changed_and_all_where_old_vectors_are_of_no_use(
     shop, run, tmp_path, monkeypatch
 ):

@@ -83,6 +83,16 @@ def test_users_are_found_by_text(stored, keys):
     assert stored.user.find(np.array(keys, dtype=object)).tolist() == [rows.get(key, -1) for key in keys]
 
 
+@pytest.mark.parametrize("strange", [FIRST_ITEM - 1, None])
+def test_rows_to_index_with_are_those_of_items_that_are_there_alone(stored, strange):
+    keys = stored.item.keys.tolist()[::-1]
+    assert stored.item.require(keys).tolist() == list(range(len(keys)))[::-1]
+    assert stored.item.require(pd.Series(keys[:2], index=[7, 3])).tolist() == [len(keys) - 1, len(keys) - 2]
+    for asked in ([keys[0], strange, strange], pd.Series([keys[0], strange, strange], dtype=object)):
+        with pytest.raises(EmbeddingsError, match=rf"items: of 3 keys 2 are not stored, such as {strange}\."):
+            stored.item.require(asked)
+
+
 @pytest.mark.parametrize(
     ("entity", "keys"),
     [

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -491,3 +493,42 @@ def test_the_command_prints_its_own_lines_alone(trained, tmp_path, capsys, caplo
     libraries = [r for r in caplog.records if r.name.partition(".")[0] in ("onnxscript", "onnx_ir", "torch")]
     assert {record.levelname for record in (*heard, *libraries)} == {"DEBUG"}
     assert logging.getLogger("onnxscript").propagate
+
+
+def test_an_export_whose_second_format_fails_leaves_the_one_before_as_it_was(bundle, folder, tmp_path, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name, content in before.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr("gigabatch.pipeline.export.export.onnx_inputs", lambda *_: {})
+    with pytest.raises(Exception, match="Required inputs"):
+        export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch", "onnx_rows"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("killed_at", ["model.pt2", "rows.onnx"])
+def test_a_killed_export_leaves_no_export_json_and_the_next_one_removes_what_it_left(killed_at, folder, tmp_path):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    work = (
+        "import os, sys, pathlib\n"
+        "from tests.pipeline.export.test_export import CLICK, bundle_of, fitted\n"
+        "from gigabatch.pipeline.export import export\n"
+        "replace = os.replace\n"
+        "def killed(source, target):\n"
+        f"    if pathlib.Path(target).name == {killed_at!r}: os._exit(9)\n"
+        "    replace(source, target)\n"
+        "export.os.replace = killed\n"
+        "export.export_bundle(bundle_of(fitted((CLICK,))), sys.argv[1], ['torch', 'onnx_rows'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", work, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 9, done.stderr
+    assert not (tmp_path / "export.json").exists()
+    assert any(path.name.startswith(".tmp-") for path in tmp_path.iterdir())
+    export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"], run="b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
+    assert list(json.loads((tmp_path / "export.json").read_text())["files"]) == ["model.pt2"]
+
+
+def test_rows_made_up_for_the_check_are_not_warned_of(bundle, tmp_path, caplog):
+    export_bundle(bundle, tmp_path, ["torch"])
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

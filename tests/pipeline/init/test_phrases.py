@@ -44,6 +44,16 @@ def test_phrases_are_lists_of_values(tmp_path, separator, ending):
     assert sum("notes holds several values" in remark for remark in made.remarks) == 1
 
 
+def test_an_empty_text_is_a_list_without_a_value_and_is_not_counted(tmp_path):
+    table = notes("; ").astype({"notes": "object"})
+    table.loc[::7, "notes"] = ""
+    table.loc[1::7, "notes"] = None
+    pq.write_table(pa.Table.from_pandas(table), tmp_path / "visits.parquet")
+    made = draft_config(str(tmp_path / "visits.parquet"), "ill", None, 10_000)
+    texts = {text for text in table["notes"] if text}
+    assert made.notes["notes"] == f"{len(SYMPTOMS)} values in {len(texts)} texts"
+
+
 def test_what_is_written_trains_and_takes_raw_rows(tmp_path):
     table = notes()
     table.to_csv(tmp_path / "visits.csv", index=False)

@@ -357,3 +357,12 @@ def test_settings_of_a_model_that_is_not_named_are_of_the_one_that_the_rows_choo
         GigabatchClassifier(model_settings={"batch_norm": False}).fit(many, labels)
     with pytest.raises(ConfigError, match=r"model_settings\.kind: .*model='lr'"):
         GigabatchClassifier(model_settings={"kind": "lr"}).fit(many, labels)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "object"])
+def test_the_preprocessor_transformer_takes_floats_for_the_text_with_a_decimal_comma_that_they_stand_for(dtype):
+    weights = pd.Series(np.random.default_rng(2).uniform(0.2, 9, 200).round(3))
+    texts = pd.DataFrame({"weight": [f"{value:.3f}".replace(".", ",") for value in weights]})
+    made = PreprocessorTransformer().fit(texts)
+    found = made.transform(pd.DataFrame({"weight": weights.astype(dtype)}))
+    pd.testing.assert_frame_equal(found, made.transform(texts))

@@ -192,6 +192,19 @@ def test_rows_of_another_context_are_no_repeats(log, tmp_path):
     assert len(all_rows(about_the_user)) == len(log)
 
 
+def test_a_context_that_is_a_float_makes_no_other_interaction_of_a_repeat(log, tmp_path):
+    frame = repeated(log)
+    frame["volume"] = np.random.default_rng(5).uniform(size=len(frame))  # no two alike
+    tables = build(tmp_path, frame, continuous=("volume",))
+    rows = all_rows(tables)
+    assert not rows.duplicated(["who", "what"]).any()
+    assert len(rows) == len(log)
+    note = f"{len(frame) - len(log):,} of {len(frame):,} rows are repeated later (who, what); the last of each is kept."
+    assert note in tables.notes
+    per_place = all_rows(build(tmp_path, frame, contexts=("place",), continuous=("volume",)))
+    assert len(per_place) == len(frame.drop_duplicates(["who", "what", "place"]))
+
+
 def test_repeats_are_kept_or_refused_on_request(log, tmp_path):
     frame = repeated(log)
     assert sorted(all_rows(build(tmp_path, frame, repeats="all"))["row_number"]) == list(range(len(frame)))

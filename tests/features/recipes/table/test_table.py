@@ -495,6 +495,23 @@ def test_raw_rows_hold_what_is_asked_for_and_the_keys(saved, table, tmp_path):
         recipe.raw_rows("pandas", write(tmp_path, table.drop(columns="price"), "new2.csv"), ("price", "shop"))
 
 
+def test_floats_of_a_parquet_file_stay_numbers_where_text_has_a_decimal_comma(tmp_path):
+    prices, late = [1.234, 12.5, 7.0] * 10, [0, 1] * 15
+    texts = [f"{price:.3f}".replace(".", ",") for price in prices]
+    paths = {"text": write(tmp_path, pd.DataFrame({"price": texts, "late": late}), "text.csv")}
+    paths["floats"] = str(tmp_path / "floats.parquet")
+    pd.DataFrame({"price": prices, "late": late}).to_parquet(paths["floats"])
+    step = {"parse_number": {"column": "price", "decimal": ",", "thousands": "."}}
+    for path in paths.values():
+        settings = {"targets": LATE, "continuous": ("price",), "inputs": {"price": "string"}, "steps": (step,)}
+        workflow = build(path=path, **settings).workflow
+        for raw in paths.values():
+            rows = TableRecipe(TableSettings(path=path, **settings)).raw_rows("pandas", raw, ["price"])
+            assert workflow.transform(workflow.typed(rows))["price"].tolist() == prices
+    splits = build(path=paths["floats"], **settings).splits.values()
+    assert sorted({price for split in splits for price in split["price"]}) == sorted(np.float32([1.234, 12.5, 7.0]))
+
+
 def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
     shops = write(tmp_path, pd.DataFrame({"shop": ["a", "b"], "size": [3.0, 4.0]}), "shops.csv")
     steps = ({"join_external": {"table": shops, "on": ["shop"], "columns": {"size": "shop_size"}}},)
