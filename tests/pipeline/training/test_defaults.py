@@ -134,9 +134,9 @@ def test_a_model_has_a_share_of_the_rate_where_the_rule_gives_it():
     assert settle(adamw, 10_000, (), rate=0.1).lr_max == settle(adamw, 10_000, ()).lr_max
 
 
-@pytest.mark.parametrize("kind", ["fm", "deepfm", "dcn", "dlrm"])
+@pytest.mark.parametrize("kind", ["fm", "dcn"])
 def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind):
-    """Steps of the rule's whole rate moved them so far that `fm` ended worse than the constant."""
+    """At the rule's whole rate `dcn` ended at three times the log loss of the constant."""
     random = torch.Generator().manual_seed(3)
     schema = TensorSchema((IdColumn("a", 40),), tuple(f"x{place}" for place in range(25)), (Target("y", "binary"),))
     levels = torch.randn(40, generator=random)
@@ -147,16 +147,16 @@ def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind):
         labels = (torch.rand(rows, generator=random) < logit.sigmoid()).float()
         return PackedTable.from_columns(schema, [ids.int()], list(floats), [labels]), floats
 
-    (train, floats), (valid, _) = table(8_000), table(4_000)
+    (train, floats), (valid, _) = table(6_000), table(4_000)
     edges = torch.quantile(floats, torch.linspace(0, 1, 49), dim=1).T.tolist()
     inputs = ModelInputs(id_sizes(schema), 25, 1, float_edges=tuple(map(tuple, edges)))
     torch.manual_seed(1)
     model = ModelSpec(kind, inputs, model_class(kind).Settings()).build()
-    settings = TrainSettings(epochs=3, batch_size=256)
+    settings = TrainSettings()
     trained = train_model(model, train, valid, LOSS, settings, seed=1, device="cpu", folder=tmp_path)
     share = float(valid.unpack(valid.words).targets[0].mean())
     constant = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    assert trained.curve[-1]["valid_loss"] < 0.93 * constant  # the true probabilities: .82
+    assert trained.curve[-1]["valid_loss"] < 0.9 * constant  # the true probabilities: .82
 
 
 def users_and_items(rows: int, seed: int) -> PackedTable:
