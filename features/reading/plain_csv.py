@@ -7,6 +7,8 @@ that is unusual. The first lines tell whether a file may be plain, before anythi
 from __future__ import annotations
 
 import codecs
+import csv as stdlib_csv
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,7 +45,9 @@ def read_plain(
     """
     header = content[: content.find(b"\n")]
     names = header.split(separator.encode())
-    if separator not in SEPARATORS or "" not in null_values or len(names) == 1:
+    if separator not in SEPARATORS or "" not in null_values or len(names) == 1 or not dtypes:
+        return None
+    if any(map(_is_number, null_values)):  # pandas compares the values of these: 9.0 is 9
         return None
     if any(dtype not in NUMBERS for name, dtype in dtypes.items() if name not in text) or len({*names}) < len(names):
         return None
@@ -56,7 +60,9 @@ def read_plain(
     parsed = csv.ParseOptions(delimiter=separator)
     try:
         csv.read_csv(pa.BufferReader(content[: content.rfind(b"\n", 0, HEAD_BYTES) + 1]), None, parsed, convert)
-        if b"\r" in content or b"\0" in content or content.count(b'"') % 2 or _begins_with(content, b"0x"):
+        if b"\r" in content or b"\0" in content or _ends_in_quotes(content, separator):
+            return None
+        if content.count(b'"') % 2 or _begins_with(content, b"0x"):
             return None
         if not content.isascii():
             content.decode()
@@ -74,6 +80,26 @@ def read_plain(
         return None
     zeros = any(bool((column == 0).any()) for column in floats)
     return None if zeros and _begins_with(content, b"-0") else frame
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return not math.isnan(float(word))
+    except ValueError:
+        return False
+
+
+def _ends_in_quotes(content: bytes, separator: str) -> bool:
+    """Whether a field of the last line is quoted and not closed, as in a file that was cut off; Arrow closes it.
+
+    A quote within a field that does not begin with one is text, so that their number does not tell. What is open from
+    an earlier line on has breaks within quotes, which the number of rows tells.
+    """
+    last = content[content.rfind(b"\n", 0, -1) + 1 :].removesuffix(b"\n").decode("latin-1")
+    try:
+        return not list(stdlib_csv.reader([last], delimiter=separator, strict=True))
+    except stdlib_csv.Error:
+        return True
 
 
 def _begins_with(content: bytes, text: bytes) -> bool:

@@ -56,8 +56,33 @@ def test_what_pandas_might_read_otherwise_is_left_to_pandas(content):
     assert plain(content) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(b'12" pipe', b'3,"he said'), (b'12" pipe', b'3,"he said\n'), (b"a", b'3" a,"he said'), (b"a", b'3" a,"x, b\n')],
+)
+def test_a_file_that_ends_within_quotes_is_left_to_pandas_which_refuses_it(first, last):
+    """Literal quotes within other fields made their number even, and Arrow closes what is open."""
+    content = b"i,n,t\n1,1," + first + b"\n2," + last
+    text = {"i": "int64", "n": "string", "t": "string"}
+    with pytest.raises(pd.errors.ParserError, match="EOF inside string"):
+        pandas_reads(content, text)
+    assert plain(content, text) is None
+    assert plain(content, {"i": "int64"}) is None
+
+
+@pytest.mark.parametrize("word", ["-999", "9.0", "007", "1e3", "inf"])
+def test_null_words_that_are_numbers_are_left_to_pandas_which_compares_their_values(word):
+    assert read_plain(b"i,t\n1,a\n", ",", {"i": "int64", "t": "string"}, ["t"], ["", word]) is None
+    assert read_plain(b"i,t\n1,a\n", ",", {"i": "int64", "t": "string"}, ["t"], ["", "NaN", "k.A."]) is not None
+
+
+def test_no_declared_column_is_left_to_pandas():
+    assert plain(b"i,t\n1,a\n", {}) is None
+
+
 FIELDS = st.one_of(
     st.sampled_from(["", "NA", "0", "-1", "007", " 7", "7 ", '"7"', '"NA"', '""', "a", "ä", "a\"b", '"a,b"', "1e3"]),
+    st.sampled_from(['"a', 'a"']),
     st.text(alphabet='a10-+x ."\tNA', max_size=5),
 )  # fmt: skip
 
