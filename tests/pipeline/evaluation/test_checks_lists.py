@@ -180,7 +180,9 @@ def test_the_table_of_columns_counts_empty_lists_lengths_and_unseen_elements():
 
 def test_a_table_of_a_lists_own_vocabulary_is_named_before_it_is_made():
     lists = ListInputs(12, shares=0), ListInputs(1_000_003)
-    spec = ModelSpec("tabular", ModelInputs((12,), 1, lists=lists), model_class("tabular").Settings())
+    spec = ModelSpec(
+        "tabular", ModelInputs((12,), 1, lists=lists), model_class("tabular").Settings(embedding_width_max=600)
+    )
     (text,) = large_tables(spec, ["shop", "words"], 16 << 30)
     assert "column 'words': its table of 1,000,003 ids x 600 numbers takes 2.2 GiB" in text
 

@@ -156,7 +156,7 @@ def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind):
     trained = train_model(model, train, valid, LOSS, settings, seed=1, device="cpu", folder=tmp_path)
     share = float(valid.unpack(valid.words).targets[0].mean())
     constant = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    assert trained.curve[-1]["valid_loss"] < 0.9 * constant  # the true probabilities: .82
+    assert trained.curve[-1]["valid_loss"] < 0.95 * constant  # the true probabilities: .82
 
 
 def users_and_items(rows: int, seed: int) -> PackedTable:
