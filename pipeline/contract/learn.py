@@ -131,9 +131,9 @@ def _column(
 ) -> ColumnTerms:
     dtype, role = types
     calendar = calendar_part(kind, name, files)
-    fewest = min(item.rows for item in files)
     nulls = [item.nulls.get(name, 0) / item.rows for item in files]
-    given: dict[str, Any] = {"calendar": calendar, "nulls": _most(nulls, fewest)}
+    sampled = _sampled(sum(item.nulls.get(name, 0) for item in files), [item.rows for item in files])
+    given: dict[str, Any] = {"calendar": calendar, "nulls": _most(nulls, sampled)}
     if name in kind.filled or (role in NEVER_NULL and max(nulls) == 0):
         given["nulls"] = 0.0
     stored = {item.columns[name] for item in files if item.columns and item.columns.get(name)}
@@ -193,10 +193,12 @@ def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) * farther * math.sqrt(1 + 1 / files)
 
 
-def _sampled(share: float, rows: int) -> float:
-    """Upper end, at four standard errors, of a share of so many rows (Wilson 1927): of one never seen it is not 0."""
-    part = 16 / rows
-    return (share + part / 2 + math.sqrt(part * share * (1 - share) + part**2 / 4)) / (1 + part)
+def _sampled(count: int, rows: Sequence[int]) -> float:
+    """How large the share of `count` of all rows may come out in the next file of the usual size: three standard errors
+    above the upper end of the share itself (Wilson 1927, at three), which is not 0 where none was seen."""
+    part, share = 9 / sum(rows), count / sum(rows)
+    upper = (share + part / 2 + math.sqrt(part * share * (1 - share) + part**2 / 4)) / (1 + part)
+    return upper + 3 * math.sqrt(upper * (1 - upper) / statistics.median(rows))
 
 
 def _rounded(value: float) -> float:
@@ -204,10 +206,10 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _most(shares: Sequence[float], rows: int) -> float:
-    """Upper bound of a share."""
+def _most(shares: Sequence[float], sampled: float) -> float:
+    """Upper bound of a share. sampled: as of `_sampled`."""
     most, least = max(shares), 0.01 if len(shares) >= SEVERAL else 0.05
-    return min(_rounded(max(most + max(3 * _spread(shares), least), _sampled(most, rows))), 1.0)
+    return min(_rounded(max(most + max(3 * _spread(shares), least), sampled)), 1.0)
 
 
 def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:

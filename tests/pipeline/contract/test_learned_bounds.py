@@ -72,3 +72,15 @@ def test_a_share_that_was_never_seen_has_a_bound_by_how_few_rows_were(tmp_path):
         pd.read_csv(path).assign(price=lambda f, n=nulls: f["price"].where(f.index >= n)).to_csv(path, index=False)
         report = check_file(contract, recipe, path)
         assert report.accepted is good, report.reasons
+
+
+def test_one_small_file_does_not_open_the_bound_of_nulls_and_more_files_narrow_it(tmp_path):
+    """The first day, of ten rows, gave 61 %: what it alone could tell, though no row of any file was null."""
+    recipe, bounds = recipe_of(tmp_path), []
+    for day in range(26):
+        write(tmp_path / f"{day:02}.csv", np.random.default_rng(day), 400 if day else 10, 0.0, 0.5, 50.0)
+        if day in (4, 25):
+            found = learn("table", list(read_history(recipe, "pandas").values()))
+            bounds.append(found.files["all"].columns["price"].nulls)
+    assert bounds[0] < 0.03
+    assert bounds[1] == 0.01  # the least that is allowed
