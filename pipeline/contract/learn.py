@@ -198,6 +198,7 @@ def _sampled(count: int, rows: Sequence[int]) -> float:
     above the upper end of the share itself (Wilson 1927, at three), which is not 0 where none was seen."""
     part, share = 9 / sum(rows), count / sum(rows)
     upper = (share + part / 2 + math.sqrt(part * share * (1 - share) + part**2 / 4)) / (1 + part)
+    upper = min(upper, 1.0)  # where all are null, rounding may leave it a little above
     return upper + 3 * math.sqrt(upper * (1 - upper) / statistics.median(rows))
 
 
