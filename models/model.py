@@ -29,6 +29,8 @@ from gigabatch.models.output_curves import OutputCurve, packed_curves, require_c
 SCORE_RTOL = 1e-5
 SCORE_ATOL = 1e-5
 
+LEAST_RATE, WHOLE_RATE_FLOATS = 0.1, 2  # of `Model.rule_rate`: its least, and the floats up to which it is 1
+
 
 class Rows(Protocol):
     """A batch as a model sees it; `gigabatch.loaders.tables.packed.Batch` is one.
@@ -94,6 +96,8 @@ class Model(nn.Module):
     does not go into a CUDA graph, None where it does; `remembered`, the buffers (or modules of buffers) that `remember`
     fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
     (models/recommenders/fitted.py), which takes no optimizer;
+    `multiplies_floats`, whether it multiplies the vectors of floats with each other, for which the rule's learning rate
+    is too large (`rule_rate`);
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
     use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
     `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks;
@@ -126,6 +130,7 @@ class Model(nn.Module):
     capture_obstacle: ClassVar[str | None] = None
     remembered: ClassVar[tuple[str, ...]] = ()
     learns_by_steps: ClassVar[bool] = True
+    multiplies_floats: ClassVar[bool] = False
     trace_obstacle: ClassVar[str | None] = None
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
@@ -296,8 +301,20 @@ class Model(nn.Module):
 
     @classmethod
     def rule_rate(cls, inputs: ModelInputs) -> float:
-        """How many times the learning rate of the rule (`pipeline.training.defaults`) suits the model under `lamb`."""
-        return 1.0
+        """How many times the learning rate of the rule (`pipeline.training.defaults`) suits the model under `lamb`.
+
+        A step of LAMB moves every vector by a share of its length, and with it all products that it is in: the more
+        floats, the further the output moves. Measured: docs/tried.md.
+
+        Examples
+        --------
+        >>> from gigabatch import FactorizationMachine, ModelInputs
+        >>> [FactorizationMachine.rule_rate(ModelInputs((5,), number)) for number in (0, 2, 8, 40)]
+        [1.0, 1.0, 0.25, 0.1]
+        """
+        if not cls.multiplies_floats:
+            return 1.0
+        return min(1.0, max(LEAST_RATE, WHOLE_RATE_FLOATS / max(inputs.num_floats, 1)))
 
     @property
     def table_rate(self) -> float:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of, rate_of_products
+from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
@@ -155,6 +155,7 @@ class DCN(Model):
     """
 
     Settings = CrossNetworkSettings
+    multiplies_floats = True
     takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: CrossNetworkSettings) -> None:
@@ -167,11 +168,6 @@ class DCN(Model):
         deep_width = settings.layers[-1] if settings.layers else 0
         beside = settings.structure == "parallel" or not settings.layers
         self.output = OutputLinear(deep_width + width * beside, inputs.num_outputs)
-
-    @classmethod
-    def rule_rate(cls, inputs: ModelInputs) -> float:
-        """As `Model.rule_rate`."""
-        return rate_of_products(inputs.num_floats)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""

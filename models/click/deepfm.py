@@ -18,15 +18,7 @@ from torch import Tensor
 
 from gigabatch.models.click.fm import NUMERIC_START, PairTerms
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import (
-    FieldEmbeddings,
-    LinearTerms,
-    check_settings,
-    float_norm,
-    linear_numeric,
-    mlp,
-    rate_of_products,
-)
+from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric, mlp
 from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
@@ -95,6 +87,7 @@ class DeepFM(Model):
     """
 
     Settings = DeepFMSettings
+    multiplies_floats = True
     takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: DeepFMSettings) -> None:
@@ -108,11 +101,6 @@ class DeepFM(Model):
         self.pairs = PairTerms(dim, inputs.num_outputs)
         width = self.fields.num_fields * dim
         self.deep = mlp(width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
-
-    @classmethod
-    def rule_rate(cls, inputs: ModelInputs) -> float:
-        """As `Model.rule_rate`."""
-        return rate_of_products(inputs.num_floats)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, rate_of_products, rows_of, tables_of
+from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, rows_of, tables_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
@@ -116,6 +116,7 @@ class DLRM(Model):
     """
 
     Settings = DLRMSettings
+    multiplies_floats = True
     takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: DLRMSettings) -> None:
@@ -139,11 +140,6 @@ class DLRM(Model):
         layers = (*settings.bottom_layers, settings.embedding_dim)
         width = inputs.num_floats + self.numeric.num_columns * settings.numeric_width
         return mlp(width, layers, None, settings.dropout, settings.batch_norm)
-
-    @classmethod
-    def rule_rate(cls, inputs: ModelInputs) -> float:
-        """As `Model.rule_rate`."""
-        return rate_of_products(inputs.num_floats)
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""

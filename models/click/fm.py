@@ -18,14 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import (
-    FieldEmbeddings,
-    LinearTerms,
-    check_settings,
-    float_norm,
-    linear_numeric,
-    rate_of_products,
-)
+from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric
 from gigabatch.models.layers.numeric import Numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 from gigabatch.models.model import Model
@@ -106,6 +99,7 @@ class FactorizationMachine(Model):
     """
 
     Settings = FactorizationMachineSettings
+    multiplies_floats = True
     takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: FactorizationMachineSettings) -> None:
@@ -117,11 +111,6 @@ class FactorizationMachine(Model):
             inputs, dim, batch_norm=False, numeric=numeric, numeric_start=NUMERIC_START, pooling=pooling
         )
         self.pairs = PairTerms(settings.embedding_dim, inputs.num_outputs)
-
-    @classmethod
-    def rule_rate(cls, inputs: ModelInputs) -> float:
-        """As `Model.rule_rate`."""
-        return rate_of_products(inputs.num_floats)
 
     @property
     def table_rate(self) -> float:

@@ -22,8 +22,6 @@ from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, Numeric, NumericEmbedding, checked_numeric
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 
-LEAST_RATE, WHOLE_RATE_FLOATS = 0.1, 2  # of `rate_of_products`: its least, and the floats up to which it is 1
-
 
 class FieldEmbeddings(nn.Module):
     """Every column as a vector of the same width: an id as its row of a table, a float x_f as x_f v_f + n_f(x_f).
@@ -154,20 +152,6 @@ class LinearTerms(nn.Module):
             if not self.numeric.num_columns:
                 return terms
             return terms + self.numeric(floats if given is None else given).sum(1)
-
-
-def rate_of_products(num_floats: int) -> float:
-    """`Model.rule_rate` of models that multiply the vectors of so many floats with each other and with those of ids.
-
-    A step of LAMB moves every vector by a share of its length, and with it all products that it is in: the more floats,
-    the further the output moves. Measured: docs/tried.md.
-
-    Examples
-    --------
-    >>> [rate_of_products(number) for number in (0, 2, 8, 40)]
-    [1.0, 1.0, 0.25, 0.1]
-    """
-    return min(1.0, max(LEAST_RATE, WHOLE_RATE_FLOATS / max(num_floats, 1)))
 
 
 def linear_numeric(numeric: Numeric) -> Numeric:
