@@ -1,9 +1,9 @@
 """Terms learned from history: what its files had, and how far they differ from one another.
 
 With k files a bound is the extreme that was seen and a slack: three standard deviations between files, more where few
-files have shown them, four of the sampling of so many rows, and a least one. Fewer than three files show no spread, so
-their slacks are wide, and of a single one what only several files tell (rows a file, unseen values, freshness) is left
-open.
+files have shown them, four of the sampling of so many rows, and a least one; of nulls at least what all rows together
+leave possible for a file (`_sampled`). Fewer than three files show no spread, so their slacks are wide, and of a single
+one what only several files tell (rows a file, unseen values, freshness) is left open.
 """
 
 from __future__ import annotations
