@@ -11,13 +11,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
 from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank
 from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_line, stopped_text
+
+if TYPE_CHECKING:
+    from gigabatch.pipeline.config.config import RunConfig
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
@@ -196,9 +199,9 @@ def only_errors(wanted: bool) -> Iterator[None]:
         yield
 
 
-def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> None:
-    """Raise what is wrong with a configuration, as far as can be told while neither torch nor pandas has been imported
-    before that is imported. whole: see `load_config`. The command itself reads it again."""
+def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> RunConfig:
+    """Read a configuration, or raise what is wrong with it, as far as can be told while neither torch nor pandas has
+    been imported. whole: see `load_config`. The command itself reads it again."""
     from gigabatch.pipeline.config.config import ConfigError, load_config
 
     if config == DEFAULT_CONFIG and not config.exists():
@@ -207,16 +210,14 @@ def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> 
             f"--config is needed: the run's YAML file. The default, {config}, is not here. "
             f"YAML files here and in conf: {', '.join(here) or 'none'}."
         )
-    load_config(config, overrides, whole)
+    return load_config(config, overrides, whole)
 
 
 def check_run(config: Path, overrides: Sequence[str], run: str | None) -> None:
     """Raise what is wrong with `--run`, where the configuration tells where runs lie."""
-    from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.runs.find import require_run
 
-    check_config(config, overrides, whole=False)
-    require_run(load_config(config, overrides, whole=False), run)
+    require_run(check_config(config, overrides, whole=False), run)
 
 
 def record_mistake(config: Path, overrides: Sequence[str], text: str, code: int = FAILED) -> None:

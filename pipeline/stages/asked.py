@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,14 @@ from gigabatch.pipeline.display import STAGES
 from gigabatch.pipeline.launched import launched_ranks
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
-from gigabatch.pipeline.stages.finished import Run, evaluation_parts, metric_rows, read_json_lines, show_parts
+from gigabatch.pipeline.stages.finished import (
+    SHOWN_METRICS,
+    Run,
+    evaluation_parts,
+    metric_rows,
+    read_json_lines,
+    show_parts,
+)
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
 from gigabatch.pipeline.store.files import atomic_symlink, atomic_write, write_json
 from gigabatch.pipeline.store.keys import ALL, artifact_key, file_checksum, input_checksums, run_id_of, source_hash
@@ -183,18 +189,18 @@ class Request:
             return None
         used, key = find_run(self.config, run), self.features_key()
         features = ArtifactStore(self.config.artifacts, self.config.name).find("features", key)
-        if features is None or kept != self._evaluation(folder, used, key, split, kept.get("headline")):
+        if features is None or kept != self._evaluation(folder, used, key, split):
             return None
         tell_found("features", features)
         summary = read_json_lines(folder / "summary.json", lines=False)[0]
-        return Evaluation(summary, kept["headline"], folder, used)
+        return Evaluation(summary, folder, used)
 
     def remember_evaluation(self, made: Evaluation, features_key: str, split: str) -> None:
         """Keep beside an evaluation what it is of."""
-        kept = self._evaluation(made.folder, made.used, features_key, split, dict(made.headline))
+        kept = self._evaluation(made.folder, made.used, features_key, split)
         write_json(made.folder / EVALUATION, kept)
 
-    def _evaluation(self, folder: Path, used: FoundRun, features_key: str, split: str, headline: Any) -> dict[str, Any]:
+    def _evaluation(self, folder: Path, used: FoundRun, features_key: str, split: str) -> dict[str, Any]:
         files = [folder / name for name in ("summary.json", "report.html")]
         return {
             "request": self.key,
@@ -203,7 +209,6 @@ class Request:
             "states": list(used.states),
             "split": split,
             "files": {path.name: file_checksum(path) if path.is_file() else None for path in files},
-            "headline": headline,
         }
 
     def features_key(self) -> str:
@@ -227,16 +232,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished run's evaluation on a split: what summary.json holds, the split's metrics, the folder, and the run."""
+    """A finished run's evaluation on a split: what summary.json holds, the folder, and the run."""
 
     summary: dict[str, Any]
-    headline: Mapping[str, Any]
     folder: Path
     used: FoundRun
 
     def show(self, name: str, split: str) -> None:
         """Print it. name: of the configuration."""
-        shown = metric_rows({"metrics": {split: self.headline}, "targets": {split: self.summary["targets"]}})
+        headline = {metric: self.summary[metric] for metric in SHOWN_METRICS if metric in self.summary}
+        shown = metric_rows({"metrics": {split: headline}, "targets": {split: self.summary["targets"]}})
         shown = [{"split": split, "rows": self.summary["rows"]} | row for row in shown]
         show_parts(evaluation_parts(self.summary, shown, f"{name}, {self.used}", split))
         print(f"report  {self.folder / 'report.html'}")

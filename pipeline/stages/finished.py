@@ -42,6 +42,7 @@ WITHOUT_PRIOR = "; log losses are without train.prior, at the share of label 1 i
 MEMBERS_TITLE = (
     "Members of the ensemble, each alone and uncalibrated, and their mean prediction; all without train.prior"
 )
+SHOWN_METRICS = (*HEADLINE, *REGRESSION_HEADLINE, *LOSS_METRICS)
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title
 
 
@@ -241,11 +242,10 @@ def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         return applicable(
             [{"split": split, **values, **_accuracy(targets[split])} for split, values in summary["metrics"].items()]
         )
-    names = (*HEADLINE, *REGRESSION_HEADLINE, *LOSS_METRICS)
     return applicable(
         [
             {"split": split, "target": target}
-            | {name: metrics.get(name) for name in names}
+            | {name: metrics.get(name) for name in SHOWN_METRICS}
             | _accuracy({target: metrics})
             for split, values in targets.items()
             for target, metrics in values.items()

@@ -90,10 +90,8 @@ def evaluate_run(
     config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
 ) -> int:
     """`evaluate`, printed; what gave no warning is remembered for the same command."""
-    request, pipeline = (
-        Request.of(load_config(config, overrides, whole=False)),
-        Pipeline.from_config(config, *overrides),
-    )
+    request = Request.of(load_config(config, overrides, whole=False))
+    pipeline = Pipeline.from_config(config, *overrides)
     key, split = None if request.key is None else request.features_key(), split or "test"
     with heard() as warned:
         made = _evaluated(pipeline, run, split, out)
@@ -171,7 +169,7 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
         results, features.notes, rows, name=f"{summary['name']}, {split} split", run_id=path.name
     )
     write_report(folder / "report.html", report)
-    return Evaluation(summary, found.headline, folder, used)
+    return Evaluation(summary, folder, used)
 
 
 def score_run(
