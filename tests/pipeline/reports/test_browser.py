@@ -1,6 +1,6 @@
 """The report in Chromium: nothing logged, nothing wider than the window, no chart alone in a row, whole when printed.
 
-Left out where there is no Chromium, as on the machine of CI.
+Left out where there is no Chromium; `.ci/run` installs Debian's.
 """
 
 import dataclasses
