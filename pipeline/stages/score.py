@@ -31,6 +31,7 @@ from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
 from gigabatch.pipeline.store.files import replacing, require_writable, write_json
+from gigabatch.pipeline.store.keys import bytes_checksum
 
 log = logging.getLogger(__name__)
 MIDNIGHT = "T00:00:00"
@@ -163,13 +164,13 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
         "slices": [asdict(item) for item in results["slices"]],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "summary.json", summary)
+    written = {"summary.json": write_json(folder / "summary.json", summary)}
     rows = {name: features.rows[name] for name in tables}
     report = evaluation_report(
         results, features.notes, rows, name=f"{summary['name']}, {split} split", run_id=path.name
     )
-    write_report(folder / "report.html", report)
-    return Evaluation(summary, folder, used)
+    written["report.html"] = write_report(folder / "report.html", report)
+    return Evaluation(summary, folder, used, {name: bytes_checksum(content) for name, content in written.items()})
 
 
 def score_run(
