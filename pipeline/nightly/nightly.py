@@ -189,7 +189,8 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
 def _finish(night: Night, outcome: Outcome) -> None:
     """After the line, so that a night that is killed between them is told too often rather than never."""
     if outcome.code in DECIDED or outcome.told:
-        finish(night.config, stay_cold=outcome.code != PROMOTED)
+        decision = night.material.decision
+        finish(night.config, () if decision is None or outcome.code == PROMOTED else decision.cold)
     settle(night.home)
 
 
