@@ -430,7 +430,8 @@ def waits(decision: Decision) -> str:
         return ""
     return (
         f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {_shown(decision.waiting)} "
-        "(gigabatch contract --accept FILE takes one; correct or move away the others)."
+        "(gigabatch contract --accept FILE takes one, also one that was corrected and is late by now; correct or move "
+        "away the others)."
     )
 
 

@@ -26,7 +26,7 @@ from gigabatch.pipeline.contract.decide import (
 from gigabatch.pipeline.contract.state import read_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly.manifest import read_manifest
-from gigabatch.pipeline.nightly.nightly import _data, refused_by
+from gigabatch.pipeline.nightly.nightly import _data, refused_by, waits
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -101,6 +101,26 @@ def test_a_corrected_file_is_checked_again(learned):
     decision = night(learned, 6)
     assert (decision.accepted, decision.quarantined) == ((str(path),), ())
     assert rows(learned) == 7 * 2000
+
+
+def test_a_corrected_file_that_is_late_by_now_names_what_takes_it(learned):
+    """It named `backfill`, which lets no file pass that lies in quarantine already."""
+    learned.write(6, shop_day(6).assign(price=9e6))
+    night(learned, 6)
+    finish(learned.config())
+    learned.write(7, shop_day(7))
+    told = waits(night(learned, 7))
+    assert "--accept FILE takes one, also one that was corrected and is late by now" in told
+    finish(learned.config())
+    path = learned.write(6, shop_day(6))
+    decision = night(learned, 7)
+    assert decision.quarantined == (str(path),)
+    told = " ".join(decision.warnings)
+    assert "2,000 row(s) lie before what was accepted" in told
+    assert "If it is meant to hold them, gigabatch contract --accept FILE takes it" in told
+    accept(learned.config(), str(path))
+    assert night(learned, 7).quarantined == ()
+    assert rows(learned) == 8 * 2000
 
 
 def test_a_night_after_bad_files_that_a_person_took_or_removed_is_not_told_of_them(learned):
