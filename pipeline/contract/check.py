@@ -354,8 +354,8 @@ def _sentence(rule: RowRule, bad: Bad, unit: str | None) -> str:
     if rule.what == "before":
         return (
             f"{rows} lie before what was accepted earlier, down to {shown(bad.worst, unit)}; the bound is "
-            f"{shown(rule.limit, unit)}. If it is meant to hold them, gigabatch contract --accept FILE takes it; backfill "
-            "in the contract names such files before they come."
+            f"{shown(rule.limit, unit)}. If it is meant to hold them, gigabatch contract --accept FILE takes it; "
+            "backfill in the contract names such files before they come."
         )
     return f"{rows} are {rule.what} {rule.limit:.6g}, {'down' if rule.what == 'below' else 'up'} to {bad.worst:.6g}."
 
