@@ -23,7 +23,7 @@ import copy
 import random
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, islice, pairwise, repeat
 from statistics import median
 from typing import Any
 
@@ -87,6 +87,7 @@ class Ours:
         moved = build_optimizer(self.model, **settings)
         dataset = BatchDataset(table.to(device), batch_size, seed=seed, drop_last=True)
         self.loader = BatchLoader(dataset, device)
+        self.batches = chain.from_iterable(repeat(self.loader))  # of one epoch after the other
         self.step = TrainStep(
             self.model,
             TargetLoss([("binary", 1)]),
@@ -103,15 +104,11 @@ class Ours:
     def steps(self, count: int) -> None:
         """Train on so many batches, over the ends of epochs."""
         self.model.train()
-        while count:
-            for batch in self.loader:
-                source = self.loader.source
-                place = source.epoch, source.positions(self.loader.step - 1)[0]
-                self.step(batch, *self.schedule.at(self.done % self.schedule.num_steps), place)
-                self.done += 1
-                count -= 1
-                if not count:
-                    break
+        for batch in islice(self.batches, count):
+            source = self.loader.source
+            place = source.epoch, source.positions(self.loader.step - 1)[0]
+            self.step(batch, *self.schedule.at(self.done % self.schedule.num_steps), place)
+            self.done += 1
 
     def epoch(self) -> None:
         self.steps(len(self.loader))

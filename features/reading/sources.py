@@ -782,6 +782,11 @@ def _cast_text(column: Column, mark: str) -> Any:
     return text.where(~null)
 
 
+def _of_decimals(column: Column) -> str:
+    name = repr(str(column.name))
+    return f"it holds decimals; make floats of them: frame[{name}] = frame[{name}].astype('float64')"
+
+
 def _plain(column: Column, dtype: str) -> Any:
     """The column if it is of text, numbers or booleans, else `TypeError`; one of Python's numbers as their own type."""
     kind = str(column.dtype)
@@ -790,13 +795,17 @@ def _plain(column: Column, dtype: str) -> Any:
         words = ("list", "struct", "decimal", "binary", "complex", "interval")
         if getattr(inner, "kind", "O") not in "OUiufb" or any(word in str(inner) for word in words):
             raise TypeError(
-                "only text, numbers and booleans can be cast; read timestamps as the type datetime, and make features "
-                "of them with date_parts"
+                _of_decimals(column)
+                if "decimal" in str(inner)
+                else "only text, numbers and booleans can be cast; read timestamps as the type datetime, and make "
+                "features of them with date_parts"
             )
         return column
     known = column[column.notna()]
     types = {type(value) for value in known}
     strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))
+    if strange == ["Decimal"]:
+        raise TypeError(_of_decimals(column))
     if strange:
         raise TypeError(f"it holds Python objects of type {', '.join(strange)}; only text, numbers and booleans fit")
     has_text = any(issubclass(found, str) for found in types)

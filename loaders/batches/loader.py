@@ -22,11 +22,11 @@ BATCHES_OUT = 2
 class BatchLoader:
     """Iterates over the batches of the current epoch of `source`, each on `device`.
 
-    Iterating continues at `step`, the number of batches of this epoch that were handed out; after the last one the
-    loader stands at step 0 of the next epoch, which the next `for` runs, also where no more than `len(loader)` batches
-    were asked for. A batch counts as handed out before its consumer works on it, so a state saved after a training step
-    resumes with the next one. A state saved after the last batch and loaded again gives an epoch with no batches left,
-    so that what follows an epoch (evaluation, say) is not skipped.
+    Each `for` runs a whole epoch: the first one that of `source`, each other one the epoch after the last of which a
+    batch was handed out, also where that loop was left (`break`). But the first `for` after `load_state_dict` goes on
+    at `step`, the number of batches that were handed out. A batch counts as handed out before its consumer works on
+    it, so a state saved after a training step resumes with the next one. A state saved after the last batch and
+    loaded again gives an epoch with no batches left, so that what follows an epoch (evaluation, say) is not skipped.
 
     Batches lie in a ring of buffers that are filled again: a batch is valid until the one after the next one is asked
     for.
@@ -84,7 +84,7 @@ class BatchLoader:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.copy = copy
         self.step = 0
-        self._ended: int | None = None  # the epoch whose last batch was handed out, until the next one starts
+        self._begun: int | None = None  # the epoch of which this loader has handed out batches, until the next starts
         from_host = source.device.type == "cpu"
         to_gpu = from_host and self.device.type == "cuda"
         self.prefetch = int(to_gpu) if prefetch is None else prefetch
@@ -108,21 +108,21 @@ class BatchLoader:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._ended is not None:
-            self._start_next(self._ended)
+        if self._begun is not None:
+            self._start_next(self._begun)
         while self.step < len(self.source):
             words, lists = self._next_words()
             self.step += 1
-            self._ended = self.epoch if self.step == len(self.source) else None
+            self._begun = self.epoch
             batch = unpack(self.source.schema, words)
             yield batch._replace(lists=lists) if lists else batch
         self._start_next(self.epoch)
 
-    def _start_next(self, ended: int) -> None:
-        """Stand at step 0 of the epoch after `ended`, or of the one that the source was set to since."""
-        if self.epoch == ended:
-            self.source.set_epoch(ended + 1)
-        self.step, self._ended = 0, None
+    def _start_next(self, begun: int) -> None:
+        """Stand at step 0 of the epoch after `begun`, or of the one that the source was set to since."""
+        if self.epoch == begun:
+            self.source.set_epoch(begun + 1)
+        self.step, self._begun = 0, None
 
     def _next_words(self) -> tuple[Tensor, tuple[JaggedColumn, ...]]:
         """Packed rows [B, W] of step `step` on `device`, and their lists."""
@@ -194,7 +194,7 @@ class BatchLoader:
             raise LoaderError(f"loader state: step {state['step']} is outside [0, {len(self)}].")
         self._drop_ahead()
         self.source.set_epoch(int(state["epoch"]))
-        self.step, self._ended = int(state["step"]), None
+        self.step, self._begun = int(state["step"]), None
 
     def _differs(self, name: str, saved: int | bool, found: int | bool) -> LoaderError:
         advice = "Resume with the saved setting and the same table, or start anew."

@@ -94,7 +94,7 @@ def evaluate(config: Config, overrides: Overrides, run: RunChoice = None, split:
     load_config(config, overrides)
     from gigabatch.pipeline.stages.score import evaluate_run
 
-    return evaluate_run(config, overrides, run, split, out)
+    return evaluate_run(config, overrides, run, split, out, request)
 
 
 def score(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gigabatch.features.errors import DataError
@@ -26,11 +27,12 @@ from gigabatch.pipeline.contract.measure import (
     file_columns,
     measure_file,
 )
-from gigabatch.pipeline.contract.state import NO_CHECKSUM, FileEntry
+from gigabatch.pipeline.contract.state import ACCEPTED, NO_CHECKSUM, FileEntry
 from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, flow
 
 DAY = 86_400.0
 NEVER = 1e-4  # chance below which a file without a rare class is a fault of the file
+FEW = 2 / 3  # of the usual rows, below which a file is told of that the contract lets pass
 MOST_LOST = 0.1  # share of its rows that a file that was written anew may have lost
 FAMILIES = {
     "number": ("int", "uint", "float", "double", "half", "decimal"),
@@ -218,7 +220,8 @@ def check_file(
         else:
             warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")
     if terms is not None:
-        _check_whole(terms, path, found, reasons, warnings)
+        rows = [item.rows for item in others.values() if item.state == ACCEPTED and item.rows is not None]
+        _check_whole(terms, path, found, rows, reasons, warnings)
         statistics = accepted.statistics.get(kind.name)
         for name in terms.columns:
             _check_column(kind, terms, name, path, found, statistics, reasons, warnings)
@@ -354,17 +357,32 @@ def _sentence(rule: RowRule, bad: Bad, unit: str | None) -> str:
     if rule.what == "before":
         return (
             f"{rows} lie before what was accepted earlier, down to {shown(bad.worst, unit)}; the bound is "
-            f"{shown(rule.limit, unit)}. Name the file under backfill in the contract if it is meant to."
+            f"{shown(rule.limit, unit)}. If it is meant to hold them, gigabatch contract --accept FILE takes it; "
+            "backfill in the contract names such files before they come."
         )
     return f"{rows} are {rule.what} {rule.limit:.6g}, {'down' if rule.what == 'below' else 'up'} to {bad.worst:.6g}."
 
 
-def _check_whole(terms: KindTerms, path: str, found: Measured, reasons: list[str], warnings: list[str]) -> None:
+def _check_whole(
+    terms: KindTerms,
+    path: str,
+    found: Measured,
+    before: Sequence[int],
+    reasons: list[str],
+    warnings: list[str],
+) -> None:
+    """before: rows of the files that were accepted before."""
     if terms.rows is not None and not terms.rows[0] <= found.rows <= terms.rows[1]:
         what = "few" if found.rows < terms.rows[0] else "many"
         reasons.append(
             f"{path}: too {what} rows, {found.rows:,}; the bounds are {terms.rows[0]:,} to {terms.rows[1]:,}."
         )
+    elif terms.rows is not None and len(before) > 1:
+        usual, small = median(before), sorted(before)[max(1, len(before) // 10)]
+        if found.rows < min(FEW * usual, small):  # of each week's small day nobody is told
+            warnings.append(
+                f"{path}: few rows, {found.rows:,}; the usual accepted file has {usual:,.0f}. Is all of it there?"
+            )
     if terms.ends and found.ends is False:
         reasons.append(f"{path}: its last line has no line break, and all before had one; it may have been cut off.")
     if terms.calendar is not None and found.calendar is not None and found.calendar != terms.calendar:

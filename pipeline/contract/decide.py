@@ -5,7 +5,7 @@
     ...                                    # the night's work
     finish(config)                         # what it was told has been done
 
-A night that is killed before `finish` is told the same again.
+After a night that was killed before `finish`, what it decided is decided again, about the files as they are then.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ class Decision:
     warnings
         Sentences: of files, of drift, of files that are late or gone.
     drift
-        By kind of file, where new rows were compared with earlier ones; of a measure that a night before was told, and
-        this one finds, the worse.
+        By kind of file, where new rows were compared with earlier ones.
     waiting
         Paths of the other files that are there and lie in quarantine, of which an earlier night was told.
     calendar
@@ -181,7 +180,8 @@ def contract_path(config: RunConfig) -> Path:
 
 
 def new_files(config: RunConfig) -> list[NewFile]:
-    """Files of the recipe about which nothing was decided, or whose content is another now; in the recipe's order.
+    """Files of the recipe about which no person, and no night that has ended, has decided, or whose content is another
+    now; in the recipe's order.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def new_files(config: RunConfig) -> list[NewFile]:
         The recipe's files cannot be found.
     """
     place = _Place(config)
-    state, there, kinds = read_state(place.home), place.there(), place.kinds()
+    state, there, kinds = read_state(place.home).ended(), place.there(), place.kinds()
     known, state = state.known(there), state.moved(there)
     return [
         NewFile(path, kinds[path], checksum, state.files.get(same_file(path)))
@@ -201,9 +201,9 @@ def new_files(config: RunConfig) -> list[NewFile]:
 
 
 def quarantined(config: RunConfig) -> list[str]:
-    """Files of the recipe that are there and lie in quarantine; errors as of `new_files`."""
+    """Files of the recipe that are there and that were put in quarantine, as of `new_files`; so are the errors."""
     place = _Place(config)
-    known = read_state(place.home).known(place.there())
+    known = read_state(place.home).ended().known(place.there())
     return [path for path, (_, entry) in known.items() if entry.state == QUARANTINED]
 
 
@@ -232,7 +232,7 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
         return []
     place = _Place(config)
     contract, there = place.contract(), place.there()
-    state = read_state(place.home).moved(there)
+    state = read_state(place.home).ended().moved(there)
     accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
     accepted.gone = frozenset(accepted.files.keys() - {name for name, _ in state.known(there).values()})
     held = {path: item.last_accepted for path, item in state.files.items() if item.state == QUARANTINED}
@@ -273,7 +273,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
     Returns
     -------
     Decision
-        Of these files, and of those of a night that was not finished.
+        Of these files, and of those that a person has accepted since the last night that ended.
 
     Raises
     ------
@@ -283,8 +283,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
     """
     place = _Place(config)
     with place.lock() if write else contextlib.nullcontext():
-        contract, state = place.contract(), read_state(place.home)
-        there = place.there()
+        contract, recorded = place.contract(), read_state(place.home)
+        state, there = recorded.ended(), place.there()
         if changed := [item.path for item in reports if there.get(item.path) != item.checksum]:
             raise ContractError(f"input {changed[0]} has changed since it was checked. Run again when it is complete.")
         decided = state.known(there)  # by a person, while they were checked
@@ -292,7 +292,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         kinds = {kind.name: kind for kind in place.recipe.raw_files()}
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]
-        _require_clock(state, bad, now)
+        _require_clock(recorded, bad, now)
         refused = _refusals(contract, kinds, state, there, good, bad)
         state = state.moved(there)
         before = {name: state.of_kind(name) for name in kinds}
@@ -307,8 +307,10 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
         if contract is not None and contract.on_drift == "refuse":
             refused += [f"drift: {text} (on_drift: refuse)" for text in far]
-        cold = [f"drift: {text}" for text in far] if contract is not None and contract.on_drift == "cold" else []
-        cold += _corrected(kinds, state, good)
+        pending = _told_nothing() | (state.pending or {})
+        # By the record: what a night accepted that did not end may have been learned by hand.
+        stays = list(dict.fromkeys([*pending["cold"], *_corrected(kinds, recorded.moved(there), good)]))
+        drifted = far if contract is not None and contract.on_drift == "cold" else []
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
         warnings += [f"drift: {text}" for text in told]
         warnings += _late(contract, after, now)
@@ -317,24 +319,29 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         gone = sorted(name for name in lost if not files[name].gone)  # told once: folders may keep the last month alone
         warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone]
         after = FilesState({name: replace(item, gone=name in lost) for name, item in files.items()})
-        accepted, quarantined = ([same_file(item.path) for item in side] for side in (good, bad))
-        pending = _still_so(state, files)
-        fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
-        told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
+        quarantined = tuple(same_file(item.path) for item in bad)
         held = {name for name, item in files.items() if item.state == QUARANTINED} & present
-        told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
-        waiting = tuple(sorted(held.difference(told_now["quarantined"])))
+        waiting = tuple(sorted(held.difference(quarantined)))
         if refused:
-            return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found, waiting=waiting)
-        earlier = {name: Drift.from_dict(raw) for name, raw in pending["drift"].items()}
-        found = earlier | {name: item.after(earlier[name]) if name in earlier else item for name, item in found.items()}
-        after = replace(after, pending=told_now | {"drift": {name: item.to_dict() for name, item in found.items()}})
+            return Decision(refused=tuple(refused), warnings=tuple(warnings), drift=found, waiting=waiting)
+        there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
+        by_person = [name for name in pending["accepted"] if name in there_to_read]
+        taken = {"accepted": by_person, "cold": stays}
+        after = replace(after, pending=taken | {"before": state.where_not(after)})
         if write:
             for item in reports:
                 _write_quarantined_rows(place.home, item)
             write_state(place.home, after)
-        told_of = {key: tuple(values) for key, values in told_now.items()}
-        return Decision(drift=found, waiting=waiting, calendar=_calendar(contract), state=after, **told_of)
+        return Decision(
+            accepted=tuple(dict.fromkeys([*by_person, *(same_file(item.path) for item in good)])),
+            quarantined=quarantined,
+            cold=(*stays, *(f"drift: {text}" for text in drifted)),
+            warnings=tuple(warnings),
+            drift=found,
+            waiting=waiting,
+            calendar=_calendar(contract),
+            state=after,
+        )
 
 
 def _calendar(contract: Contract | None) -> frozenset[str]:
@@ -344,34 +351,19 @@ def _calendar(contract: Contract | None) -> frozenset[str]:
 
 def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "quarantined": [], "cold": [], "warnings": [], "drift": {}}
+    return {"accepted": [], "cold": []}
 
 
-def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, Any]:
-    """What a night that was not finished was told, without what has changed since: a file of its quarantine that a
-    person has taken, or that has been corrected, counts as accepted. files: decided about, with tonight's."""
-    told = _told_nothing() | (state.pending or {})
-    taken = [name for name in told["quarantined"] if name in files and files[name].state == ACCEPTED]
-    reasons = {text for name in taken if name in state.files for text in state.files[name].reasons}
-    return told | {
-        "accepted": [*told["accepted"], *taken],
-        "quarantined": [name for name in told["quarantined"] if name not in taken],
-        "warnings": [text for text in told["warnings"] if text not in reasons and not is_late(text)],
-    }
-
-
-def finish(config: RunConfig, stay_cold: bool = False) -> None:
+def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
     """Forget what the night was told: it has been done.
 
-    stay_cold: whether the next night is told why to be cold again, as no model of this one was promoted.
+    cold: why the next night is to be cold, too, as no model of this one was promoted.
     """
     place = _Place(config)
     with place.lock():
         state = read_state(place.home)
         if state.pending is not None:
-            cold = state.pending["cold"] if stay_cold else []
-            rest = _told_nothing() | {"cold": cold} if cold else None
-            write_state(place.home, replace(state, pending=rest))
+            write_state(place.home, replace(state, pending=_told_nothing() | {"cold": cold} if cold else None))
 
 
 def accept(config: RunConfig, file: str) -> str:
@@ -420,11 +412,13 @@ def accept(config: RunConfig, file: str) -> str:
         report = FileReport(path, kind.name, True, reasons, (), (), measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
         # For the next night to be told, which then goes on though its own new files may all be bad.
-        told = state.pending or _told_nothing()
+        told = _told_nothing() | (state.pending or {})
         cold = _corrected({kind.name: kind}, state.moved(there), [report])
-        pending = told | {
+        taken = {same_file(path), *(() if known is None else known[:1])}
+        pending = {
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
             "cold": list(dict.fromkeys([*told["cold"], *cold])),
+            "before": {name: item for name, item in told.get("before", {}).items() if name not in taken},
         }
         files |= {same_file(path): _entry(report, kind, "person")}
         write_state(place.home, replace(state, files=files, pending=pending))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,12 +71,12 @@ class Measure:
 
 @dataclass(frozen=True)
 class Drift:
-    """All measures, and the reports that they were taken from, which `to_dict` leaves out."""
+    """All measures, and the reports that they were taken from."""
 
     rows_old: int
     rows: int
     measures: tuple[Measure, ...]
-    columns: tuple[CategoryChurn | ContinuousChurn, ...] = ()
+    columns: tuple[CategoryChurn | ContinuousChurn, ...]
 
     @property
     def verdict(self) -> str:
@@ -93,24 +93,6 @@ class Drift:
     def sentences(self, verdict: str = "warn") -> tuple[str, ...]:
         """What reached that level."""
         return tuple(str(item) for item in self.measures if LEVELS.index(item.verdict) >= LEVELS.index(verdict))
-
-    def after(self, earlier: Drift) -> Drift:
-        """With what other rows showed, which came earlier: of each measure of a column the worse one."""
-        worst = {(item.column, item.measure): item for item in earlier.measures}
-        for item in self.measures:
-            key = (item.column, item.measure)
-            worst[key] = max(worst.get(key, item), item, key=lambda one: (LEVELS.index(one.verdict), one.value))
-        return Drift(earlier.rows_old, earlier.rows + self.rows, tuple(worst.values()), self.columns)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"rows_old": self.rows_old, "rows": self.rows, "measures": [asdict(item) for item in self.measures]}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Drift:
-        """Of `to_dict`."""
-        measures = (Measure(**item | {"levels": tuple(item["levels"])}) for item in raw["measures"])
-        return cls(raw["rows_old"], raw["rows"], tuple(measures))
 
 
 class _Measures:

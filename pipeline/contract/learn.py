@@ -1,15 +1,17 @@
 """Terms learned from history: what its files had, and how far they differ from one another.
 
-With k files a bound is the extreme that was seen and a slack: three standard deviations between files, more where few
-files have shown them, four of the sampling of so many rows, and a least one; of nulls at least what all rows together
-leave possible for a file (`_sampled`). Fewer than three files show no spread, so their slacks are wide, and of a single
-one what only several files tell (rows a file, unseen values, freshness) is left open.
+What differs from file to file (rows, nulls, shares of classes, means, how far files reach back) is bounded by one rule,
+`_ends`: what one ordinary file in some thousands passes, by how far files differ, with a prediction interval that is
+wide where few files tell it, and by how few rows a file has; and at least by a slack around the extremes. A file of few
+rows counts for less, and one that is far beyond the others not at all. Fewer than three files show no spread, so their
+slacks are wide, and of a single one what only several files tell (rows a file, unseen values, freshness) is left open.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import operator
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -29,12 +31,16 @@ from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms,
 
 SEVERAL = 3  # files, for what needs a spread between differences
 MOST_CLASSES = 100
-ONE_IN_100 = 0.99
+ORDINARY = 0.9998  # of files, whose value lies below an upper bound
 # Of a column whose values hardly grow. Where each day brings new users, a day that is missing or in quarantine makes
 # the next day's share twice as large, and a file would be refused for what happened to another: there the bound is what
 # a week without files comes to. Values that are all spelt otherwise lie above it.
 STABLE, MOST_UNSEEN = 0.05, 0.2
 WEEK, NEARLY_ALL = 7, 0.95
+HALF = 0.5  # of the usual rows, below which a file's value is no extreme
+NEAR = 0.05  # of a file's time, by which any may begin before the end of those before it
+LEAST_ROWS, MOST_ROWS = math.log(1.5), math.log(2)  # by which the rows of a file may differ from those of any before
+MOST_SHARE = 0.2  # by which a share may lie beyond those before it, however few files there were
 RARE = 0.02  # by which a class's share may move in any case, or by its whole share where that is less
 NEVER_NULL = ("time", "weight", "group", "key", "label")
 LATE = 1.5  # of the longest time between two files
@@ -93,7 +99,7 @@ def learn(
     Returns
     -------
     Contract
-        All files of the history keep it.
+        All files of the history keep it, but for one of few rows and one that is far from all others.
     """
     moment = time.time() if now is None else now
     files = {item.kind.name: _kind(item, moment) for item in histories}
@@ -131,10 +137,11 @@ def _column(
 ) -> ColumnTerms:
     dtype, role = types
     calendar = calendar_part(kind, name, files)
-    nulls = [item.nulls.get(name, 0) / item.rows for item in files]
-    sampled = _sampled(sum(item.nulls.get(name, 0) for item in files), [item.rows for item in files])
-    given: dict[str, Any] = {"calendar": calendar, "nulls": _most(nulls, sampled)}
-    if name in kind.filled or (role in NEVER_NULL and max(nulls) == 0):
+    rows, nulls = [item.rows for item in files], [item.nulls.get(name, 0) for item in files]
+    shares = [count / of for count, of in zip(nulls, rows, strict=True)]
+    top = _ends(shares, 0.01 if len(files) >= SEVERAL else 0.05, MOST_SHARE, _sampled(sum(nulls), rows), rows)[1]
+    given: dict[str, Any] = {"calendar": calendar, "nulls": min(_rounded(top), 1.0)}
+    if name in kind.filled or (role in NEVER_NULL and not any(nulls)):
         given["nulls"] = 0.0
     stored = {item.columns[name] for item in files if item.columns and item.columns.get(name)}
     if stored and len({family(str(found)) for found in stored}) == 1:
@@ -174,43 +181,68 @@ def _drift(measures: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, fl
     usual, found = DriftTerms(), {}
     for name, values in measures.items():
         warn, far = getattr(usual, name)
-        most = max(2.5 * max(values), max(values) + 3 * _spread(values))
+        most = max(2.5 * max(values), max(values) + _width(values))
         levels = (max(warn, _rounded(1.25 * max(values))), max(far, _rounded(most)))
         if len(values) >= SEVERAL - 1 and levels != (warn, far):
             found[name] = levels
     return found or None
 
 
-def _spread(values: Sequence[float]) -> float:
-    """The standard deviation, larger for few values, which tell little of it: as much as the value that one in a
-    hundred passes lies farther off then (prediction interval of Student's t distribution)."""
+def _width(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """How far above the mean of files `ORDINARY` of the next ones lie, by how far these differ: the prediction interval
+    of Student's t distribution, wide where few files tell it. weights: of files of few rows less than 1."""
     if len(values) < 2:
         return 0.0
-    from scipy.special import ndtri, stdtrit  # here, as SciPy takes as long to load as pandas
+    from scipy.special import stdtrit  # here, as SciPy takes as long to load as pandas
 
-    files = max(len(values), SEVERAL)  # of two values it would be 17 times the deviation
-    farther = float(stdtrit(files - 1, ONE_IN_100) / ndtri(ONE_IN_100))
-    return statistics.stdev(values) * farther * math.sqrt(1 + 1 / files)
+    weights = weights or [1.0] * len(values)
+    number, middle = sum(weights), _mean(values, weights)
+    squares = sum(weight * (value - middle) ** 2 for value, weight in zip(values, weights, strict=True))
+    freedom = max(number, SEVERAL) - 1  # of two values it would be 3,000 times the deviation
+    return float(stdtrit(freedom, ORDINARY)) * math.sqrt(squares / (number - 1) * (1 + 1 / number))
 
 
-def _sampled(count: int, rows: Sequence[int]) -> float:
-    """How large the share of `count` of all rows may come out in the next file of the usual size: three standard errors
-    above the upper end of the share itself (Wilson 1927, at three), which is not 0 where none was seen."""
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(map(operator.mul, values, weights)) / sum(weights)
+
+
+def _ends(
+    values: Sequence[float], least: float, most: float, sampled: float = 0.0, rows: Sequence[int] = ()
+) -> tuple[float, float]:
+    """Between which the next file's value lies, if it is an ordinary one.
+
+    values: of files. least, most: the slacks around the extremes, whatever `_width` says. sampled: how far the value
+    of a file of the usual size may lie from the mean by chance alone. rows: of the files; of fewer than usual a value
+    tells less.
+    """
+    usual = statistics.median(rows) if rows else 1
+    weights = [min(1.0, count / usual) for count in rows] or [1.0] * len(values)
+    if len(values) > SEVERAL:  # without the farthest one, where it lies twice as far as the others would let it
+        middle = _mean(values, weights)
+        far = max(range(len(values)), key=lambda place: abs(values[place] - middle))
+        rest = [place for place in range(len(values)) if place != far]
+        others, known = [values[place] for place in rest], [weights[place] for place in rest]
+        if abs(values[far] - _mean(others, known)) > 2 * max(least, sampled, _width(others, known)):
+            values, weights = others, known
+    middle, slack = _mean(values, weights), max(_width(values, weights), sampled)
+    extremes = [value for value, weight in zip(values, weights, strict=True) if weight >= HALF]
+    low, high, most = min(extremes), max(extremes), max(most, sampled)
+    return max(min(middle - slack, low - least), low - most), min(max(middle + slack, high + least), high + most)
+
+
+def _sampled(count: float, rows: Sequence[int]) -> float:
+    """How far above the share of `count` of all rows that of the next file of the usual size may lie by chance: three
+    standard errors of it, above the upper end of the share itself (Wilson 1927, at three), which is not 0 where none
+    was seen."""
     part, share = 9 / sum(rows), count / sum(rows)
     upper = (share + part / 2 + math.sqrt(part * share * (1 - share) + part**2 / 4)) / (1 + part)
-    upper = min(upper, 1.0)  # where all are null, rounding may leave it a little above
-    return upper + 3 * math.sqrt(upper * (1 - upper) / statistics.median(rows))
+    upper = min(upper, 1.0)  # where all are, rounding may leave it a little above
+    return upper - share + 3 * math.sqrt(upper * (1 - upper) / statistics.median(rows))
 
 
 def _rounded(value: float) -> float:
     """Four significant digits, for a person's eyes."""
     return float(f"{value:.4g}")
-
-
-def _most(shares: Sequence[float], sampled: float) -> float:
-    """Upper bound of a share. sampled: as of `_sampled`."""
-    most, least = max(shares), 0.01 if len(shares) >= SEVERAL else 0.05
-    return min(_rounded(max(most + max(3 * _spread(shares), least), sampled)), 1.0)
 
 
 def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -219,7 +251,7 @@ def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     low, high = min(lows), max(highs)
     width = high - low or max(abs(high), 1)
     part = 1 if len(ranges) < SEVERAL else 2
-    below, above = (max(width / part, 3 * _spread(ends)) for ends in (lows, highs))
+    below, above = (max(width / part, _width(ends)) for ends in (lows, highs))
     # Rounded to six digits, and never to the inner side of what was seen.
     bottom, top = min(float(f"{low - below:.6g}"), low), max(float(f"{high + above:.6g}"), high)
     return 0.0 if 0 <= low < below else bottom, top
@@ -228,25 +260,24 @@ def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _distinct(counts: Sequence[int]) -> int:
     if len(counts) == 1:
         return 3 * counts[0] + 10
-    return math.ceil(1.5 * max(counts) + 3 * _spread([float(count) for count in counts])) + 10
+    return math.ceil(1.5 * max(counts) + _width([float(count) for count in counts])) + 10
 
 
 def _unseen(found: Sequence[float]) -> float | None:
     if not found:
         return None
     if max(found) <= STABLE:
-        return _rounded(max(found) + 3 * _spread(found) + MOST_UNSEEN)
+        return _rounded(max(found) + _width(found) + MOST_UNSEEN)
     week = _rounded(1 - (1 - max(found)) ** WEEK)
     return week if week <= NEARLY_ALL else None
 
 
 def _rows(rows: Sequence[int]) -> tuple[int, int] | None:
-    """From the spread of logarithms, so that half a day is as far from a day as two days are."""
+    """Of logarithms, so that half a day is as far from a day as two days are."""
     if len(rows) < 2:
         return None
-    spread = _spread([math.log(count) for count in rows])
-    low, high = (math.exp(max(spread, math.log(least))) for least in (1.3, 1.5))
-    return math.floor(min(rows) / low), math.ceil(max(rows) * high)
+    low, high = _ends([math.log(count) for count in rows], LEAST_ROWS, MOST_ROWS)
+    return math.floor(math.exp(low)), math.ceil(math.exp(high))
 
 
 def _freshness(spans: Sequence[tuple[float, float]], unit: str | None, now: float) -> float | None:
@@ -268,7 +299,7 @@ def _overlap(spans: Sequence[tuple[float, float]]) -> float | None:
         reached.append(max(last - first, 0))
         last = max(last, end)
     typical = statistics.median(end - first for first, end in spans)
-    return None if max(reached) > 0.5 * typical else 1.5 * max(reached)
+    return None if max(reached) > 0.5 * typical else max(_ends(reached, NEAR * typical, typical)[1], 1.5 * max(reached))
 
 
 def _label(kind: RawFiles, name: str, files: Sequence[Measured]) -> dict[str, Any]:
@@ -277,20 +308,24 @@ def _label(kind: RawFiles, name: str, files: Sequence[Measured]) -> dict[str, An
         if not states:
             return {}
         means = [state.moments.scale().mean for state in states]
-        sigma = max(deviation(state) or 0.0 for state in states)
-        count = min(state.moments.count for state in states)
-        slack = max(3 * _spread(means), 4 * sigma / math.sqrt(count), (0.05 if len(means) >= SEVERAL else 0.5) * sigma)
-        return {"mean": (min(means) - slack, max(means) + slack)}
-    found = [class_shares(state) for item in files if (state := item.statistics.categories[name]).rows > state.nulls]
-    classes = sorted({label for shares in found for label in shares})
+        counts = [int(state.moments.count) for state in states]
+        sigma = statistics.median(deviation(state) or 0.0 for state in states)
+        least, sampled = (
+            (0.05 if len(means) >= SEVERAL else 0.5) * sigma,
+            4 * sigma / math.sqrt(statistics.median(counts)),
+        )
+        return {"mean": _ends(means, least, 2 * sigma, sampled, counts)}
+    labelled = [(item.rows - item.nulls[name], item.statistics.categories[name]) for item in files]
+    found = [(rows, class_shares(state)) for rows, state in labelled if rows]
+    classes = sorted({label for _, shares in found for label in shares})
     if not classes or len(classes) > MOST_CLASSES:
         return {}
-    rows = min(item.rows - item.nulls[name] for item in files if item.rows > item.nulls[name])
-    bounds = {}
+    rows, bounds = [count for count, _ in found], {}
     for label in classes:
-        shares = [item.get(label, 0.0) for item in found]
-        middle = statistics.fmean(shares)
-        least = min(RARE, middle) if len(found) >= SEVERAL else 0.1
-        slack = max(3 * _spread(shares), 4 * math.sqrt(middle * (1 - middle) / rows), least)
-        bounds[label] = (max(_rounded(min(shares) - slack), 0.0), min(_rounded(max(shares) + slack), 1.0))
+        shares = [item.get(label, 0.0) for _, item in found]
+        count = sum(map(operator.mul, shares, rows))
+        share = count / sum(rows)
+        least = min(RARE, share) if len(found) >= SEVERAL else 0.1
+        low, high = _ends(shares, least, max(least, min(MOST_SHARE, share / 2)), _sampled(count, rows), rows)
+        bounds[label] = (max(_rounded(low), 0.0), min(_rounded(high), 1.0))
     return {"shares": bounds}

@@ -91,7 +91,9 @@ class FilesState:
     files
         By path, as `same_file` gives it.
     pending
-        What a night that has not ended yet was told; see `decide`.
+        Of a night that has not ended yet: `before`, where the record was another before it decided, by path the
+        entries of then, null where there was none; what persons have `accepted` since the night before; and why it is
+        to be `cold`, whatever it decides. None where there is nothing of these.
     """
 
     files: dict[str, FileEntry] = field(default_factory=dict)
@@ -100,6 +102,17 @@ class FilesState:
     def of_kind(self, kind: str, state: str = ACCEPTED) -> dict[str, FileEntry]:
         """The files of one kind and state."""
         return {path: entry for path, entry in self.files.items() if (entry.kind, entry.state) == (kind, state)}
+
+    def ended(self) -> FilesState:
+        """The record as it was before a night that has not ended, with what persons have decided since."""
+        before = (self.pending or {}).get("before", {})
+        kept = {name: entry for name, entry in self.files.items() if name not in before}
+        return replace(self, files=kept | {name: _entry(raw) for name, raw in before.items() if raw is not None})
+
+    def where_not(self, after: FilesState) -> dict[str, dict[str, Any] | None]:
+        """For `before` of `after`."""
+        names = [name for name in {**self.files, **after.files} if self.files.get(name) != after.files.get(name)]
+        return {name: asdict(self.files[name]) if name in self.files else None for name in names}
 
     def known(self, checksums: Mapping[str, str]) -> dict[str, tuple[str, FileEntry]]:
         """Of the files that are there the ones decided about, with the name in the record.
@@ -160,18 +173,21 @@ def read_state(home: Path) -> FilesState:
             raise ContractError(f"{path}: format is {raw['format']!r}, this version reads {FORMAT}.")
         if raw["checksum"] != _checksum(raw):
             raise ValueError("its content is not what was written")
-        names = {item.name for item in dataclasses.fields(FileEntry)}
-        files = {}
-        for name, entry in raw["files"].items():
-            lists = {key: tuple(entry[key]) for key in ("reasons", "warnings", "dropped")}
-            files[name] = FileEntry(**({key: value for key, value in entry.items() if key in names} | lists))
-            if files[name].state not in (ACCEPTED, QUARANTINED):
-                raise ValueError(f"{name}: unknown state {files[name].state!r}")
-        return FilesState(files, raw["pending"])
+        found = FilesState({name: _entry(entry) for name, entry in raw["files"].items()}, raw["pending"])
+        for name, entry in found.files.items():
+            if entry.state not in (ACCEPTED, QUARANTINED):
+                raise ValueError(f"{name}: unknown state {entry.state!r}")
+        return found
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ContractError):
             raise
         raise _damaged(path, error) from error
+
+
+def _entry(raw: Mapping[str, Any]) -> FileEntry:
+    names = {item.name for item in dataclasses.fields(FileEntry)}
+    lists = {key: tuple(raw[key]) for key in ("reasons", "warnings", "dropped")}
+    return FileEntry(**({key: value for key, value in raw.items() if key in names} | lists))
 
 
 def _damaged(path: Path, error: Exception) -> ContractError:

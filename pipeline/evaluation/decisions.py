@@ -185,13 +185,17 @@ def threshold_table(
     """
     source, name = (decided, split) if chosen_on is None else (chosen_on, chosen_split)
     least = source.least_cost(costs)
-    named = {f"least cost on {name}": least, f"highest F1 on {name}": source.best_f1()}
-    named["the costs alone" if costs.threshold != 0.5 else "one half"] = costs.threshold
+    named = {f"least cost on {name}": as_written(least), f"highest F1 on {name}": as_written(source.best_f1())}
+    alone = float(f"{costs.threshold:.9g}")
+    score = float(np.float32(alone))  # the one that may be written on either side of it
+    named["the costs alone" if costs.threshold != 0.5 else "one half"] = (
+        as_written(score) if bool((decided.threshold == score).any()) else alone
+    )
     for share in FLAGGED_SHARES:
         place = int((decided.flagged <= share * decided.rows * (1 + 1e-12)).sum()) - 1
         if place > 0:  # of few rows, or equal scores, none is so small a share
-            named[f"the highest {100 * share:g} %"] = float(decided.threshold[place])
-    rows = [{"chosen_by": text} | decided.at(as_written(threshold), costs) for text, threshold in named.items()]
+            named[f"the highest {100 * share:g} %"] = as_written(float(decided.threshold[place]))
+    rows = [{"chosen_by": text} | decided.at(threshold, costs) for text, threshold in named.items()]
     rows.sort(key=lambda row: -(math.inf if row["threshold"] is None else row["threshold"]))
     cost = 1000 * decided.cost(costs)
     own = decided.at(least, costs)["cost_per_1000_rows"]

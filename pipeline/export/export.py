@@ -70,8 +70,9 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
 
     Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
     and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
-    An export that is there stays whole then; `export.json` is removed before its files are replaced and written last,
-    so what lies there without one, after a kill, is no export.
+    An export that is there stays whole then; `export.json` is removed before its files are replaced, or removed where
+    they are of formats that are not asked for, and written last, so what lies there without one, after a kill, is no
+    export.
     """
     for name in formats:
         if name in FORMER:
@@ -100,6 +101,10 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
             found.append(Exported(name, folder / chosen.file, difference))
         content = description(bundle, found) | {"run": run}
         (folder / "export.json").unlink(missing_ok=True)
+        for path in {folder / item.file for item in FORMATS.values()} - {item.path for item in found}:
+            if path.exists():  # of another model, maybe, and no export.json would name it
+                log.warning("%s of an earlier export is removed; name all formats that are wanted in one export", path)
+                path.unlink()
         for item in found:
             os.replace(scratch / item.path.name, item.path)
         write_json(folder / "export.json", content)

@@ -189,7 +189,8 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
 def _finish(night: Night, outcome: Outcome) -> None:
     """After the line, so that a night that is killed between them is told too often rather than never."""
     if outcome.code in DECIDED or outcome.told:
-        finish(night.config, stay_cold=outcome.code != PROMOTED)
+        decision = night.material.decision
+        finish(night.config, () if decision is None or outcome.code == PROMOTED else decision.cold)
     settle(night.home)
 
 
@@ -429,7 +430,8 @@ def waits(decision: Decision) -> str:
         return ""
     return (
         f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {_shown(decision.waiting)} "
-        "(gigabatch contract --accept FILE takes one; correct or move away the others)."
+        "(gigabatch contract --accept FILE takes one, also one that was corrected and is late by now; correct or move "
+        "away the others)."
     )
 
 

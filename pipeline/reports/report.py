@@ -142,11 +142,12 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
 
-def write_report(path: Path | str, data: ReportData) -> None:
-    """Write the page to `path`, whole or not at all. Equal data gives equal bytes (same matplotlib and Jinja2)."""
+def write_report(path: Path | str, data: ReportData) -> bytes:
+    """Write the page to `path`, whole or not at all, and give its bytes. Equal data gives equal bytes (same matplotlib
+    and Jinja2)."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, render_report(data).encode("utf-8", "replace"))
+    return atomic_write(path, render_report(data).encode("utf-8", "replace"))
 
 
 @cache

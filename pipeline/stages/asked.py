@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from gigabatch.pipeline.store.leases import Lease
 log = logging.getLogger(__name__)
 FEATURES = ["gigabatch.features"]  # sources of the features stage
 EVALUATION = "evaluation.json"  # in the folder of an evaluation: what it is of
+WRITTEN = ("summary.json", "report.html")  # of an evaluation
 REQUESTS = "requests.json"  # in the folder of artifacts
 MOST_REQUESTS = 1_000
 MADE_FROM = "made_from"  # of a run's manifest: keys of the artifacts before it, by stage
@@ -189,26 +191,25 @@ class Request:
             return None
         used, key = find_run(self.config, run), self.features_key()
         features = ArtifactStore(self.config.artifacts, self.config.name).find("features", key)
-        if features is None or kept != self._evaluation(folder, used, key, split):
+        there = {path.name: file_checksum(path) for path in map(folder.joinpath, WRITTEN) if path.is_file()}
+        if features is None or kept != self._evaluation(used, key, split, there):
             return None
         tell_found("features", features)
         summary = read_json_lines(folder / "summary.json", lines=False)[0]
-        return Evaluation(summary, folder, used)
+        return Evaluation(summary, folder, used, there)
 
     def remember_evaluation(self, made: Evaluation, features_key: str, split: str) -> None:
         """Keep beside an evaluation what it is of."""
-        kept = self._evaluation(made.folder, made.used, features_key, split)
-        write_json(made.folder / EVALUATION, kept)
+        write_json(made.folder / EVALUATION, self._evaluation(made.used, features_key, split, made.files))
 
-    def _evaluation(self, folder: Path, used: FoundRun, features_key: str, split: str) -> dict[str, Any]:
-        files = [folder / name for name in ("summary.json", "report.html")]
+    def _evaluation(self, used: FoundRun, features_key: str, split: str, files: Mapping[str, str]) -> dict[str, Any]:
         return {
             "request": self.key,
             "features": features_key,
             "run": file_checksum(used.path / MANIFEST),
             "states": list(used.states),
             "split": split,
-            "files": {path.name: file_checksum(path) if path.is_file() else None for path in files},
+            "files": dict(files),
         }
 
     def features_key(self) -> str:
@@ -232,11 +233,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished run's evaluation on a split: what summary.json holds, the folder, and the run."""
+    """A finished run's evaluation on a split.
+
+    summary: what summary.json holds. files: checksums of what this evaluation wrote in `folder`, by name; another
+    command may have written there since.
+    """
 
     summary: dict[str, Any]
     folder: Path
     used: FoundRun
+    files: Mapping[str, str]
 
     def show(self, name: str, split: str) -> None:
         """Print it. name: of the configuration."""

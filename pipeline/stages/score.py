@@ -20,7 +20,6 @@ from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
-from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
@@ -31,6 +30,7 @@ from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
 from gigabatch.pipeline.store.files import replacing, require_writable, write_json
+from gigabatch.pipeline.store.keys import bytes_checksum
 
 log = logging.getLogger(__name__)
 MIDNIGHT = "T00:00:00"
@@ -87,15 +87,19 @@ def evaluate(
 
 
 def evaluate_run(
-    config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
+    config: str | Path,
+    overrides: Sequence[str],
+    run: str | Path | None,
+    split: str | None,
+    out: Path | None,
+    request: Request | None = None,
 ) -> int:
-    """`evaluate`, printed; what gave no warning is remembered for the same command."""
-    request = Request.of(load_config(config, overrides, whole=False))
+    """`evaluate`, printed; what gave no warning is remembered for the same command, where its request is given."""
     pipeline = Pipeline.from_config(config, *overrides)
-    key, split = None if request.key is None else request.features_key(), split or "test"
+    key, split = None if request is None or request.key is None else request.features_key(), split or "test"
     with heard() as warned:
         made = _evaluated(pipeline, run, split, out)
-    if key is not None and not warned:
+    if request is not None and key is not None and not warned:
         request.remember_evaluation(made, key, split)
     made.show(pipeline.config.name, split)
     return 0
@@ -163,13 +167,13 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
         "slices": [asdict(item) for item in results["slices"]],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "summary.json", summary)
+    written = {"summary.json": write_json(folder / "summary.json", summary)}
     rows = {name: features.rows[name] for name in tables}
     report = evaluation_report(
         results, features.notes, rows, name=f"{summary['name']}, {split} split", run_id=path.name
     )
-    write_report(folder / "report.html", report)
-    return Evaluation(summary, folder, used)
+    written["report.html"] = write_report(folder / "report.html", report)
+    return Evaluation(summary, folder, used, {name: bytes_checksum(content) for name, content in written.items()})
 
 
 def score_run(

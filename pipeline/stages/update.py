@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.encoding.growth import changed_settings
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.state import FILE
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
@@ -22,9 +23,12 @@ from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
 from gigabatch.pipeline.stages.score import raw_rows
 from gigabatch.pipeline.stages.stages import Pipeline
-from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.artifacts import Artifact, artifacts_newest_first
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
+
+UPDATE = "update"  # the stage
+MOST_NAMED = 5  # folders, in a message
 
 
 def update_preprocessor(
@@ -51,6 +55,7 @@ def update_preprocessor(
     elif run is not None:
         raise RunError("update: give either --run or --preprocessor, not both.")
     else:
+        _require_there(preprocessor, pipeline.store.root / UPDATE)
         source, start = preprocessor, str(preprocessor)
     found = Preprocessor.load(source, pipeline.engine)
     with _feature_files(pipeline, found, data, None if preprocessor else used, start) as files:
@@ -63,10 +68,21 @@ def update_preprocessor(
     return 0
 
 
+def _require_there(folder: Path, updates: Path) -> None:
+    if (folder / FILE).is_file():
+        return
+    made = [str(path / PREPROCESSOR) for path in artifacts_newest_first(updates)] if updates.is_dir() else []
+    raise RunError(
+        f"update: there is no preprocessor in {folder} (no {FILE}). Updates so far, the newest first: "
+        f"{', '.join(made[:MOST_NAMED]) or 'none'}{', ...' * (len(made) > MOST_NAMED)}. That of a run: --run ID "
+        "(gigabatch runs lists them)."
+    )
+
+
 def _updated(pipeline: Pipeline, found: Preprocessor, files: Sequence[str], refresh_scales: bool) -> Artifact:
     inputs = {"preprocessor": found.checksum, "data": input_checksums(files, pipeline.store.root)}
     settings = {"refresh_scales": refresh_scales, "engine": pipeline.engine}
-    key = artifact_key("update", inputs, settings, source_hash(["gigabatch.features"]))
+    key = artifact_key(UPDATE, inputs, settings, source_hash(["gigabatch.features"]))
 
     def write(folder: Path) -> dict[str, Any]:
         started = time.perf_counter()
@@ -76,7 +92,7 @@ def _updated(pipeline: Pipeline, found: Preprocessor, files: Sequence[str], refr
         seconds = time.perf_counter() - started
         return {"rows": report.rows, "version": found.version.number, "seconds": seconds}
 
-    return pipeline.store.build("update", key, write)
+    return pipeline.store.build(UPDATE, key, write)
 
 
 @contextmanager

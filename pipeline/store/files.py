@@ -79,15 +79,17 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def atomic_write(path: Path, content: bytes) -> None:
-    """Replace a file's content, whole or not at all."""
+def atomic_write(path: Path, content: bytes) -> bytes:
+    """Replace a file's content, whole or not at all; gives `content`, of which a checksum is that of what was written,
+    while another process may have replaced the file since."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+    return content
 
 
-def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None) -> None:
-    """Replace a file by `content` as JSON, indented, whole or not at all; see `json_text`."""
-    atomic_write(path, (json_text(content, indent=1, default=default) + "\n").encode())
+def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Replace a file by `content` as JSON, indented, whole or not at all; see `json_text`. Gives what was written."""
+    return atomic_write(path, (json_text(content, indent=1, default=default) + "\n").encode())
 
 
 def json_text(content: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:

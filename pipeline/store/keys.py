@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import logging
 import os
@@ -92,6 +93,11 @@ def file_checksum(path: Path, like: str = XXH3) -> str:
     """
     with open(path, "rb", buffering=0) as file:
         return _digest_of(file, like)
+
+
+def bytes_checksum(content: bytes) -> str:
+    """The `file_checksum` of a file that holds `content`."""
+    return _digest_of(io.BytesIO(content))
 
 
 def _digest_of(file: Any, like: str = XXH3) -> str:

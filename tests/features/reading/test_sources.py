@@ -3,6 +3,7 @@
 import gzip
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -418,3 +419,15 @@ def test_null_values_are_null_in_text_of_every_kind_of_file(tmp_path, ending):
     assert found.astype("object").where(found.notna(), None).to_dict("list") == {
         "city": ["Oslo", None, None, "NA"], "size": [1.5, None, None, 2.0], "kind": ["a", "b", None, None],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["objects", "arrow"])
+@pytest.mark.parametrize("dtype", ["float32", "int64?", "string", "datetime"])
+def test_decimals_in_a_frame_are_refused_with_what_makes_floats_of_them(kind, dtype):
+    """It said to correct the data or the declared type."""
+    column = pd.Series([Decimal("1.5"), Decimal("2"), None], name="price")
+    if kind == "arrow":
+        column = column.astype(pd.ArrowDtype(pa.decimal128(5, 2)))
+    with pytest.raises(DataError, match=r"decimals.*price.*\.astype\('float64'\)"):
+        cast(column.to_frame(), {"price": dtype}, "frame", nullable=("price",))
+    assert column.astype("float64").tolist()[:2] == [1.5, 2.0]

@@ -58,13 +58,27 @@ def test_every_epoch_covers_every_row_once_in_its_own_order(make_table):
     assert (loader.epoch, loader.step, len(loader)) == (3, 0, 11)
 
 
-def test_a_loop_that_was_left_goes_on_where_it_was(make_table):
-    loader, whole = new_loader(make_table(50)), rows_of(new_loader(make_table(50)))
-    for batch in loader:
-        assert batch.group.tolist() == whole[0]
-        assert loader.step == 1  # counted before the consumer works on it
-        break
-    assert rows_of(loader) == whole[1:]
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_after_a_loop_that_was_left_comes_a_whole_epoch_and_a_state_goes_on_within_it(make_table, prefetch):
+    """A look at the first batch took it from the first epoch of the training that followed."""
+    table = make_table(50)
+    whole = new_loader(table)
+    expected = [rows_of(whole) for _ in range(4)]
+    loader = new_loader(table, prefetch=prefetch)
+    for _ in range(2):
+        for batch in loader:
+            assert batch.group.tolist() == expected[loader.epoch][0]
+            assert loader.step == 1  # counted before the consumer works on it
+            break
+    assert (loader.epoch, loader.step) == (1, 1)
+    left = loader.state_dict()
+    assert rows_of(loader) == expected[2]
+    for other in (loader, new_loader(table)):
+        other.load_state_dict(left)
+        assert [rows_of(other) for _ in range(3)] == [expected[1][1:], *expected[2:]]
+    loader.load_state_dict(left)
+    next(iter(loader))
+    assert rows_of(loader) == expected[2]  # what was resumed was left, too
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -183,7 +197,7 @@ def test_buffers_are_filled_again_and_copies_are_kept(make_table, prefetch):
 def test_what_was_gathered_ahead_is_forgotten_when_the_loader_moves(make_table):
     """And the batch before stays as it is, also then."""
     table = make_table(105)
-    expected = [rows_of(loader) for loader in [new_loader(table)] for _ in range(6)]
+    expected = [rows_of(loader) for loader in [new_loader(table)] for _ in range(7)]
     loader = new_loader(table, prefetch=3)
     start = loader.state_dict()
     first = next(iter(loader))
@@ -193,8 +207,8 @@ def test_what_was_gathered_ahead_is_forgotten_when_the_loader_moves(make_table):
     loader.source.set_epoch(5)
     moved = next(iter(loader))
     assert again.group.tolist() == expected[0][0]
-    assert moved.group.tolist() == expected[5][1]
-    assert rows_of(loader) == expected[5][2:]
+    assert moved.group.tolist() == expected[5][0]
+    assert rows_of(loader) == expected[6]
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -215,6 +229,7 @@ def test_an_error_reaches_the_consumer_at_its_own_step(make_table, monkeypatch, 
         next(batches)
     assert loader.step == 2
     monkeypatch.setattr(BatchDataset, "words", words)
+    loader.load_state_dict(loader.state_dict())
     assert rows_of(loader) == expected[2:]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import threading
 
@@ -25,7 +26,7 @@ from gigabatch.pipeline.contract.decide import (
 from gigabatch.pipeline.contract.state import read_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly.manifest import read_manifest
-from gigabatch.pipeline.nightly.nightly import _data, refused_by
+from gigabatch.pipeline.nightly.nightly import _data, refused_by, waits
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -80,6 +81,7 @@ def test_what_is_in_quarantine_is_not_read_until_a_person_takes_it(learned):
     assert decision.drift["all"].verdicts()["user"] == "warn"
     before = Pipeline(learned.config()).features()
     assert sum(before.rows.values()) == 7 * 2000
+    finish(learned.config())
     assert new_files(learned.config()) == []
     text = accept(learned.config(), "day-006.csv")
     assert "2,000 rows" in text
@@ -99,6 +101,26 @@ def test_a_corrected_file_is_checked_again(learned):
     decision = night(learned, 6)
     assert (decision.accepted, decision.quarantined) == ((str(path),), ())
     assert rows(learned) == 7 * 2000
+
+
+def test_a_corrected_file_that_is_late_by_now_names_what_takes_it(learned):
+    """It named `backfill`, which lets no file pass that lies in quarantine already."""
+    learned.write(6, shop_day(6).assign(price=9e6))
+    night(learned, 6)
+    finish(learned.config())
+    learned.write(7, shop_day(7))
+    told = waits(night(learned, 7))
+    assert "--accept FILE takes one, also one that was corrected and is late by now" in told
+    finish(learned.config())
+    path = learned.write(6, shop_day(6))
+    decision = night(learned, 7)
+    assert decision.quarantined == (str(path),)
+    told = " ".join(decision.warnings)
+    assert "2,000 row(s) lie before what was accepted" in told
+    assert "If it is meant to hold them, gigabatch contract --accept FILE takes it" in told
+    accept(learned.config(), str(path))
+    assert night(learned, 7).quarantined == ()
+    assert rows(learned) == 8 * 2000
 
 
 def test_a_night_after_bad_files_that_a_person_took_or_removed_is_not_told_of_them(learned):
@@ -206,6 +228,33 @@ def test_a_night_that_was_killed_is_told_the_same_again(learned):
     assert night(learned, 6).cold == ()
 
 
+@pytest.mark.parametrize("change", ["corrected", "grown", "moved away", "one of two moved away"])
+def test_a_night_after_one_that_was_killed_tells_of_the_files_as_they_are_now(learned, change):
+    """Drift of rows that are there no more was told as tonight's, and rows of a corrected file counted twice."""
+    contract = contract_path(learned.config())
+    contract.write_text(re.sub(r"range: \[[^]]*\]", "range: [0, 100000]", contract.read_text()))
+    other = shop_day(6).assign(price=lambda rows: rows["price"] + 500)
+    far = learned.write(6, other.iloc[:1800])
+    near = learned.write(7, shop_day(7)) if change == "one of two moved away" else None
+    day = 7 if near else 6
+    assert night(learned, day).drift["all"].verdicts()["price"] == "drift"
+    if change == "corrected":
+        learned.write(6, shop_day(6))
+    elif change == "grown":
+        learned.write(6, other)
+    else:
+        far.unlink()
+    for _ in range(2):  # the second of them was killed, too
+        decision = night(learned, day)
+        if change == "moved away":
+            assert (decision.drift, decision.accepted, decision.warnings) == ({}, (), ())
+            continue
+        found, told = decision.drift["all"], any("'price'" in text for text in decision.warnings)
+        assert (decision.accepted, found.rows_old, found.rows) == ((str(near or far),), 12_000, 2000)
+        assert (found.verdicts()["price"], told) == (("drift", True) if change == "grown" else ("ok", False))
+    assert rows(learned) == (6 if change == "moved away" else 7) * 2000
+
+
 def test_a_crash_leaves_the_old_record_or_the_new(learned, monkeypatch):
     learned.write(6, shop_day(6))
     home = learned.root / "runs" / "shop"
@@ -270,6 +319,7 @@ def test_what_was_learned_of_old_files_calls_none_late(shop):
 def test_files_that_lie_elsewhere_now_are_the_same_files(learned):
     bad = learned.write(6, shop_day(6).assign(price=9e6))
     night(learned, 6)
+    finish(learned.config())
     learned.raw.rename(learned.root / "moved")
     learned.raw = learned.root / "moved"
     assert new_files(learned.config()) == []
@@ -325,6 +375,7 @@ def test_what_cannot_even_be_opened_is_in_quarantine(learned):
     assert decision.quarantined == (str(learned.raw / "sub.csv"),)
     assert any("sub.csv" in text and "directory" in text.lower() for text in decision.warnings)
     assert rows(learned) == 7 * 2000
+    finish(learned.config())
     assert new_files(learned.config()) == []
 
 
@@ -386,6 +437,7 @@ def test_the_command_tells_what_lies_in_quarantine_and_what_was_not_learned_from
     shop.write(7, shop_day(7))
     config = shop.config()
     decide(config, check_new(config, end_of(7)), end_of(7))
+    finish(config)
     shop.write(8, shop_day(8))
     path = tmp_path / "shop.yaml"
     path.write_text(config.to_yaml())
@@ -520,7 +572,7 @@ def test_a_corrected_file_that_a_person_takes_from_quarantine_gives_a_cold_night
     for _ in range(2):  # until a model of such a night is promoted
         (told,) = night(learned, 7).cold
         assert "day-006.csv: it has changed" in told
-        finish(learned.config(), stay_cold=True)
+        finish(learned.config(), [told])
     finish(learned.config())
     assert night(learned, 7).cold == ()
     learned.write(8, constant_labels(8))  # one that was never accepted has taught nothing wrong

@@ -136,3 +136,23 @@ def test_a_threshold_takes_the_same_rows_of_scores_that_were_written(tmp_path, e
         assert float(f"{threshold:.9g}") == threshold
     for row in threshold_table(decisions(scores, labels), Costs(1, 2), "test").rows:
         assert (written >= row["threshold"]).mean() == pytest.approx(row["flagged"], abs=1e-12)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(("costs", "shown"), [((3, 7), 0.3), ((0.3, 0.7), 0.3), ((7, 3), 0.7), ((1, 2), 0.333333333)])
+@pytest.mark.parametrize("on_it", [True, False])
+def test_the_threshold_of_the_costs_is_readable_and_takes_what_the_table_says(tmp_path, ending, costs, shown, on_it):
+    """.3 was .299999999, and 0.7 of a CSV file was taken where the table said that its row is not."""
+    nearest = np.float32(shown)
+    around = [np.nextafter(nearest, np.float32(0)), np.nextafter(nearest, np.float32(1))]
+    scores = np.r_[np.linspace(0.05, 0.95, 50).astype(np.float32), around, [nearest] * (7 if on_it else 0)]
+    scores = scores[(scores != nearest) | on_it].astype(np.float32)
+    labels = np.arange(len(scores)) % 2
+    made = threshold_table(decisions(scores, labels), Costs(*costs), "test").rows
+    (row,) = [row for row in made if row["chosen_by"] == "the costs alone"]
+    path = tmp_path / f"scores.{ending}"
+    write_frame(pd.DataFrame({"predicted_sold": scores}), path)
+    written = (pd.read_csv(path) if ending == "csv" else pd.read_parquet(path))["predicted_sold"].to_numpy("float64")
+    assert (written >= row["threshold"]).mean() == pytest.approx(row["flagged"], abs=1e-12)
+    # A score that is the nearest float32 to .7 is 0.7 in a CSV file and 0.69999998808 in a Parquet file.
+    assert row["threshold"] == ({0.7: 0.699999988, 0.333333333: 0.33333334}.get(shown, shown) if on_it else shown)

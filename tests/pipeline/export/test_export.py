@@ -525,8 +525,18 @@ def test_a_killed_export_leaves_no_export_json_and_the_next_one_removes_what_it_
     assert not (tmp_path / "export.json").exists()
     assert any(path.name.startswith(".tmp-") for path in tmp_path.iterdir())
     export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"], run="b")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2"]
     assert list(json.loads((tmp_path / "export.json").read_text())["files"]) == ["model.pt2"]
+
+
+def test_an_export_of_fewer_formats_removes_the_file_of_the_other_one_and_says_so(bundle, folder, tmp_path, caplog):
+    """The other format's file of an earlier model stayed beside it, and nothing named it."""
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "notes.txt").write_text("mine")
+    export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2", "notes.txt"]
+    assert f"{tmp_path / 'rows.onnx'} of an earlier export is removed" in caplog.text
 
 
 def test_rows_made_up_for_the_check_are_not_warned_of(bundle, tmp_path, caplog):

@@ -131,6 +131,34 @@ def test_an_evaluation_of_something_else_is_made_anew(folder, monkeypatch, chang
     assert asked().evaluation(None, "test", None) is None
 
 
+def test_what_another_evaluation_wrote_is_not_kept_as_the_answer(folder, monkeypatch):
+    """Another command, of other settings, writes into the same folder before this one's is remembered."""
+    command, remember = ("evaluate", "--config", "clicks.yaml"), Request.remember_evaluation
+
+    def after_another(*arguments):
+        monkeypatch.undo()
+        monkeypatch.chdir(folder)
+        assert main([*command, "evaluate.slices=false"]) == 0
+        return remember(*arguments)
+
+    monkeypatch.setattr(Request, "remember_evaluation", after_another)
+    assert main(command) == 0
+    there = json.loads(Path("runs/clicks/current/evaluation-test/summary.json").read_text())
+    assert there["slices"] == []
+    assert asked().evaluation(None, "test", None) is None
+    assert main(command) == 0
+    assert asked().evaluation(None, "test", None).summary["slices"]
+
+
+def test_a_command_takes_the_hash_of_all_sources_once(folder, monkeypatch):
+    """`evaluate` made its request twice, the second time of the sources as they were some seconds later."""
+    made, real = [], Request.of.__func__
+    monkeypatch.setattr(Request, "of", classmethod(lambda kind, config: made.append(config) or real(kind, config)))
+    assert main(["evaluate", "--config", "clicks.yaml"]) == 0
+    assert len(made) == 1
+    assert asked().evaluation(None, "test", None) is not None
+
+
 def test_an_evaluation_that_warns_warns_again(folder, monkeypatch, caplog):
     monkeypatch.setattr("gigabatch.pipeline.stages.score.learnt_of", lambda *_: "all of them")
     for _ in range(2):

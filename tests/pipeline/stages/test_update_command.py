@@ -166,3 +166,24 @@ def test_raw_rows_that_have_no_steps_to_go_through_are_refused(stepped, next_day
         assert message in " ".join(capsys.readouterr().err.split())
     with pytest.raises(DataError, match="no way from raw rows alone"):
         update_preprocessor(tiny.config, (), str(tmp_path / "new.csv"))
+
+
+def test_a_preprocessor_that_is_not_there_is_told_with_those_that_are(next_day, capsys):
+    """It was called damaged, and the encode stage was to be run again."""
+    tiny, _, path, store = next_day
+    call = ["update", "--config", str(tiny.config), "--data", str(path.parent), store]
+
+    def told(folder):
+        assert main([*call, "--preprocessor", str(folder)]) == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    nosuch = path.parent / "nosuch"
+    assert told(nosuch) == (
+        f"gigabatch: update: there is no preprocessor in {nosuch} (no preprocessor.json). Updates so far, the newest "
+        "first: none. That of a run: --run ID (gigabatch runs lists them)."
+    )
+    assert main(call) == 0
+    made = last_folder(capsys.readouterr().out)
+    assert f"Updates so far, the newest first: {made}. That of a run" in told(Path(made).parent)
+    Path(made, "preprocessor.json").write_text("{")
+    assert "damaged" in told(made)
