@@ -31,7 +31,7 @@ from gigabatch.pipeline.contract.decide import Decision, check_new, decide, fini
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle, require_exportable
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
