@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ def plan(
     from gigabatch.pipeline.stages.asked import Request
     from gigabatch.pipeline.store.files import json_text
 
-    given = [*overrides, COLD]
+    given: list[Any] = [*overrides, COLD]
     settings = load_config(config, given, whole="features").features
     plans = KeptPlans.of(Request.of(load_config(config, given, whole=False)), settings)
     found = None if again else plans.find()

@@ -135,6 +135,7 @@ def model_name(raw: Any) -> str:
     return kind
 
 
+@dataclass(frozen=True)
 class PreprocessSettings(PreprocessorSettings):
     """How the encode stage encodes, as `PreprocessorSettings` say, and what it starts from.
 

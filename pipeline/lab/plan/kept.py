@@ -92,10 +92,11 @@ class Plan:
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Plan:
         """What `to_dict` has given, by way of JSON."""
-        read = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        read: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in found.items()}
         del read["fits"]
-        stages = tuple(StagePlan(**stage) for stage in read["stages"])
-        return cls(**read | {"stages": stages, "machine": Machine(**read["machine"])})
+        read["stages"] = tuple(StagePlan(**stage) for stage in read["stages"])
+        read["machine"] = Machine(**read["machine"])
+        return cls(**read)
 
     def show(self) -> None:
         """Print the plan."""
@@ -161,13 +162,14 @@ class KeptPlans:
 
     def find(self) -> Plan | None:
         """The plan that was kept, with the memory and disk that are free now; None where it is to be made."""
-        found = self._known().get(self.key) if self.key is not None else None
+        found = None if self.key is None else self._known().get(self.key)
+        if not isinstance(found, dict):
+            return None
         try:
             plan = Plan.from_dict(found)
-            least, most = plan.holds_within
-        except (TypeError, LookupError, AttributeError, ValueError):  # none, or damaged
+        except (TypeError, LookupError, AttributeError):  # damaged
             return None
-        machine = this_machine(self.path.parent, "cpu")
+        machine, (least, most) = this_machine(self.path.parent, "cpu"), plan.holds_within or (0, 0)
         if not least <= machine.host_bytes <= most or plan.disk_bytes > machine.disk_bytes:
             return None
         moment = datetime.fromisoformat(plan.measured_utc)
