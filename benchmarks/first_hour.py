@@ -108,9 +108,7 @@ def main() -> None:
         given = {"CONFIG": asked[:2], "RUN": asked}
         for code, lines in ((0, ANSWERS), (2, MISTAKES)):
             for label, line in lines.items():
-                words = [
-                    part for word in line.split() for part in {"CONFIG": asked[:2], "RUN": asked}.get(word, [word])
-                ]
+                words = [part for word in line.split() for part in given.get(word, [word])]
                 seconds[label] = median(clocked([*gigabatch, *words], folder, code)[0] for _ in range(turns))
     bars = {"first train": FIRST, "another learning rate": AGAIN}
     bars |= dict.fromkeys([*ANSWERS, *MISTAKES], START)
