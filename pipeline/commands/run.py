@@ -92,6 +92,7 @@ def evaluate(config: Config, overrides: Overrides, run: RunChoice = None, split:
     if (found := request.evaluation(run, split or "test", out)) is not None:
         found.show(request.config.name, split or "test")
         return 0
+    request.require_split(split)
     whole_config(config, overrides, inputs=True)
     from gigabatch.pipeline.stages.score import evaluate_run
 
@@ -109,9 +110,11 @@ def score(
     out: Out = None,
 ) -> int:
     """Write a model's predictions of a split, or of raw files."""
-    from gigabatch.pipeline.stages.asked import require_score
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.stages.asked import Request, require_score
 
     require_score(raw, split, out)
+    Request.of(load_config(config, overrides, whole=False)).require_split(split)
     whole_config(config, overrides, inputs=raw is None)
     from gigabatch.pipeline.stages.score import score_run
 

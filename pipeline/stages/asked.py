@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import LATEST, RunError, read_pointers
 from gigabatch.pipeline.stages.finished import (
     SHOWN_METRICS,
+    SPLITS,
     Run,
     evaluation_parts,
     metric_rows,
@@ -121,6 +123,12 @@ def require_update(data: str, run: str | Path | None, preprocessor: Path | None)
     expand(data)
 
 
+def require_split(split: str, known: Iterable[str]) -> None:
+    """Raise `DataError` for a split that is none of those that are known."""
+    if split not in known:
+        raise DataError(f"split {split!r} does not exist. Known: {', '.join(known)}.")
+
+
 def require_table(path: Path) -> None:
     """Raise `DataError` for a file that rows cannot be written to."""
     if path.suffix not in (".csv", ".parquet"):
@@ -187,6 +195,14 @@ class Request:
         if found is not None:
             tell_found("features", found)
         return found
+
+    def require_split(self, split: str | None) -> None:
+        """Raise `DataError` where the features stage is there, and has no such split."""
+        if split is None or split in SPLITS or self.key not in self._known():
+            return
+        found = ArtifactStore(self.config.artifacts, self.config.name).find("features", self.features_key())
+        if found is not None:
+            require_split(split, found.manifest["rows"])
 
     def run(self) -> Run | None:
         """The run that a training finds, with its links in place; None where a stage is to be run, or the configuration

@@ -175,6 +175,8 @@ MISTAKES = {  # by what is asked, the beginning of what is told
     "score --input clicks.csv --split test": "score: give either --input or --split, not both.",
     "score features.path=nowhere.csv": "input 'nowhere.csv': no such file",
     "evaluate --run nowhere": "run nowhere: no model there.",
+    "score --split nosuch": "split 'nosuch' does not exist. Known: train, valid, test.",
+    "evaluate --split nosuch": "split 'nosuch' does not exist. Known: train, valid, test.",
     "export --formats nosuch": "unknown format nosuch. Known: torch, onnx_rows.",
     "export --formats onnx": "format onnx is written no more.",
     "export --run nowhere": "run nowhere: no model there.",
