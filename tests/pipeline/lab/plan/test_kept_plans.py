@@ -120,8 +120,16 @@ def made(planned, folder, monkeypatch, capsys):
     return number
 
 
+def test_plans_that_cannot_be_written_are_told_and_change_nothing(made, monkeypatch, caplog, capsys):
+    before = Path("artifacts", PLANS).read_text()
+    monkeypatch.setattr(kept, "atomic_write", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+    assert plan(capsys, "train.epochs=2")["measured_utc"].startswith("2021")
+    assert "artifacts/plans.json could not be written (read-only); the same plan will take as long again" in caplog.text
+    assert Path("artifacts", PLANS).read_text() == before
+
+
 @pytest.mark.parametrize("changed", ["asked", "rows", "settings", "sources", "processor", "memory", "disk", "damaged"])
-def test_a_plan_of_something_else_is_made_anew_and_kept(made, monkeypatch, capsys, changed):
+def test_a_plan_of_something_else_is_made_anew_and_kept(made, monkeypatch, caplog, capsys, changed):
     given = []
     if changed == "asked":
         given = ["--again"]
@@ -141,6 +149,7 @@ def test_a_plan_of_something_else_is_made_anew_and_kept(made, monkeypatch, capsy
         Path("artifacts", PLANS).write_text("[" * 200_000)
     plan(capsys, *given)
     assert len(made) == 1
+    assert ("is damaged; plans are made anew" in caplog.text) == (changed == "damaged")
     monkeypatch.setattr(kept, "this_machine", this_machine)
     plan(capsys, *(word for word in given if word != "--again"))
     assert len(made) == 1
