@@ -30,6 +30,11 @@ def nightly(
     """
     if as_json and not dry_run:
         raise typer.BadParameter("--json goes with --dry-run; nights are in runs/<name>/nightly.jsonl.")
+    if not dry_run:
+        from gigabatch.pipeline.nightly.nightly import quiet_night
+
+        if (code := quiet_night(config, overrides)) is not None:
+            return code
     whole_config(config, overrides)
     if dry_run:
         from gigabatch.pipeline.nightly.plan import run_rehearsal
