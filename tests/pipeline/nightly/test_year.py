@@ -940,7 +940,7 @@ def test_a_night_killed_after_its_files_were_decided_is_told_of_them_again(daily
     write(6)
     bad = write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
     with monkeypatch.context() as patch:
-        patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+        patch.setattr(learning, "tonight", lambda *_: 1 / 0)
         assert run_nightly(config) == FAILED
     assert run_nightly(config) == PROMOTED
     assert last(home)["files"]["quarantined"] == [str(bad.resolve())]
@@ -956,10 +956,10 @@ def test_a_night_that_carries_on_logs_the_drift_and_the_new_files_of_the_one_bef
     far = write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
     with monkeypatch.context() as patch:
         if end == "failed":
-            patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+            patch.setattr(learning, "tonight", lambda *_: 1 / 0)
             assert run_nightly(config) == FAILED
         else:
-            patch.setattr(nightly, "tonight", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            patch.setattr(learning, "tonight", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
             assert main(["nightly", "--config", str(config)]) == 143
     broken = last(home)
     assert broken["files"]["drift"]["all"]["signal"] == "drift"
