@@ -277,7 +277,9 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
             if (home / PENDING).exists() or not isinstance(found := last.get(NOTHING_NEW), dict):
                 return None
             loaded = load_config(config, overrides, whole="features")
-            if check_new(loaded) or found.get("of") != nothing_new_of(request, request.features_key()):
+            if check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False)):
+                return None
+            if found.get("of") != nothing_new_of(request, request.features_key()):
                 return None
             night = Night(loaded, home, material=Material(loaded.nightly))
             return _recorded(night, partial(_as_the_last_one, last=last))
@@ -291,6 +293,11 @@ def nothing_new_of(request: Request, features_key: str) -> str:
     current = current_run(home_of(request.config))
     run = None if current is None else [current.name, file_checksum(current / MANIFEST)]
     return artifact_key("nothing new", {"features": features_key, "current": run}, {}, str(request.key))
+
+
+def _is_told_of_files(decision: Decision) -> bool:
+    """Whether a night is told of any, such as by one before it that was killed."""
+    return any((decision.refused, decision.accepted, decision.quarantined, decision.cold, decision.drift))
 
 
 def _as_the_last_one(night: Night, last: Mapping[str, Any]) -> Outcome:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.contract.decide import check_new, decide
 from gigabatch.pipeline.nightly.nightly import NOTHING_NEW, PENDING, quiet_night, run_nightly
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -115,7 +117,18 @@ def test_nights_as_the_last_one_go_on_until_a_file_comes(home):
 
 @pytest.mark.parametrize(
     "changed",
-    ["settings", "sources", "a file", "another file", "current", "pending", "a later line", "the lock", "none"],
+    [
+        "settings",
+        "sources",
+        "a file",
+        "another file",
+        "a killed night",
+        "current",
+        "pending",
+        "a later line",
+        "the lock",
+        "none",
+    ],
 )
 def test_a_night_of_anything_else_is_a_whole_one(home, monkeypatch, changed):
     overrides = []
@@ -128,6 +141,10 @@ def test_a_night_of_anything_else_is_a_whole_one(home, monkeypatch, changed):
     elif changed == "another file":
         day = Path("days", "day-01.csv")
         day.write_text(day.read_text().replace("Rome", "Bern"))
+    elif changed == "a killed night":  # after it had put a file into quarantine
+        Path("days", "day-05.csv").write_text("city,price,at\nBonn,1,1767700000\n")
+        config = load_config("clicks.yaml", whole="features")
+        assert decide(config, check_new(config)).quarantined
     elif changed == "current":
         manifest = home / "current" / "manifest.json"
         manifest.write_text(manifest.read_text() + " ")
