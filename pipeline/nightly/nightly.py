@@ -269,22 +269,25 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
     """
     request = Request.of(load_config(config, overrides, whole=False))
     home = home_of(request.config)
-    if request.key is None or not home.is_dir():
+    if request.key is None or _nothing_new_before(home) is None:
         return None
     try:
         with folder_lock(home / "nightly.lock"):
-            last = next((entry for entry in newest_records(home) if entry.get("action") == "nightly"), {})
-            if (home / PENDING).exists() or not isinstance(found := last.get(NOTHING_NEW), dict):
+            loaded, last = load_config(config, overrides, whole="features"), _nothing_new_before(home)
+            if last is None or check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False)):
                 return None
-            loaded = load_config(config, overrides, whole="features")
-            if check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False)):
-                return None
-            if found.get("of") != nothing_new_of(request, request.features_key()):
+            if last[NOTHING_NEW].get("of") != nothing_new_of(request, request.features_key()):
                 return None
             night = Night(loaded, home, material=Material(loaded.nightly))
             return _recorded(night, partial(_as_the_last_one, last=last))
     except ValueError:  # which the whole night tells, and records
         return None
+
+
+def _nothing_new_before(home: Path) -> dict[str, Any] | None:
+    """The line of the last night, where that came to its end and found nothing new."""
+    last = next((entry for entry in newest_records(home) if entry.get("action") == "nightly"), {})
+    return None if (home / PENDING).exists() or not isinstance(last.get(NOTHING_NEW), dict) else last
 
 
 def nothing_new_of(request: Request, features_key: str) -> str:

@@ -66,7 +66,7 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
         return Warmed(len(loops), 0)
     left = missing(loops)
     if not left and kept_in() is not None:
-        write_checked(record, json.dumps(files_of(loops)).encode())
+        write_checked(record, json.dumps(files_of(loops), allow_nan=False).encode())
     if not left or sum(loop.seconds for loop in left) < worth:
         return Warmed(len(loops), 0)
     folder = kept_in()
@@ -80,7 +80,7 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
             compile_loops(left)
             if lost := missing(left):
                 raise WarmError(f"{len(lost)} of {len(left)} compiled loops could not be kept in {folder}. {SET}")
-    write_checked(record, json.dumps(files_of(loops)).encode())
+    write_checked(record, json.dumps(files_of(loops), allow_nan=False).encode())
     return Warmed(len(loops), len(left))
 
 
