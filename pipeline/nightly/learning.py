@@ -20,7 +20,7 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle, require_exportable
 from gigabatch.pipeline.nightly.codes import KEPT, MORE_IS_BETTER, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.comparison import Comparison, Judged, Other, compare
-from gigabatch.pipeline.nightly.nightly import (
+from gigabatch.pipeline.nightly.night import (
     NOTHING_NEW,
     PENDING,
     Night,

@@ -13,23 +13,32 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late
-from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
-from gigabatch.pipeline.nightly.manifest import keep_newest, write_manifest
+from gigabatch.pipeline.nightly.manifest import keep_newest
+from gigabatch.pipeline.nightly.night import (
+    MOST_NAMES,
+    NOTHING_NEW,
+    PENDING,
+    Night,
+    Outcome,
+    data_of,
+    name_of,
+    named,
+    nothing_new_of,
+    quarantine_text,
+    told_of_comparison,
+)
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
 from gigabatch.pipeline.nightly.reference import keep_champions
@@ -38,12 +47,10 @@ from gigabatch.pipeline.runs.pointers import CURRENT, RunError, current_run, rea
 from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records
 from gigabatch.pipeline.runs.verify import require_own
 from gigabatch.pipeline.stages.asked import Request
-from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stopping import Stopped, hold_back, let_through, stopped_by, stopped_text
-from gigabatch.pipeline.store.artifacts import MANIFEST, verified
+from gigabatch.pipeline.store.artifacts import verified
 from gigabatch.pipeline.store.files import FULL, ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
-from gigabatch.pipeline.store.keys import artifact_key, file_checksum, input_checksums
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 
@@ -51,62 +58,9 @@ if TYPE_CHECKING:
     from gigabatch.pipeline.nightly.comparison import Judged
 
 log = logging.getLogger(__name__)
-MOST_NAMES = 5  # of files, in a sentence
 SETTLED_AMONG = 1000  # lines, the newest, among which that of a night that was killed would be
-PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
-NOTHING_NEW = "nothing_new"  # of a line: what the night was of that found nothing new, and its words
 AS_LAST = ("seed", "config", "environment", "splits", "start")  # of the line of such a night, told again by the next
 OWN_KEYS = frozenset(("home", "action", "code"))  # that a line to come never has
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a night came to. reasons: why a new model was kept out, in sentences. told: whether all that its files
-    brought has been told, so that the next night is not told of them again, though it was refused."""
-
-    code: int
-    text: str
-    candidate: Run | None = None
-    judged: Judged | None = None
-    reasons: tuple[str, ...] = ()
-    told: bool = False
-
-
-@dataclass
-class Night:
-    """A night on its way, and what its line of nightly.jsonl will tell beside the outcome.
-
-    request: as the configuration was given.
-    steps: seconds of each step that was begun, `cpu_seconds` of all threads of this process in it, and whether a
-    stage's artifact was there already and how large it is.
-    material: of its page.
-
-    The line also tells the CPU seconds of the whole `process` until then; what they are beyond the steps' was spent on
-    imports and on reading the configuration.
-    """
-
-    config: RunConfig
-    home: Path
-    told: dict[str, Any] = field(default_factory=dict)
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    material: Material = field(default_factory=Material)
-    request: Request | None = None
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[dict[str, Any]]:
-        started, worked = time.perf_counter(), time.process_time()
-        entry = self.steps.setdefault(name, {})
-        try:
-            yield entry
-        finally:
-            entry["seconds"] = round(time.perf_counter() - started, 3)
-            entry["cpu_seconds"] = round(time.process_time() - worked, 3)
-
-    def line(self) -> dict[str, Any]:
-        current = read_pointers(self.home).current
-        champion = current.name if current is not None and current.parent == self.home.resolve() else None
-        used = {"cpu_seconds": round(time.process_time(), 3)}
-        return {**self.told, "champion": champion, "steps": self.steps, "process": used}
 
 
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
@@ -234,20 +188,6 @@ def _told(night: Night) -> dict[str, Any]:
         return {"steps": night.steps}
 
 
-def told_of_comparison(outcome: Outcome) -> dict[str, Any]:
-    """What the line says of the comparison: the first target's numbers, and those of all and of the reference."""
-    judged = outcome.judged
-    found: dict[str, Any] = {"reasons": list(outcome.reasons)}
-    if judged is None:
-        return found
-    found |= vars(judged.first)
-    if len(judged.floors) > 1:
-        found["targets"] = {name: vars(compared) for name, compared in judged.floors.items()}
-    if judged.reference:
-        found["against_reference"] = {name: vars(compared) for name, compared in judged.reference.items()}
-    return found | ({"left_out": list(judged.left_out)} if judged.left_out else {})
-
-
 def _night(night: Night) -> Outcome:
     from gigabatch.pipeline.nightly import learning  # torch, which a night that is as the last one goes without
 
@@ -288,14 +228,6 @@ def _nothing_new_before(home: Path) -> dict[str, Any] | None:
     """The line of the last night, where that came to its end and found nothing new."""
     last = next((entry for entry in newest_records(home) if entry.get("action") == "nightly"), {})
     return None if (home / PENDING).exists() or not isinstance(last.get(NOTHING_NEW), dict) else last
-
-
-def nothing_new_of(request: Request, features_key: str) -> str:
-    """All that a night follows from which finds nothing new: the rows, the configuration with sources and device, and
-    the current run."""
-    current = current_run(home_of(request.config))
-    run = None if current is None else [current.name, file_checksum(current / MANIFEST)]
-    return artifact_key("nothing new", {"features": features_key, "current": run}, {}, str(request.key))
 
 
 def _is_told_of_files(decision: Decision) -> bool:
@@ -372,18 +304,11 @@ def _files(night: Night, reports: Sequence[FileReport]) -> Decision:
         "accepted": list(decision.accepted), "quarantined": list(decision.quarantined),
         "warnings": list(decision.warnings),
         "drift": {kind: found.verdicts() for kind, found in (decision.drift or {}).items()},
-        "waiting": {"files": len(decision.waiting), "first": list(map(_name, decision.waiting[:MOST_NAMES]))},
+        "waiting": {"files": len(decision.waiting), "first": list(map(name_of, decision.waiting[:MOST_NAMES]))},
     }  # fmt: skip
     for text in decision.warnings:
         log.warning("raw files: %s", text)
     return decision
-
-
-def quarantine_text(decision: Decision) -> str:
-    """What was put aside, in a sentence; empty where nothing was."""
-    if not decision.quarantined:
-        return ""
-    return f"In quarantine: {_shown(decision.quarantined)} (gigabatch contract --accept FILE takes one all the same)."
 
 
 def waits(decision: Decision) -> str:
@@ -391,25 +316,9 @@ def waits(decision: Decision) -> str:
     if not decision.waiting:
         return ""
     return (
-        f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {_shown(decision.waiting)} "
+        f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {named(decision.waiting)} "
         "(gigabatch contract --accept FILE takes one; correct or move away the others)."
     )
-
-
-def _shown(paths: Sequence[str]) -> str:
-    return ", ".join(map(_name, paths[:MOST_NAMES])) + (", ..." if len(paths) > MOST_NAMES else "")
-
-
-def _name(path: str) -> str:
-    return Path(path).name
-
-
-def data_of(config: RunConfig, state: FilesState | None) -> dict[str, Any]:
-    """The raw files that were read; see `write_manifest`."""
-    recipe = recipe_class(config.recipe)(config.features)
-    home = home_of(config)
-    obey(home, recipe, config.artifacts, state)  # what is in quarantine was not read, nor need it be readable
-    return write_manifest(home, input_checksums(recipe.inputs(), config.artifacts))
 
 
 def require_later_rows(config: RunConfig) -> None:
