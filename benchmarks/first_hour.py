@@ -1,4 +1,5 @@
-"""What somebody waits for in the first hour: the first run, a run of another learning rate, and commands that answer.
+"""What somebody waits for in the first hour: the first run, a run of another learning rate, commands for which all is
+there, and mistakes of each command.
 
 Each is a process of its own, as in a terminal, on conf/flights.yaml in an empty folder; loops are compiled before, as
 `make setup` does it. A quiet machine is needed: seconds are those of a clock.
@@ -37,16 +38,47 @@ print("importance", sum(taken))
 sys.exit(code)
 """
 )
+ANSWERS = {  # commands for which everything is there, as words behind `gigabatch`
+    "--version": "--version",
+    "train --help": "train --help",
+    "runs": "runs CONFIG",
+    "skipped train": "train RUN",
+    "skipped features": "features RUN",
+    "evaluate, there": "evaluate RUN",
+    "plan, kept": "plan RUN",
+    "warm, all there": "warm",
+}
+MISTAKES = {  # each of another command, and ends with exit code 2
+    "train, unknown key": "train RUN train.epoch=3",
+    "train, missing file": "train RUN features.path=nowhere",
+    "features, unknown key": "features RUN features.nowhere=1",
+    "plan, missing file": "plan RUN features.path=nowhere",
+    "evaluate, unknown run": "evaluate RUN --run nowhere",
+    "score, missing file": "score RUN --input nowhere.csv",
+    "export, unknown format": "export RUN --formats nowhere",
+    "embed, unknown dtype": "embed RUN --dtype nowhere",
+    "serve, port out of bounds": "serve RUN --port 99999999",
+    "update, missing file": "update RUN --data nowhere.csv",
+    "tune, too few seeds": "tune RUN --seeds 1",
+    "compare, one model": "compare RUN --models fm",
+    "lr-range, too few steps": "lr-range RUN --steps 1",
+    "profile, no step": "profile RUN --steps 0",
+    "advise, no time": "advise RUN --seconds 0",
+    "init, missing file": "init nowhere.csv --target clicked",
+    "contract, missing file": "contract RUN features.path=nowhere",
+    "promote, unknown run": "promote nowhere CONFIG",
+    "unblock, unknown run": "unblock nowhere CONFIG",
+}
 QUICK = ["train.epochs=1", "evaluate.baselines=[constant]", "evaluate.importance_rows=100"]
 
 
-def clocked(command: list[str], folder: Path) -> tuple[float, str]:
-    """Seconds of a command in `folder`, and what it prints; its own errors end the benchmark."""
+def clocked(command: list[str], folder: Path, code: int = 0) -> tuple[float, str]:
+    """Seconds of a command in `folder`, and what it prints; another exit code than `code` ends the benchmark."""
     started = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    if done.returncode != code:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}, not {code}:\n{done.stderr}")
     return seconds, done.stdout
 
 
@@ -71,15 +103,15 @@ def main() -> None:
         again = json.loads((latest / "summary.json").read_text())
         assert again["skipped"] == ["features", "encode"], again["skipped"]
         stages |= {f"{stage} of another rate": again["seconds"][stage] for stage in ("train", "evaluate")}
-        for label, command in (
-            ("--version", ["--version"]),
-            ("runs", ["runs", *asked[:2]]),
-            ("train --help", ["train", "--help"]),
-            ("skipped train", ["train", *asked]),
-        ):
-            seconds[label] = median(clocked([*gigabatch, *command], folder)[0] for _ in range(turns))
+        for command in ("evaluate", "plan"):
+            seconds[f"first {command}"], _ = clocked([*gigabatch, command, *asked], folder)
+        given = {"CONFIG": asked[:2], "RUN": asked}
+        for code, lines in ((0, ANSWERS), (2, MISTAKES)):
+            for label, line in lines.items():
+                words = [part for word in line.split() for part in given.get(word, [word])]
+                seconds[label] = median(clocked([*gigabatch, *words], folder, code)[0] for _ in range(turns))
     bars = {"first train": FIRST, "another learning rate": AGAIN}
-    bars |= dict.fromkeys(("--version", "runs", "train --help", "skipped train"), START)
+    bars |= dict.fromkeys([*ANSWERS, *MISTAKES], START)
     claims = {f"{label}, s": (seconds[label], bar, seconds[label] <= bar) for label, bar in bars.items()}
     share = seconds["importance"] / seconds["training"]
     claims["importance over training"] = (share, 1.0, share <= 1)

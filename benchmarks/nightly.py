@@ -60,7 +60,7 @@ FAULTS = (
 )  # fmt: skip
 BAD_FILES = ("corrupt file", "renamed column", "inverted labels", "day from the future", "day twice", "half a day")
 SPOILT = ("train.lr_max=2", "train.max_grad_norm=null", "train.epochs=3")
-IMPORTED = ("torch._dynamo", "dask.threaded", "matplotlib.figure", "gigabatch.pipeline.nightly.nightly",
+IMPORTED = ("torch._dynamo", "dask.threaded", "matplotlib.figure", "gigabatch.pipeline.nightly.learning",
             "gigabatch.features.recipes.trivago.recipe", "gigabatch.pipeline.commands.contract")  # fmt: skip
 LEFTOVERS = (".tmp-*", ".damaged-*", ".removed-*", "*.tmp", "nightly.pending.json")
 

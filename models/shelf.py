@@ -54,13 +54,17 @@ RETIRED = {"two_tower": ("towers",)}
 BEFORE = {name: {"numeric": "plain"} for name in ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")}
 
 
+def require_model(name: str) -> None:
+    """Raise `ModelError`, which lists the models there are, unless there is one of that name; none is imported."""
+    if name not in MODELS and name not in OWN.names():
+        require_known("model", [name], [*MODELS, *OWN.names()])
+
+
 def model_class(name: str) -> type[Model]:
-    """The model of that name; `ModelError` lists those there are."""
+    """The model of that name."""
+    require_model(name)
     if name not in MODELS:
-        kind: type[Model] | None = OWN.find(name)
-        if kind is None:
-            require_known("model", [name], [*MODELS, *OWN.names()])
-        assert kind is not None
+        kind: type[Model] = OWN.find(name)
         return kind
     module, _, attribute = MODELS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,7 @@
-"""What this machine has to give (host memory under its cgroup's limit, GPU memory, disk) and what a process holds."""
+"""What this machine has to give (host memory under its cgroup's limit, GPU memory, disk) and what a process holds.
+
+Of a CPU all is told without torch, which takes seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import platform
 import resource
 import shutil
 import sys
@@ -13,10 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from gigabatch.features.errors import DataError
-from gigabatch.loaders.device_memory import free_device_memory
 from gigabatch.pipeline.display import about_bytes, set_aside, tell
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,14 @@ def this_machine(folder: Path, device: str) -> Machine:
     return Machine(available_memory(), gpu, shutil.disk_usage(folder).free, available_cores())
 
 
+def processor() -> dict[str, str | int]:
+    """What the speed of a program depends on here, as far as the system tells: processor, cores and system."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))}
+    return {"names": ", ".join(sorted(names)), "cores": available_cores(), "system": platform.platform()}
+
+
 def available_cores() -> int:
     """Cores that this process may use: those it is bound to where the system can tell (Linux), else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -56,6 +65,7 @@ def available_cores() -> int:
 def using_threads(count: int) -> Iterator[None]:
     """Within it torch and the compiled loops have so many threads."""
     import numba
+    import torch
 
     def take(number: int) -> None:  # numba first: as its threads start they set torch's number
         numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
@@ -141,11 +151,19 @@ def reset_peak() -> None:
 
 def free_memory(device: str) -> int:
     """Bytes that a model can have on `device`, as torch names it."""
-    return free_device_memory(device) if device != "cpu" else available_memory()
+    if device == "cpu":
+        return available_memory()
+    from gigabatch.loaders.device_memory import free_device_memory
+
+    return free_device_memory(device)
 
 
 def resolve_device(name: str) -> str:
     """`auto` is cuda where there is one, else cpu."""
+    if name == "cpu":
+        return name
+    import torch
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -5,17 +5,16 @@ Weights, gradients, optimizer state and the loss are float32 either way; autocas
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from gigabatch.models.errors import require_known
+from gigabatch.models.optimizers.processor import cpu_precision
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 REDUCTIONS = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
 TENSOR_CORES = (7, 0)  # the first compute capability whose GPUs multiply faster in float16
-CPUINFO = Path("/proc/cpuinfo")
 
 
 class Precision(NamedTuple):
@@ -90,24 +89,5 @@ def _hardware(device: torch.device) -> tuple[torch.dtype, str]:
         if torch.cuda.get_device_capability(device) >= TENSOR_CORES:
             return torch.float16, f"{name} does not compute in bfloat16 and has tensor cores for float16"
         return torch.float32, f"{name} does not compute in bfloat16 and has no tensor cores"
-    flags = cpu_words("flags")
-    if not flags:
-        return torch.float32, f"{CPUINFO} does not say what the processor has"
-    if "amx_bf16" in flags:
-        return torch.bfloat16, "the processor has amx_bf16"
-    if "avx512_bf16" not in flags:
-        return torch.float32, "the processor has neither amx_bf16 nor avx512_bf16"
-    if "AuthenticAMD" in cpu_words("vendor_id"):
-        return torch.bfloat16, "the processor has avx512_bf16"
-    reason = "the processor has avx512_bf16, which only AMD's multiply faster in than in float32, and no amx_bf16"
-    return torch.float32, reason
-
-
-def cpu_words(name: str) -> frozenset[str]:
-    """What Linux lists under `name` (`flags`, `vendor_id`) for the first processor; nothing where it does not."""
-    try:
-        lines = CPUINFO.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    found = [line.partition(":")[2].split() for line in lines if line.partition(":")[0].strip() == name]
-    return frozenset(found[0]) if found else frozenset()
+    name, reason = cpu_precision()
+    return getattr(torch, name), reason

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
-# Commands that ask a configuration only where things lie, and those that check more of it themselves: `features`,
-# `train` and `evaluate` where what they make is not there yet, `contract` what is about the files.
-PLACES = ("runs", "promote", "rollback", "unblock", "gc")
-THEMSELVES = ("features", "train", "evaluate", "contract")
 USE_RUNS = ("evaluate", "score", "export", "embed")  # that is not there is said before the model is imported
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
@@ -65,7 +61,8 @@ Quiet = Annotated[
 def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
     """`function` as the command of that name: with -v and -q, and with `one_line` errors in place of tracebacks.
 
-    A function with `config` and `overrides` gets them checked, and before anything that it imports.
+    A function with `config` and `overrides` gets them checked but for the settings of the recipe and the model, and
+    before anything that it imports; those that need more of it call `whole_config`.
     """
 
     function = within_memory(function)
@@ -92,8 +89,7 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
                     try:
                         if name in USE_RUNS:
                             check_run(arguments["config"], arguments["overrides"], arguments["run"])
-                        whole = name not in PLACES and (name not in THEMSELVES or num_ranks > 1)
-                        check_config(arguments["config"], arguments["overrides"], whole)
+                        check_config(arguments["config"], arguments["overrides"], whole=num_ranks > 1)
                     except ValueError as error:
                         if local_rank() > 0:  # the first of a machine finds the same mistake
                             raise AnotherRankFailed(str(error)) from error
@@ -211,6 +207,20 @@ def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> 
             f"YAML files here and in conf: {', '.join(here) or 'none'}."
         )
     return load_config(config, overrides, whole)
+
+
+def whole_config(config: Path, overrides: Sequence[str], inputs: bool = False) -> RunConfig:
+    """The whole configuration. inputs: whether the raw files must be there.
+
+    What is wrong with the recipe's settings and with files is told before torch is imported, for the model's settings.
+    """
+    from gigabatch.pipeline.config.config import load_config
+
+    if inputs:
+        from gigabatch.pipeline.stages.asked import require_inputs
+
+        require_inputs(load_config(config, overrides, whole="features"))
+    return load_config(config, overrides)
 
 
 def check_run(config: Path, overrides: Sequence[str], run: str | None) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from gigabatch.pipeline.commands.command import whole_config
 from gigabatch.pipeline.commands.options import Config, Overrides, SampleRows
 
 SAMPLE_ROWS = 2_000_000
+UNFIT = 3  # exit code of a plan
 
 
 def plan(
@@ -18,11 +20,29 @@ def plan(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object for machines. Exit code 3: the run does not fit.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure anew, though a plan of the same run is kept.")
+    ] = False,
 ) -> int:
     """Plan what a run will take (memory, time, disk) and whether that fits, from a sample of its inputs."""
-    from gigabatch.pipeline.lab.plan.plan import run_plan
+    from gigabatch.pipeline.config.config import COLD, load_config
+    from gigabatch.pipeline.lab.plan.kept import KeptPlans
+    from gigabatch.pipeline.stages.asked import Request
+    from gigabatch.pipeline.store.files import json_text
 
-    return run_plan(config, overrides, as_json)
+    given: list[Any] = [*overrides, COLD]
+    settings = load_config(config, given, whole="features").features
+    plans = KeptPlans.of(Request.of(load_config(config, given, whole=False)), settings)
+    found = None if again else plans.find()
+    if found is None:
+        from gigabatch.pipeline.lab.plan.plan import run_plan
+
+        found = run_plan(config, overrides, plans)
+    if as_json:
+        print(json_text(found.to_dict()))
+    else:
+        found.show()
+    return 0 if found.fits else UNFIT
 
 
 def tune(
@@ -39,9 +59,13 @@ def tune(
     tolerance: Annotated[float, typer.Option("--tolerance", help="Share of the metric that may be lost.")] = 0.001,
 ) -> int:
     """Find the fastest batch that is as good as the run's own: step times, memory, noise scale, paired trainings."""
-    from gigabatch.pipeline.lab.tune.tune import Bounds, run_tune
+    from gigabatch.pipeline.lab.bounds import TuneBounds
 
-    return run_tune(config, overrides, Bounds(max_batch, seeds, seconds, rows, tolerance))
+    bounds = TuneBounds(max_batch, seeds, seconds, rows, tolerance)
+    whole_config(config, overrides, inputs=True)
+    from gigabatch.pipeline.lab.tune.tune import run_tune
+
+    return run_tune(config, overrides, bounds)
 
 
 def compare(
@@ -66,9 +90,16 @@ def compare(
     rows: SampleRows = SAMPLE_ROWS,
 ) -> int:
     """Compare models of the shelf on one run's data under one budget, with intervals over seeds (docs/compare.md)."""
-    from gigabatch.pipeline.lab.compare.compare import Budget, run_compare
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.lab.bounds import Budget, listed_models
 
-    return run_compare(config, overrides, models, Budget(seeds, epochs, trials, seconds, rows))
+    budget = Budget(seeds, epochs, trials, seconds, rows)
+    load_config(config, overrides, whole="features")  # with code of the user's own, which may register models
+    listed_models(models)
+    whole_config(config, overrides, inputs=True)
+    from gigabatch.pipeline.lab.compare.compare import run_compare
+
+    return run_compare(config, overrides, models, budget)
 
 
 def lr_range(
@@ -79,6 +110,10 @@ def lr_range(
     steps: Annotated[int, typer.Option("--steps", help="Steps between the two.")] = 100,
 ) -> int:
     """Try every learning rate in one short run of the train split and suggest one (Smith, arXiv 1506.01186)."""
+    from gigabatch.pipeline.lab.bounds import require_lr_range
+
+    require_lr_range(start, stop, steps)
+    whole_config(config, overrides, inputs=True)
     from gigabatch.pipeline.lab.tune.lr_range import run_lr_range
 
     return run_lr_range(config, overrides, start, stop, steps)
@@ -94,6 +129,11 @@ def profile(
     ] = None,
 ) -> int:
     """Time the phases of a training step, beside the bytes and flops they need and what this machine can do."""
+    from gigabatch.pipeline.lab.bounds import require_rows, require_steps_to_time
+
+    require_steps_to_time(steps)
+    require_rows(rows)
+    whole_config(config, overrides, inputs=True)
     from gigabatch.pipeline.lab.profile.step_profile import run_profile
 
     return run_profile(config, overrides, steps, rows, trace)
@@ -115,6 +155,10 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for machines.")] = False,
 ) -> int:
     """Say which batch and how many devices still pay, from steps on one device and the time of messages."""
-    from gigabatch.pipeline.lab.advise.advise import Bounds, run_advise
+    from gigabatch.pipeline.lab.bounds import AdviseBounds
 
-    return run_advise(config, overrides, Bounds(seconds, rows, bandwidth, latency, efficiency), as_json)
+    bounds = AdviseBounds(seconds, rows, bandwidth, latency, efficiency)
+    whole_config(config, overrides, inputs=True)
+    from gigabatch.pipeline.lab.advise.advise import run_advise
+
+    return run_advise(config, overrides, bounds, as_json)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gigabatch.pipeline.commands.command import check_run, whole_config
 from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
 
 
@@ -27,12 +28,18 @@ def nightly(
 
     Exit codes: 0 promoted, 10 kept, 20 data refused, 30 drift refused, 40 failed; 130 and 143 stopped by a signal.
     """
+    if as_json and not dry_run:
+        raise typer.BadParameter("--json goes with --dry-run; nights are in runs/<name>/nightly.jsonl.")
+    if not dry_run:
+        from gigabatch.pipeline.nightly.nightly import quiet_night
+
+        if (code := quiet_night(config, overrides)) is not None:
+            return code
+    whole_config(config, overrides)
     if dry_run:
         from gigabatch.pipeline.nightly.plan import run_rehearsal
 
         return run_rehearsal(config, overrides, as_json)
-    if as_json:
-        raise typer.BadParameter("--json goes with --dry-run; nights are in runs/<name>/nightly.jsonl.")
     from gigabatch.pipeline.nightly.nightly import run_nightly
 
     return run_nightly(config, overrides)
@@ -59,6 +66,12 @@ def update(
     ] = False,
 ) -> int:
     """Extend a run's vocabularies and statistics by new rows, and report how these differ (docs/refit.md)."""
+    from gigabatch.pipeline.stages.asked import require_update
+
+    require_update(data, run, preprocessor)
+    if preprocessor is None:
+        check_run(config, overrides, run)
+    whole_config(config, overrides)
     from gigabatch.pipeline.stages.update import update_preprocessor
 
     return update_preprocessor(config, overrides, data, preprocessor, refresh_scales, run)

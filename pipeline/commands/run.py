@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gigabatch.pipeline.commands.command import whole_config
 from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice, Split
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def features(config: Config, overrides: Overrides) -> int:
     request = Request.of(load_config(config, overrides, whole=False))
     made, found = None, request.features()
     if found is None:
-        made = _pipeline(load_config(config, overrides)).features()
+        made = _pipeline(whole_config(config, overrides, inputs=True)).features()
         found = made.artifact
         request.remember()
     rows = [{"split": name, "rows": count} for name, count in found.manifest["rows"].items()]
@@ -69,7 +70,7 @@ def train(
     if not final and (found := request.run()) is not None:
         found.show()
         return 0
-    checked = load_config(config, overrides)
+    checked = whole_config(config, overrides, inputs=True)
     from gigabatch.pipeline.joining import joined
 
     with joined(checked.device, checked.num_threads) as ranks:
@@ -91,7 +92,8 @@ def evaluate(config: Config, overrides: Overrides, run: RunChoice = None, split:
     if (found := request.evaluation(run, split or "test", out)) is not None:
         found.show(request.config.name, split or "test")
         return 0
-    load_config(config, overrides)
+    request.require_split(split)
+    whole_config(config, overrides, inputs=True)
     from gigabatch.pipeline.stages.score import evaluate_run
 
     return evaluate_run(config, overrides, run, split, out, request)
@@ -108,6 +110,12 @@ def score(
     out: Out = None,
 ) -> int:
     """Write a model's predictions of a split, or of raw files."""
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.stages.asked import Request, require_score
+
+    require_score(raw, split, out)
+    Request.of(load_config(config, overrides, whole=False)).require_split(split)
+    whole_config(config, overrides, inputs=raw is None)
     from gigabatch.pipeline.stages.score import score_run
 
     return score_run(config, overrides, run, split, out, raw)
@@ -124,6 +132,10 @@ def export(
     ] = None,
 ) -> int:
     """Write a run's model for other runtimes, checked against the bundle (docs/export.md)."""
+    from gigabatch.pipeline.export.asked import format_names
+
+    format_names(formats)
+    whole_config(config, overrides)
     from gigabatch.pipeline.export.export import export_run
 
     return export_run(config, overrides, run, formats, out)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gigabatch.pipeline.commands.command import whole_config
 from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
 
 
@@ -28,10 +29,13 @@ def embed(
     ] = None,
 ) -> int:
     """Store the vectors and model inputs of a run's users and items, for request time (docs/retrieval.md)."""
-    from gigabatch.pipeline.embedding.embed import run_embed
-    from gigabatch.pipeline.embedding.embed_write import EmbedSettings
+    from gigabatch.pipeline.embedding.settings import EmbedSettings
 
-    return run_embed(config, overrides, run, EmbedSettings(dtype, index, recall), update)
+    settings = EmbedSettings(dtype, index, recall)
+    whole_config(config, overrides, inputs=update is None)
+    from gigabatch.pipeline.embedding.embed import run_embed
+
+    return run_embed(config, overrides, run, settings, update)
 
 
 def serve(
@@ -52,6 +56,13 @@ def serve(
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without a token.")] = False,
 ) -> int:
     """Answer requests for predictions over HTTP with a run's model, and with what takes its place (docs/serving.md)."""
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.runs.find import run_link
+    from gigabatch.pipeline.serving.start import asked_settings, require_start
+
+    loaded = load_config(config, overrides, whole=False)
+    require_start(asked_settings(loaded.serve, host, port, workers), [run_link(loaded, run)], insecure)
+    whole_config(config, overrides)
     from gigabatch.pipeline.serving.http.server import run_server
 
     return run_server(config, overrides, run, host, port, workers, insecure)

@@ -43,15 +43,13 @@ from gigabatch.features.recipes import recipe_class, require_recipe
 from gigabatch.features.setting_checks import INDICATORS
 from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.schedule import build_schedule
-from gigabatch.models.shelf import model_class
+from gigabatch.models.shelf import model_class, require_model
 from gigabatch.own_code import import_all, located
 from gigabatch.pipeline.config.positives import left_to_positives
 from gigabatch.pipeline.config.serving import ServeSettings
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from gigabatch.models.model import Model
 
 Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -117,22 +115,24 @@ def model_choice(raw: Any, positives: bool = False) -> ModelChoice:
     (`Model.for_positives`)."""
     if isinstance(raw, ModelChoice):
         return raw
-    kind, chosen = _named_model(raw)
+    kind = model_name(raw)
+    chosen = model_class(kind)
     settings = {name: value for name, value in raw.items() if name != "kind"}
     if positives:
         settings = {**chosen.for_positives.get("model", {}), **settings}
     return ModelChoice(kind, checked_settings(chosen.Settings, settings, "model"))
 
 
-def _named_model(raw: Any) -> tuple[str, type[Model]]:
-    """The `kind` of YAML's section `model`, and its class."""
+def model_name(raw: Any) -> str:
+    """The `kind` of YAML's section `model`, which is on the shelf; no model is imported."""
     if not isinstance(raw, dict):
         raise ConfigError(f"model: expected keys and values, found {type(raw).__name__}.")
     kind = str(raw.get("kind", "tabular"))
     try:
-        return kind, model_class(kind)
+        require_model(kind)
     except ModelError as error:
         raise ConfigError(f"model.kind: {error}") from error
+    return kind
 
 
 @dataclass(frozen=True)
@@ -805,7 +805,7 @@ class RunConfig(Settings):
             return self
         features = self.features or {}
         if checked is True and not isinstance(self.model, ModelChoice):
-            _named_model(self.model)  # an unknown name is told before the recipe is imported
+            model_name(self.model)  # an unknown one is told before the recipe is imported, and that before the model
         if not is_dataclass(features):
             features = recipe_settings(self.recipe, features)
         object.__setattr__(self, "features", features)  # pydantic refuses the assignment: a configuration is frozen

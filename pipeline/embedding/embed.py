@@ -26,7 +26,7 @@ from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.display import render_table
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings, write_entity, write_index
+from gigabatch.pipeline.embedding.embed_write import write_entity, write_index
 from gigabatch.pipeline.embedding.embeddings import (
     FORMAT,
     KEY_TYPES,
@@ -39,6 +39,7 @@ from gigabatch.pipeline.embedding.embeddings import (
     folder_of,
 )
 from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.runs.find import find_run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +34,10 @@ from gigabatch.pipeline.embedding.embeddings import (
     map_matrix,
 )
 from gigabatch.pipeline.embedding.entities import feature_rows, kept_lists
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 
-INDEXES = ("auto", "exact", "approximate")
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
 ROWS_AT_ONCE = 4 * BLOCK_ROWS
 INDEX_QUERIES = 256  # users with which an index's recall is measured
-
-
-@dataclass(frozen=True)
-class EmbedSettings:
-    """dtype: of stored vectors, float32 or float16. index: `approximate` builds one over the items, `exact` none, and
-    `auto` decides by their number (`gigabatch.models.retrieval.choose_index`). recall: share of the exact top 100 it
-    must find.
-    """
-
-    dtype: str = "float32"
-    index: str = "auto"
-    recall: float = 0.95
-
-    def __post_init__(self) -> None:
-        for name, value, known in (("dtype", self.dtype, DTYPES), ("index", self.index, INDEXES)):
-            if value not in known:
-                raise EmbeddingsError(f"embed: unknown {name} {value!r}. Known: {', '.join(known)}.")
-        if not 0 < self.recall <= 1:
-            raise EmbeddingsError(f"embed: recall must be in (0, 1], found {self.recall}.")
 
 
 def write_entity(
@@ -164,11 +144,11 @@ def _vectors(
 ) -> Tensor:
     """[n, d] in the dtype that is stored, on the host, of rows of words [n, W] and lists; [0, 0] for no rows."""
     if len(rows) == 0:
-        return torch.empty((0, 0), dtype=DTYPES[dtype])
+        return torch.empty((0, 0), dtype=getattr(torch, dtype))
     rows = rows.to(device)
     ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
     outputs = model_outputs(tower, ids, floats, [column.to(device) for column in lists])
-    found = torch.cat([part.to(DTYPES[dtype]).cpu() for part in outputs])
+    found = torch.cat([part.to(getattr(torch, dtype)).cpu() for part in outputs])
     if not bool(found.isfinite().all()):
         raise EmbeddingsError(
             f"embed: vectors of {folder_of(tower.entity)} hold NaN or numbers that {dtype} has no room for. "

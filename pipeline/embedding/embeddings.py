@@ -40,6 +40,7 @@ from gigabatch.loaders.tables.list_files import map_list
 from gigabatch.models.retrieval import ApproximateIndex
 from gigabatch.models.shelf import OWN
 from gigabatch.pipeline.bundle import Bundle
+from gigabatch.pipeline.embedding.settings import EmbeddingsError
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from gigabatch.pipeline.store.keys import file_checksum
 
@@ -48,10 +49,6 @@ STAGE, LATEST = "embeddings", "latest"
 IDS, VECTORS, WORDS, ROWS, INDEX = "ids.parquet", "vectors.npy", "words.npy", "rows.parquet", "index"
 KEY_TYPES = {"string": pa.string(), "int32": pa.int64(), "int64": pa.int64()}  # of keys that can be looked up
 AGAIN = "Run gigabatch embed again."
-
-
-class EmbeddingsError(ValueError):
-    """Stored embeddings cannot be made, are damaged, or are those of another bundle; the message says what to do."""
 
 
 def folder_of(entity: str) -> str:

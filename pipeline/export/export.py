@@ -29,7 +29,8 @@ from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
-from gigabatch.pipeline.export.export_check import ExportError, Sample, difference, sample_rows
+from gigabatch.pipeline.export.asked import ExportError, format_names, require_formats
+from gigabatch.pipeline.export.export_check import Sample, difference, sample_rows
 from gigabatch.pipeline.export.onnx_rows import (
     list_outputs,
     model_list_inputs,
@@ -44,10 +45,6 @@ log = logging.getLogger(__name__)
 LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")  # of what writes the files
 TRACED_ROWS = 128
 ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB
-FORMER = {
-    "aoti": "Take torch, whose model.pt2 torch._inductor.aoti_compile_and_package compiles (docs/export.md).",
-    "onnx": "Take onnx_rows, which begins at rows and also gives ids and floats, or torch for the model alone.",
-}
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -74,12 +71,7 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     they are of formats that are not asked for, and written last, so what lies there without one, after a kill, is no
     export.
     """
-    for name in formats:
-        if name in FORMER:
-            raise ExportError(f"format {name} is written no more. {FORMER[name]}")
-    unknown = [name for name in formats if name not in FORMATS]
-    if unknown or not formats:
-        raise ExportError(f"unknown format {', '.join(unknown) or '(none)'}. Known: {', '.join(FORMATS)}.")
+    require_formats(formats)
     engines = {engine_of(vocabulary.values).NAME for vocabulary in bundle.preprocessor.vocabularies.values()}
     if torch.device(bundle.device).type != "cpu" or engines - {"pandas"}:
         raise ExportError("export works on the CPU. Load the bundle with device='cpu' and engine='pandas'.")
@@ -351,7 +343,7 @@ def export_run(
 
     used = find_run(load_config(config, overrides), run)
     path = used.path
-    names = [name.strip() for name in formats.split(",") if name.strip()]
+    names = format_names(formats)
     exported = export_bundle(load_bundle(path / "model"), out or path / "export", names, run=used.id)
     rows = [
         {"file": str(item.path), "bytes": item.path.stat().st_size, "largest difference": item.largest_difference}

@@ -17,16 +17,13 @@ from gigabatch.features.exact.column_statistics import ENDLESS
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.pipeline.bundle import Bundle, frame_lists, model_outputs
+from gigabatch.pipeline.export.asked import ExportError
 
 # Another runtime adds the terms of a product in another order. A score may differ by this much, no more; one of a
 # regression target in deviations of the target, since far from 0 a share of its value is as large as all that differs.
 ABSOLUTE, RELATIVE = 1e-5, 1e-4
 SAMPLE_ROWS = 300
 LONGEST_LIST = 7  # of a column without a max_length
-
-
-class ExportError(ValueError):
-    """A model or its preprocessing cannot be exported, or the exported file does not give the same; says why."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from gigabatch.features.exact.column_statistics import Scale
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.schema import ListColumn
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
-from gigabatch.pipeline.export.export_check import ExportError, vocabulary_values
+from gigabatch.pipeline.export.asked import ExportError
+from gigabatch.pipeline.export.export_check import vocabulary_values
 
 NULL_TEXT = ""
 NULL_INTEGER = -(2**63)

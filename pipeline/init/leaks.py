@@ -142,12 +142,12 @@ def _may_part(codes: np.ndarray, label: np.ndarray) -> bool:
 def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
     """What it says that a column is filled or null, where that is so in one class alone; most often it is written once
     the label is known, such as the date of a refund."""
-    classes, codes = np.unique(label, return_inverse=True)
-    shares = np.bincount(codes, minlength=len(classes)) / len(label)
+    if min(null.sum(), len(null) - null.sum()) < FEWEST_FILLED:
+        return ""
+    codes = label.astype("int64")
+    shares = np.bincount(codes) / len(label)
     for rows, what in ((~null, "filled"), (null, "null")):
-        if rows.sum() < FEWEST_FILLED or (~rows).sum() < FEWEST_FILLED:
-            continue
-        found = np.bincount(codes[rows], minlength=len(classes)) / rows.sum()
+        found = np.bincount(codes[rows], minlength=len(shares)) / rows.sum()
         most = int(found.argmax())
         if found[most] >= PURE and shares[most] <= MOST_FREQUENT:
             return f"it is {what} in {rows.mean():.1%} of the rows, which are of one class alone"
@@ -205,5 +205,8 @@ def _auc(score: np.ndarray, label: np.ndarray) -> float:
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
     if not num_positive or not num_negative:
         return 0.5
-    ranks = pd.Series(score).rank().to_numpy()
-    return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+    codes, distinct = pd.factorize(score)  # of few scores, by which a sort of all rows is spared
+    order = np.argsort(distinct)
+    rows, hits = np.bincount(codes)[order], np.bincount(codes[positive], minlength=len(distinct))[order]
+    ranks = np.cumsum(rows) - (rows - 1) / 2  # of each score, the mean of its rows'
+    return float(((ranks * hits).sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))

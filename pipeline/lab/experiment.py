@@ -32,6 +32,7 @@ from gigabatch.pipeline.config.config import ALONE, ConfigError, RunConfig, Trai
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.lab.bounds import require_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.negatives import (
@@ -53,7 +54,6 @@ from gigabatch.pipeline.training.train import (
 )
 from gigabatch.pipeline.training.train_step import TrainStep
 
-MOST_SEEDS = 30  # of a comparison
 LOSSES = ("logloss", "loss")  # metrics that are the loss: of probabilities, in deviations of regression targets
 NO_CHECKPOINTS = 10**9  # steps between two, more than there are
 
@@ -118,8 +118,7 @@ class Experiment:
             ConfigError: where `train.negatives` is set and the rows cannot be positives of items.
             TrainingError: for a model that takes no steps, of which these experiments are.
         """
-        if max_rows is not None and max_rows < 1:
-            raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
+        require_rows(max_rows)
         pipeline = Pipeline.from_config(path, *overrides, ALONE)
         require_steps(model_class(pipeline.config.model.kind))
         return cls.of(pipeline.features().encode(), max_rows, max_rows)

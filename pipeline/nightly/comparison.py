@@ -28,10 +28,10 @@ from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.labels import changed_labels
+from gigabatch.pipeline.nightly.codes import MORE_IS_BETTER
 from gigabatch.pipeline.nightly.times import shown, unit_of_times
 from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
 
-MORE_IS_BETTER = ("AUC", "MRR")
 KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse"}  # in summary.json
 ROUNDING = 1e-9  # how far below 1 a mean of ones may lie by rounding
 

@@ -22,13 +22,13 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, calibration_curve, roc_auc
 from gigabatch.pipeline.bundle import Bundle
+from gigabatch.pipeline.nightly.codes import MIN_ROWS
 from gigabatch.pipeline.nightly.comparison import Seen, Window
 from gigabatch.pipeline.reports.charts import Calibration
 from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED, columns_of_tables, vocabulary_owners
 from gigabatch.pipeline.training.target_metrics import serving_weight, weight_of_label_0
 
 BUDGET = 20_000_000  # rows times columns that are looked at, some seconds
-MIN_ROWS = 100  # of a slice, of one weight
 MOST_VALUES = 20  # of a column that are slices, the most frequent ones
 MOST_COLUMNS = 10  # with unseen values that are listed
 CHANCE = 0.05  # that any slice is called worse though none is

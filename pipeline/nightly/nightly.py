@@ -13,108 +13,54 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gigabatch.features.errors import DataError
-from gigabatch.features.recipes import recipe_class
-from gigabatch.loaders.errors import LoaderError
-from gigabatch.pipeline.bundle import Bundle, load_bundle
-from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig, load_config
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
+from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late
-from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import render_table
-from gigabatch.pipeline.embedding.embed import embed
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings
-from gigabatch.pipeline.evaluation.evaluate import choose_metric
-from gigabatch.pipeline.export.export import export_bundle, require_exportable
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
-from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
-from gigabatch.pipeline.nightly.manifest import keep_newest, write_manifest
+from gigabatch.pipeline.nightly.manifest import keep_newest
+from gigabatch.pipeline.nightly.night import (
+    MOST_NAMES,
+    NOTHING_NEW,
+    PENDING,
+    Night,
+    Outcome,
+    data_of,
+    name_of,
+    named,
+    nothing_new_of,
+    quarantine_text,
+    told_of_comparison,
+)
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
-from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
-from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
-from gigabatch.pipeline.nightly.times import refuse_future
+from gigabatch.pipeline.nightly.reference import keep_champions
 from gigabatch.pipeline.runs.find import home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, RunError, current_run, read_pointers, require_links
-from gigabatch.pipeline.runs.promote import block_of, promote
-from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records, now
-from gigabatch.pipeline.runs.verify import require_own, weights_of
-from gigabatch.pipeline.stages.finished import Run
-from gigabatch.pipeline.stages.run import environment
-from gigabatch.pipeline.stages.stages import Features, Pipeline
-from gigabatch.pipeline.stages.start import require_lasting_values
+from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records
+from gigabatch.pipeline.runs.verify import require_own
+from gigabatch.pipeline.stages.asked import Request
 from gigabatch.pipeline.stopping import Stopped, hold_back, let_through, stopped_by, stopped_text
-from gigabatch.pipeline.store.artifacts import Artifact, verified
-from gigabatch.pipeline.store.files import FULL, ArtifactError, write_json
+from gigabatch.pipeline.store.artifacts import verified
+from gigabatch.pipeline.store.files import FULL, ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
-from gigabatch.pipeline.tracking import tell_champion
-from gigabatch.pipeline.training.window import NothingNew
+
+if TYPE_CHECKING:
+    from gigabatch.pipeline.nightly.comparison import Judged
 
 log = logging.getLogger(__name__)
-MOST_NAMES = 5  # of files, in a sentence
-NUMBERED = "The current model would be judged on them."
 SETTLED_AMONG = 1000  # lines, the newest, among which that of a night that was killed would be
-PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
+AS_LAST = ("seed", "config", "environment", "splits", "start")  # of the line of such a night, told again by the next
 OWN_KEYS = frozenset(("home", "action", "code"))  # that a line to come never has
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a night came to. reasons: why a new model was kept out, in sentences. told: whether all that its files
-    brought has been told, so that the next night is not told of them again, though it was refused."""
-
-    code: int
-    text: str
-    candidate: Run | None = None
-    judged: Judged | None = None
-    reasons: tuple[str, ...] = ()
-    told: bool = False
-
-
-@dataclass
-class Night:
-    """A night on its way, and what its line of nightly.jsonl will tell beside the outcome.
-
-    steps: seconds of each step that was begun, `cpu_seconds` of all threads of this process in it, and whether a
-    stage's artifact was there already and how large it is.
-    material: of its page.
-
-    The line also tells the CPU seconds of the whole `process` until then; what they are beyond the steps' was spent on
-    imports and on reading the configuration.
-    """
-
-    config: RunConfig
-    home: Path
-    told: dict[str, Any] = field(default_factory=dict)
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    material: Material = field(default_factory=Material)
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[dict[str, Any]]:
-        started, worked = time.perf_counter(), time.process_time()
-        entry = self.steps.setdefault(name, {})
-        try:
-            yield entry
-        finally:
-            entry["seconds"] = round(time.perf_counter() - started, 3)
-            entry["cpu_seconds"] = round(time.process_time() - worked, 3)
-
-    def line(self) -> dict[str, Any]:
-        current = read_pointers(self.home).current
-        champion = current.name if current is not None and current.parent == self.home.resolve() else None
-        used = {"cpu_seconds": round(time.process_time(), 3)}
-        return {**self.told, "champion": champion, "steps": self.steps, "process": used}
 
 
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
@@ -124,20 +70,21 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     `ConfigError` where there is no configuration that could say where a night's line belongs.
     """
     loaded = load_config(config, overrides)
-    night = Night(loaded, home_of(loaded), material=Material(loaded.nightly))
+    request = Request.of(load_config(config, overrides, whole=False))
+    night = Night(loaded, home_of(loaded), material=Material(loaded.nightly), request=request)
     try:
         with folder_lock(night.home / "nightly.lock"):
-            return _recorded(night)
+            return _recorded(night, _night)
     except ArtifactError as error:
         return _end(night, Outcome(FAILED, f"Failed: {error}"))
 
 
-def _recorded(night: Night) -> int:
+def _recorded(night: Night, work: Callable[[Night], Outcome]) -> int:
     """The night and its end, whatever it came to."""
     try:
         if settle(night.home):
             finish(night.config)
-        outcome = _night(night)
+        outcome = work(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
             hold_back()  # a second signal, too
@@ -159,7 +106,7 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     if outcome.code < FAILED and (decision := night.material.decision) and (waiting := waits(decision)):
         outcome = replace(outcome, text=f"{outcome.text} {waiting}")
     home, run = night.home, outcome.candidate.path.name if outcome.candidate else None
-    found = _compared(outcome) | _told(night)
+    found = told_of_comparison(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
     after: dict[str, Callable[[], Any]] = {
@@ -242,109 +189,71 @@ def _told(night: Night) -> dict[str, Any]:
         return {"steps": night.steps}
 
 
-def _compared(outcome: Outcome) -> dict[str, Any]:
-    """What the line says of the comparison: the first target's numbers, and those of all and of the reference."""
-    judged = outcome.judged
-    found: dict[str, Any] = {"reasons": list(outcome.reasons)}
-    if judged is None:
-        return found
-    found |= vars(judged.first)
-    if len(judged.floors) > 1:
-        found["targets"] = {name: vars(compared) for name, compared in judged.floors.items()}
-    if judged.reference:
-        found["against_reference"] = {name: vars(compared) for name, compared in judged.reference.items()}
-    return found | ({"left_out": list(judged.left_out)} if judged.left_out else {})
-
-
 def _night(night: Night) -> Outcome:
-    config, home = night.config, night.home
+    from gigabatch.pipeline.nightly import learning  # torch, which a night that is as the last one goes without
+
     with night.step("begin"):
-        require_later_rows(config)
-        require_notice(config.nightly.notify)
-        require_links(home)  # before any work
-        require_whole_current(home)
-        require_exportable(config.model.kind, config.nightly.export)
-        pipeline = Pipeline(config)
-        night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
-        night.told["environment"] = environment(pipeline.device)
+        _require_ready(night)
+        pipeline = learning.begun(night)
     with night.step("contract"):
-        decision = _files(night)
+        decision = _files(night, check_new(night.config))
     if outcome := refused_by(decision):
         return outcome
-    try:
-        with night.step("features") as step:
-            features = pipeline.features(decision.state)
-            step |= _size(features.artifact) | {"files": features.files, "history": features.history}
-        with night.step("start"):
-            night.told |= {"data": _data(pipeline, decision.state), "splits": features.rows}
-            require_lasting_values(features.workflow, features.schema, "nightly", NUMBERED)
-            config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
-            night.told["start"] = {"how": how, "why": why}
-            log.info("tonight's training starts %s: %s", how, why)
-            pipeline = pipeline.with_config(config)
-            features = replace(features, pipeline=pipeline)
-            require_times(features)
-        with night.step("encode") as step:
-            encoded = features.encode()
-            step |= _size(encoded.artifact)
-        require_exportable(config.model.kind, config.nightly.export, encoded.preprocessor)  # before the training
-        night.material.encoded = encoded
-        if how == WARM and encoded.cold_note:
-            night.told["start"] = {"how": COLD, "why": encoded.cold_note}
-        elif how == WARM and (window := encoded.window) is not None:
-            night.told["window"] = window.counts()
-    except NothingNew as error:
-        return Outcome(KEPT, f"Kept: nothing new. {error}")
-    except (DataError, LoaderError) as error:
-        return Outcome(REFUSED, f"Data refused: {error}")
-    with night.step("train") as step:
-        trained = encoded.fit_model()
-        step |= _size(trained)
-    with night.step("evaluate"):
-        candidate = encoded.publish(trained, promote=False)
-    with night.step("known"):
-        current = current_run(home)
-        if reason := known_already(pipeline, candidate, current):
-            return Outcome(KEPT, f"Kept: {reason}", candidate)
-    reference = reference_of(home, config.nightly.reference_nights)
-    night.told["reference"] = None if reference is None else reference.name
-    try:
-        with night.step("compare"):
-            others = [
-                None if run is None else other_model(pipeline, run) for run in (candidate.path, current, reference)
-            ]
-            assert others[0] is not None
-            judged = compare(features, others[0], others[1], others[2], look=partial(night.material.look, home=home))
-    except DataError as error:
-        return Outcome(REFUSED, f"Data refused: {error}", candidate)
-    outcome = judge(config, judged, candidate, first=current is None)
-    if put_aside := _quarantine(decision):
-        outcome = replace(outcome, text=f"{outcome.text} {put_aside}")
-    if outcome.code == PROMOTED:
-        with night.step("store"):
-            _store_vectors(features, candidate)
-            _export(config, candidate)
-        pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
-        write_json(home / PENDING, pending | _compared(outcome) | night.told | {"steps": night.steps})
-        with night.step("promote"):
-            promote(home, candidate.path, current)
-            tell_champion(config, candidate.path)
-    return outcome
+    return learning.learn(night, pipeline, decision)
 
 
-def known_already(pipeline: Pipeline, candidate: Run, current: Path | None) -> str | None:
-    """Why the new run need not be compared with any; None where it is to be."""
-    pointers = read_pointers(home_of(pipeline.config))
-    if reason := block_of(pointers, candidate.path):
-        return reason
-    for start in pipeline.starts:  # rolled back while the night trained, maybe for what no metric shows
-        if reason := block_of(pointers, start.path):
-            return f"it goes on from a run that may not be promoted: {reason}"
-    if current is not None and current == candidate.path.resolve():
-        return "nothing changed, the current model is the one of today's data."
-    if current is not None and weights_of(current) == weights_of(candidate.path):
-        return f"the weights are those of the current model, run {current.name}."
-    return None
+def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None:
+    """A night that finds what the last one found, that nothing is new: its exit code, without torch.
+
+    None where there is more to a night: the last one came to something else, or since then a file, the configuration,
+    the sources, the current run or anything else has become another. Nothing has been done then.
+    """
+    request = Request.of(load_config(config, overrides, whole=False))
+    home = home_of(request.config)
+    if request.key is None or _nothing_new_before(home) is None:
+        return None
+    try:
+        with folder_lock(home / "nightly.lock"):
+            loaded, last = load_config(config, overrides, whole="features"), _nothing_new_before(home)
+            if last is None or check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False)):
+                return None
+            if last[NOTHING_NEW].get("of") != nothing_new_of(request, request.features_key()):
+                return None
+            night = Night(loaded, home, material=Material(loaded.nightly))
+            return _recorded(night, partial(_as_the_last_one, last=last))
+    except ValueError:  # which the whole night tells, and records
+        return None
+
+
+def _nothing_new_before(home: Path) -> dict[str, Any] | None:
+    """The line of the last night, where that came to its end and found nothing new."""
+    last = next((entry for entry in newest_records(home) if entry.get("action") == "nightly"), {})
+    return None if (home / PENDING).exists() or not isinstance(last.get(NOTHING_NEW), dict) else last
+
+
+def _is_told_of_files(decision: Decision) -> bool:
+    """Whether a night is told of any, such as by one before it that was killed."""
+    return any((decision.refused, decision.accepted, decision.quarantined, decision.cold, decision.drift))
+
+
+def _as_the_last_one(night: Night, last: Mapping[str, Any]) -> Outcome:
+    """Such a night's outcome, told as the last one's was."""
+    with night.step("begin"):
+        _require_ready(night)
+    with night.step("contract"):
+        decision = _files(night, [])
+    night.told |= {name: last[name] for name in (*AS_LAST, NOTHING_NEW) if name in last}
+    night.told["data"] = data_of(night.config, decision.state)
+    log.info("nothing has changed since the last night")
+    return Outcome(KEPT, str(last[NOTHING_NEW]["text"]))
+
+
+def _require_ready(night: Night) -> None:
+    """Raise what no night can go on with, before any work."""
+    require_later_rows(night.config)
+    require_notice(night.config.nightly.notify)
+    require_links(night.home)
+    require_whole_current(night.home)
 
 
 def refused_by(decision: Decision) -> Outcome | None:
@@ -355,23 +264,9 @@ def refused_by(decision: Decision) -> Outcome | None:
         return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
     if decision.quarantined and not decision.accepted:
         reasons = tuple(text for text in decision.warnings if not is_late(text))  # which no file of tonight is for
-        text = f"Data refused: no new file is good. {' '.join(reasons)} {_quarantine(decision)}"
+        text = f"Data refused: no new file is good. {' '.join(reasons)} {quarantine_text(decision)}"
         return Outcome(REFUSED, text, reasons=reasons, told=True)
     return None
-
-
-def require_times(features: Features) -> None:
-    """Raise `ConfigError` or `DataError` where tonight's features cannot be compared on, or have rows after now."""
-    config = features.pipeline.config
-    if features.schema.only("time") is None:
-        raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
-    metric = choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
-    if metric == "logloss" and config.train.prior is not None and features.schema.targets[0].task == "binary":
-        raise ConfigError(
-            "nightly.metric: with train.prior probabilities are those for serving, which the log loss on rows of "
-            "another share of label 1 calls wrong. Set nightly.metric=auc, or train.prior=null."
-        )
-    refuse_future(features)
 
 
 def require_whole_current(home: Path) -> None:
@@ -403,25 +298,18 @@ def require_first(home: Path) -> None:
         )
 
 
-def _files(night: Night) -> Decision:
-    """Check the new raw files and write down which of them are read; the line tells it."""
-    night.material.decision = decision = decide(night.config, check_new(night.config))
+def _files(night: Night, reports: Sequence[FileReport]) -> Decision:
+    """Write down which of the new raw files are read; the line tells it."""
+    night.material.decision = decision = decide(night.config, reports)
     night.told["files"] = {
         "accepted": list(decision.accepted), "quarantined": list(decision.quarantined),
         "warnings": list(decision.warnings),
         "drift": {kind: found.verdicts() for kind, found in (decision.drift or {}).items()},
-        "waiting": {"files": len(decision.waiting), "first": list(map(_name, decision.waiting[:MOST_NAMES]))},
+        "waiting": {"files": len(decision.waiting), "first": list(map(name_of, decision.waiting[:MOST_NAMES]))},
     }  # fmt: skip
     for text in decision.warnings:
         log.warning("raw files: %s", text)
     return decision
-
-
-def _quarantine(decision: Decision) -> str:
-    """What was put aside, in a sentence; empty where nothing was."""
-    if not decision.quarantined:
-        return ""
-    return f"In quarantine: {_shown(decision.quarantined)} (gigabatch contract --accept FILE takes one all the same)."
 
 
 def waits(decision: Decision) -> str:
@@ -429,112 +317,10 @@ def waits(decision: Decision) -> str:
     if not decision.waiting:
         return ""
     return (
-        f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {_shown(decision.waiting)} "
+        f"{len(decision.waiting):,} file(s) of earlier nights wait in quarantine: {named(decision.waiting)} "
         "(gigabatch contract --accept FILE takes one, also one that was corrected and is late by now; correct or move "
         "away the others)."
     )
-
-
-def _shown(paths: Sequence[str]) -> str:
-    return ", ".join(map(_name, paths[:MOST_NAMES])) + (", ..." if len(paths) > MOST_NAMES else "")
-
-
-def _name(path: str) -> str:
-    return Path(path).name
-
-
-def _size(artifact: Artifact) -> dict[str, Any]:
-    files = artifact.manifest["files"].values()
-    return {"skipped": artifact.skipped, "bytes": sum(entry["bytes"] for entry in files)}
-
-
-def _data(pipeline: Pipeline, state: FilesState | None) -> dict[str, Any]:
-    """The raw files that were read; see `write_manifest`."""
-    config = pipeline.config
-    recipe = recipe_class(config.recipe)(config.features)
-    home = home_of(config)
-    obey(home, recipe, pipeline.store.root, state)  # what is in quarantine was not read, nor need it be readable
-    return write_manifest(home, input_checksums(recipe.inputs(), pipeline.store.root))
-
-
-def other_model(pipeline: Pipeline, run: Path) -> Other:
-    return Other(run.name, load(pipeline, run), Run(run).summary)
-
-
-def judge(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Outcome:
-    """Promote or keep, by what was found on the window.
-
-    Parameters
-    ----------
-    config
-        The night's.
-    judged
-        What `compare` found.
-    candidate
-        The new run.
-    first
-        Whether no run is current, so that only the constant is to be beaten.
-    """
-    settings, drawn = config.nightly, _drawn(config)
-    found = judged.first
-    if first:
-        text = (
-            f"no model is current. The new one has {found.metric} {found.candidate:.4f} on {found.rows:,} rows that it "
-            f"has not seen{drawn}, a constant {found.constant:.4f}."
-        )
-        reasons = [
-            f"{_of_target(judged, name)}{obstacle}"
-            for name, floor in judged.floors.items()
-            if (obstacle := floor.no_better_than_constant())
-        ]
-    else:
-        assert isinstance(found, Comparison)
-        share = "" if found.metric in MORE_IS_BETTER else " of the constant's"
-        text = (
-            f"{found.metric} {found.candidate:.4f} against {found.current:.4f} on {found.rows:,} rows that neither "
-            f"model has seen{drawn}; gain {found.gain:+.4f}, lower bound {found.bound:+.4f}, tolerance "
-            f"{settings.tolerance}{share}."
-        )
-        reasons = list(_obstacles(judged, settings))
-    text = " ".join([text, *reasons, *judged.left_out])
-    if not reasons:
-        return Outcome(PROMOTED, f"Promoted: {text}", candidate, judged)
-    if first:
-        by_hand = f"gigabatch promote {candidate.path.name} promotes it all the same."
-        return Outcome(KEPT, f"Kept out: {text} {by_hand}", candidate, judged, tuple(reasons))
-    return Outcome(KEPT, f"Kept: {text}", candidate, judged, tuple(reasons))
-
-
-def _of_target(judged: Judged, name: str) -> str:
-    return f"Target {name!r}: " if len(judged.floors) > 1 else ""
-
-
-def _obstacles(judged: Judged, settings: NightlySettings) -> Iterator[str]:
-    """Why the new model may not replace the current one, a sentence a reason."""
-    for name, found in judged.floors.items():
-        assert isinstance(found, Comparison)
-        target = _of_target(judged, name)
-        if obstacle := found.obstacle(settings.max_skill_drop):
-            yield f"{target}{obstacle}"
-        elif not found.holds(settings.tolerance):
-            yield f"{target}The lower bound of the gain is not above {-found.tolerated(settings.tolerance):.4g}."
-    for name, found in judged.reference.items():
-        if not found.holds(settings.reference_tolerance):
-            yield (
-                f"{_of_target(judged, name)}Against the reference, which was current {settings.reference_nights} "
-                f"nights ago or is the oldest that is known, the {found.metric} is {found.candidate:.4f} to "
-                f"{found.current:.4f}; the lower bound of the gain, {found.bound:+.4f}, is not above "
-                f"{-found.tolerated(settings.reference_tolerance):.4g}: small losses have added up."
-            )
-
-
-def _drawn(config: RunConfig) -> str:
-    negatives = config.train.negatives
-    return f", each among {negatives.per_positive} drawn items" if negatives is not None else ""
-
-
-def load(pipeline: Pipeline, run: Path) -> Bundle:
-    return load_bundle(run / "model", pipeline.device, pipeline.engine)
 
 
 def require_later_rows(config: RunConfig) -> None:
@@ -556,23 +342,6 @@ def require_later_rows(config: RunConfig) -> None:
             f"nightly: with features.split_by: {way}, the test rows do not come after those of training, so no row is "
             "new to both models. Set features.split_by=time."
         )
-
-
-def _store_vectors(features: Features, candidate: Run) -> None:
-    """What a service that watches `current` needs of a recommender before it can take it over."""
-    pipeline = features.pipeline
-    if pipeline.config.nightly.embed == "off" or not features.schema.entities:
-        return
-    bundle = load(pipeline, candidate.path)
-    if None not in (bundle.schema.entity("user"), bundle.schema.entity("item")):
-        embed(candidate.path, bundle, features, EmbedSettings())
-
-
-def _export(config: RunConfig, candidate: Run) -> None:
-    """The formats of `nightly.export`, in the run's folder; the night fails where one cannot be written."""
-    if config.nightly.export:
-        bundle = load_bundle(candidate.path / "model")
-        export_bundle(bundle, candidate.path / "export", config.nightly.export, candidate.path.name)
 
 
 def _tidy(night: Night) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,15 +31,20 @@ from gigabatch.pipeline.contract.decide import Decision
 from gigabatch.pipeline.contract.drift import LEVELS, Drift
 from gigabatch.pipeline.contract.state import FileEntry, read_state
 from gigabatch.pipeline.display import about_seconds, is_number
-from gigabatch.pipeline.nightly.codes import DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
-from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Seen
-from gigabatch.pipeline.nightly.findings import MIN_ROWS, Findings, findings
-from gigabatch.pipeline.nightly.start import AS_CONFIGURED
+from gigabatch.pipeline.nightly.codes import (
+    AS_CONFIGURED,
+    DRIFTED,
+    FAILED,
+    KEPT,
+    MIN_ROWS,
+    MORE_IS_BETTER,
+    PROMOTED,
+    REFUSED,
+)
 from gigabatch.pipeline.reports.charts import Chart, Curves, calibration_chart, curves_chart, stacked_chart
 from gigabatch.pipeline.reports.night import Bar, Card, Gain, NightPage, Part, Section, Square, render_night
 from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.stages.finished import Run
-from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.stopping import stopped_by
 from gigabatch.pipeline.store.files import (
     NO_LINK,
@@ -51,6 +56,11 @@ from gigabatch.pipeline.store.files import (
     refusals_named,
 )
 from gigabatch.pipeline.store.keys import text_checksum
+
+if TYPE_CHECKING:
+    from gigabatch.pipeline.nightly.comparison import Seen
+    from gigabatch.pipeline.nightly.findings import Findings
+    from gigabatch.pipeline.stages.stages import Encoded
 
 GAIN_NUMBERS = ("gain", "bound", "upper", "prediction_churn", "constant", "record", "rows")  # of a comparison's table
 log = logging.getLogger(__name__)
@@ -95,6 +105,8 @@ class Material:
 
     def look(self, seen: Seen, home: Path) -> None:
         """Keep `findings` of the window; an error is logged and changes nothing of the night."""
+        from gigabatch.pipeline.nightly.findings import findings  # of a night that has compared: torch is there
+
         started = time.perf_counter()
         try:
             self.findings = findings(seen, home)

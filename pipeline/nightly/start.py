@@ -13,13 +13,13 @@ from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WindowSettings
 from gigabatch.pipeline.evaluation.labels import changed_labels
+from gigabatch.pipeline.nightly.codes import AS_CONFIGURED
 from gigabatch.pipeline.nightly.reference import learned
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.stages.finished import Run
 
 WARM, COLD, ANEW = "warm", "cold", "anew"
 LOOKED_AT = 1000  # nights, newest first
-AS_CONFIGURED = "as the configuration says"
 
 
 def tonight(

@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from typing import Any
 from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.zones import zone_rules
 from gigabatch.features.engines.frame import resolve_engine
+from gigabatch.features.errors import DataError
 from gigabatch.features.operators.sources import operator_code
+from gigabatch.features.reading.sources import expand
 from gigabatch.features.recipes import OWN, RECIPES, recipe_class
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.models.shelf import MODELS
@@ -29,9 +31,10 @@ from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import STAGES
 from gigabatch.pipeline.launched import launched_ranks
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
-from gigabatch.pipeline.runs.pointers import LATEST, read_pointers
+from gigabatch.pipeline.runs.pointers import LATEST, RunError, read_pointers
 from gigabatch.pipeline.stages.finished import (
     SHOWN_METRICS,
+    SPLITS,
     Run,
     evaluation_parts,
     metric_rows,
@@ -97,6 +100,42 @@ def ask_features(config: RunConfig, engine: str, root: Path, files: FilesState |
     )
 
 
+def require_inputs(config: RunConfig) -> None:
+    """Raise `DataError` where a file that the features stage would read is not there. config: as of `ask_features`."""
+    recipe = recipe_class(config.recipe)(config.features)
+    obey(config.runs / config.name, recipe, config.artifacts)
+    recipe.inputs()
+
+
+def require_score(raw: str | None, split: str | None, out: Path | None) -> None:
+    """Raise what is wrong with what `gigabatch score` is asked for, before a model is loaded."""
+    if raw is not None and split is not None:
+        raise RunError("score: give either --input or --split, not both.")
+    if out is not None:
+        require_table(out)
+    if raw is not None:
+        expand(raw)
+
+
+def require_update(data: str, run: str | Path | None, preprocessor: Path | None) -> None:
+    """Raise what is wrong with what `gigabatch update` is asked for, before a preprocessor is loaded."""
+    if run is not None and preprocessor is not None:
+        raise RunError("update: give either --run or --preprocessor, not both.")
+    expand(data)
+
+
+def require_split(split: str, known: Iterable[str]) -> None:
+    """Raise `DataError` for a split that is none of those that are known."""
+    if split not in known:
+        raise DataError(f"split {split!r} does not exist. Known: {', '.join(known)}.")
+
+
+def require_table(path: Path) -> None:
+    """Raise `DataError` for a file that rows cannot be written to."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
+
+
 def _zones(settings: Any) -> set[str]:
     """The time zones that settings name, at any depth."""
     if isinstance(settings, dict):
@@ -157,6 +196,14 @@ class Request:
         if found is not None:
             tell_found("features", found)
         return found
+
+    def require_split(self, split: str | None) -> None:
+        """Raise `DataError` where the features stage is there, and has no such split."""
+        if split is None or split in SPLITS or self.key not in self._known():
+            return
+        found = ArtifactStore(self.config.artifacts, self.config.name).find("features", self.features_key())
+        if found is not None:
+            require_split(split, found.manifest["rows"])
 
     def run(self) -> Run | None:
         """The run that a training finds, with its links in place; None where a stage is to be run, or the configuration

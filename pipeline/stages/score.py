@@ -24,8 +24,7 @@ from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
-from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.asked import Evaluation, Request, evaluation_folder
+from gigabatch.pipeline.stages.asked import Evaluation, Request, evaluation_folder, require_score, require_table
 from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
@@ -190,13 +189,14 @@ def score_run(
 
     raw: score the rows of these files instead, which need no label.
     """
+    require_score(raw, split, out)
     pipeline = Pipeline.from_config(config, *overrides)
     used = find_run(pipeline.config, run)
     path = used.path
     require_writable(path if out is None else out.parent)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if raw is not None:
-        return _score_raw(pipeline, used, bundle, raw, split, out or path / "scores-raw.parquet")
+        return _score_raw(pipeline, used, bundle, raw, out or path / "scores-raw.parquet")
     features = pipeline.features()
     split = split or ("score" if "score" in features.rows else "test")
     parts = features.frames(split, BLOCK_ROWS)
@@ -227,9 +227,7 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
     return list(dict.fromkeys((*schema.names("key", "group", "time"), *asked)))
 
 
-def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
-    if split is not None:
-        raise RunError("score: give either --input or --split, not both.")
+def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path) -> int:
     frame = raw_rows(pipeline, bundle, raw)
     return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
 
@@ -289,8 +287,7 @@ def write_frame(frame: Any, path: Path) -> None:
     Values are written as they are, so that keys can be joined again; a warning names the columns of a CSV file in which
     a spreadsheet would take some for formulas.
     """
-    if path.suffix not in (".csv", ".parquet"):
-        raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
+    require_table(path)
     with replacing(path) as temporary:
         if path.suffix == ".csv":
             if names := formula_columns(frame):

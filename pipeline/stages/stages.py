@@ -61,7 +61,7 @@ from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.runs.verify import loaded_by
-from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features
+from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features, require_split
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
     CHURN_JSON,
@@ -480,8 +480,7 @@ class Features:
         DataError
             For a split that does not exist; the message lists those that do.
         """
-        if split not in self.rows:
-            raise DataError(f"split {split!r} does not exist. Known: {', '.join(self.rows)}.")
+        require_split(split, self.rows)
         return sorted((self.artifact.path / split).glob("part-*.parquet"))
 
     def frame(self, split: str, columns: Sequence[str] | None = None) -> Any:

@@ -19,7 +19,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.find import FoundRun, find_run
-from gigabatch.pipeline.runs.pointers import RunError
+from gigabatch.pipeline.stages.asked import require_update
 from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
 from gigabatch.pipeline.stages.score import raw_rows
 from gigabatch.pipeline.stages.stages import Pipeline
@@ -48,12 +48,11 @@ def update_preprocessor(
     it is None. The same data on the same state is the same artifact, which is then not made again. How columns are
     encoded stays as it was, and where the configuration says otherwise, a line printed names it.
     """
+    require_update(data, run, preprocessor)
     pipeline = Pipeline.from_config(config, *overrides)
     if preprocessor is None:
         used = find_run(pipeline.config, run)
         source, start = used.path / "model" / PREPROCESSOR, str(used)
-    elif run is not None:
-        raise RunError("update: give either --run or --preprocessor, not both.")
     else:
         _require_there(preprocessor, pipeline.store.root / UPDATE)
         source, start = preprocessor, str(preprocessor)

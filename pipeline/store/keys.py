@@ -126,7 +126,7 @@ class ChecksumCache:
         """As `file_checksum`, read again only where the file or the algorithm is another."""
         stat = path.stat()
         entry = self.known.get(str(path.resolve()))
-        if entry is not None and entry[:-1] == _signature(stat) and entry[-1].startswith(XXH3) == like.startswith(XXH3):
+        if entry is not None and entry[:-1] == signature(stat) and entry[-1].startswith(XXH3) == like.startswith(XXH3):
             return entry[-1]
         checksum = file_checksum(path, like)
         self.remember(path, stat, checksum)
@@ -135,7 +135,7 @@ class ChecksumCache:
     def remember(self, path: Path, stat: os.stat_result, checksum: str) -> None:
         """Take in a checksum of the file that had this `stat` before it was read."""
         if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
-            self.known[str(path.resolve())] = (*_signature(stat), checksum)
+            self.known[str(path.resolve())] = (*signature(stat), checksum)
             self._changed = True
 
     def save(self) -> None:
@@ -164,7 +164,8 @@ class ChecksumCache:
             return {}
 
 
-def _signature(stat: os.stat_result) -> tuple[int, int, int, int]:
+def signature(stat: os.stat_result) -> tuple[int, int, int, int]:
+    """Size, times and inode: what is another where the file is."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 

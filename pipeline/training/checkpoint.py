@@ -23,16 +23,13 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
+from gigabatch.pipeline.training.errors import TrainingError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MALFORMED = (
     OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, AttributeError, ValueError
 )  # fmt: skip
-
-
-class TrainingError(ValueError):
-    """Training cannot start or has diverged; the message says which setting to change."""
 
 
 @dataclass

@@ -7,17 +7,24 @@ list anew with `python -m gigabatch.pipeline.warm.record` (docs/kernels.md).
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numba.core import sigutils, types
+import llvmlite
+import numba
+from numba.core import config, sigutils, types
+from numba.core.registry import cpu_target
 
-from gigabatch.loops import Kept, read_checked
+from gigabatch.loops import ROOT, Kept, folders, read_checked, sources
 
 LIST = Path(__file__).with_name("loops.txt")
+ROOMS = ("features", "loaders", "models", "pipeline")
 KINDS = ("any", "bfloat16", "float32")
 
 
@@ -95,6 +102,34 @@ def missing(loops: Iterable[Loop]) -> list[Loop]:
         if all(read_checked(path) is None for path in paths):
             found.append(loop)
     return found
+
+
+def files_of(loops: Iterable[Loop]) -> list[str]:
+    """The names of the files that these loops are kept in, on this processor and of these sources."""
+    return [loop.dispatcher._cache.file_name(loop.types, _codegen()) for loop in loops]
+
+
+def record_name(loops: Iterable[Loop]) -> str:
+    """The name of the file that says which files these loops are in (`files_of`). Finding that out imports the modules
+    of all loops, and torch; so it is kept, by all that it follows from."""
+    versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, config.OPT, config.BOUNDSCHECK
+    code = [sources(ROOT / room) for room in ROOMS], sources(ROOT)
+    told = repr((list(map(str, loops)), _codegen().magic_tuple(), versions, code))
+    return f"listed-{hashlib.blake2b(told.encode(), digest_size=16).hexdigest()}.json"
+
+
+def are_there(record: str) -> bool:
+    """Whether there is that record, and every file that it names, whole."""
+    found = _read_any(record)
+    return found is not None and all(_read_any(name) is not None for name in json.loads(found))
+
+
+def _read_any(name: str) -> bytes | None:
+    return next((found for folder in folders() if (found := read_checked(folder / name)) is not None), None)
+
+
+def _codegen() -> Any:
+    return cpu_target.target_context.codegen()
 
 
 def written(kind: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import json
 import logging
 import queue
 import subprocess
@@ -18,11 +19,11 @@ from typing import IO
 
 import numba
 
-from gigabatch.loops import folders, kept_in
-from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.loops import folders, kept_in, write_checked
+from gigabatch.models.optimizers.processor import cpu_precision
 from gigabatch.pipeline.display import about_seconds, progress, tell
 from gigabatch.pipeline.machine import available_cores
-from gigabatch.pipeline.warm.listed import KINDS, Loop, WarmError, listed, missing
+from gigabatch.pipeline.warm.listed import KINDS, Loop, WarmError, are_there, files_of, listed, missing, record_name
 from gigabatch.pipeline.warm.worker import DONE
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,13 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
     """
     if numba.config.DISABLE_JIT:
         raise WarmError("NUMBA_DISABLE_JIT is set, so that no loop is compiled. Unset it.")
-    loops = listed(KINDS if every else ("any", choose_precision("auto", "cpu").name))
+    loops = listed(KINDS if every else ("any", cpu_precision()[0]))
+    record = record_name(loops)
+    if are_there(record):
+        return Warmed(len(loops), 0)
     left = missing(loops)
+    if not left and kept_in() is not None:
+        write_checked(record, json.dumps(files_of(loops), allow_nan=False).encode())
     if not left or sum(loop.seconds for loop in left) < worth:
         return Warmed(len(loops), 0)
     folder = kept_in()
@@ -74,6 +80,7 @@ def warm_up(every: bool = False, worth: float = WORTH_S) -> Warmed:
             compile_loops(left)
             if lost := missing(left):
                 raise WarmError(f"{len(lost)} of {len(left)} compiled loops could not be kept in {folder}. {SET}")
+    write_checked(record, json.dumps(files_of(loops), allow_nan=False).encode())
     return Warmed(len(loops), len(left))
 
 

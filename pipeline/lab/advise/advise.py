@@ -33,6 +33,7 @@ from gigabatch.pipeline.display import about_bytes, render_table
 from gigabatch.pipeline.lab.advise.lemmas import all_reduce_bytes, parameter_servers, server_bytes, speed_up
 from gigabatch.pipeline.lab.advise.links import Links, measure_links
 from gigabatch.pipeline.lab.advise.one_rank import COMPUTE, LOAD, UPDATE, OneOf, StepParts, Work, take_steps
+from gigabatch.pipeline.lab.bounds import AdviseBounds
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.lab.tune.report import step_rows
 from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, Sweep, batch_sizes, bytes_per_row, sweep_batches
@@ -46,26 +47,6 @@ SCHEMES = ("replicated", "sharded")
 SWEEP_SHARE, RUN_SHARE = 0.3, 0.03  # of --seconds: of the sweep, and of each of some twenty runs of steps
 BACKWARD_SHARE = 2 / 3  # of forward and backward pass: two products of three
 HERE, EACH = "this machine's cores", "a device each"
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What `advise` may take and is told. bandwidth: bytes a second that a rank sends, None to measure it; latency:
-    seconds of a message, where bandwidth is given. efficiency: the least at which devices pay."""
-
-    seconds: float = 60.0
-    max_rows: int = 2_000_000
-    bandwidth: float | None = None
-    latency: float = 2e-5
-    efficiency: float = 0.7
-
-    def __post_init__(self) -> None:
-        for name in ("seconds", "bandwidth", "latency"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise TrainingError(f"advise: --{name} must be above 0, not {value}.")
-        if not 0 < self.efficiency <= 1:
-            raise TrainingError(f"advise: --efficiency must be above 0 and at most 1, not {self.efficiency}.")
 
 
 @dataclass(frozen=True)
@@ -138,7 +119,7 @@ class Advice:
     des: dict[int, tuple[float, dict[str, str]]]
     servers: dict[int, int]
     hidden: dict[int, bool]
-    bounds: Bounds
+    bounds: AdviseBounds
     environment: dict[str, Any]
 
     def of(self, where: str) -> list[Prediction]:
@@ -192,7 +173,7 @@ class Advice:
         return asdict(self) | changes
 
 
-def run_advise(path: str | Path, overrides: Sequence[str], bounds: Bounds, as_json: bool) -> int:
+def run_advise(path: str | Path, overrides: Sequence[str], bounds: AdviseBounds, as_json: bool) -> int:
     """The command: prints tables and sentences, or one JSON object; writes runs/<name>/advise.json."""
     experiment = Experiment.of_run(path, overrides, bounds.max_rows)
     advice = advise(experiment, bounds)
@@ -205,7 +186,7 @@ def run_advise(path: str | Path, overrides: Sequence[str], bounds: Bounds, as_js
     return 0
 
 
-def advise(experiment: Experiment, bounds: Bounds) -> Advice:
+def advise(experiment: Experiment, bounds: AdviseBounds) -> Advice:
     """Measure steps on one device and predict those of 2, 4 and 8 that share the configured batch.
 
     Parameters

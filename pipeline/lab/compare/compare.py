@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
@@ -37,7 +35,8 @@ from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.evaluation.sample import spread
-from gigabatch.pipeline.lab.compare.report import Budget, Compared, Contender, Outcome, show, write_compared
+from gigabatch.pipeline.lab.bounds import Budget, listed_models
+from gigabatch.pipeline.lab.compare.report import Compared, Contender, Outcome, show, write_compared
 from gigabatch.pipeline.lab.experiment import LOSSES, NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Pipeline
@@ -146,23 +145,14 @@ def parse_models(text: str, own: ModelChoice, positives: bool = False) -> dict[s
     >>> list(parse_models("lr, fm, {kind: fm, embedding_dim: 4}", model_choice({"kind": "lr"})))
     ['lr', 'fm', 'fm (2)']
     """
-    try:
-        entries = YAML(typ="safe", pure=True).load(f"[{text}]")
-    except YAMLError as error:
-        problem = getattr(error, "problem", None) or error
-        raise ConfigError(f"--models {text!r}: not a list of models ({problem}). Write lr,fm,deepfm.") from error
     choices: dict[str, ModelChoice] = {}
-    for entry in entries:
-        if isinstance(entry, dict) and "kind" not in entry:
-            raise ConfigError(f"--models: {entry} has no kind. Write {{kind: deepfm, layers: [64]}}.")
+    for entry in listed_models(text):
         raw = entry if isinstance(entry, dict) else {"kind": entry}
         choice = own if entry == own.kind else model_choice(raw, positives)
         if choice in choices.values():
             raise ConfigError(f"--models: {choice.kind} is there twice with the same settings. Leave one out.")
         same = sum(other.kind == choice.kind for other in choices.values())
         choices[choice.kind if not same else f"{choice.kind} ({same + 1})"] = choice
-    if len(choices) < 2:
-        raise ConfigError(f"--models {text!r}: two models or more are compared. Write lr,fm,deepfm.")
     return choices
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.display import about_seconds, metric_label, render_table
-from gigabatch.pipeline.lab.experiment import MOST_SEEDS, mean_margin
+from gigabatch.pipeline.lab.bounds import Budget
+from gigabatch.pipeline.lab.experiment import mean_margin
 from gigabatch.pipeline.reports.charts import SERIES, Chart, intervals_chart, loss_chart, mean_curve
 from gigabatch.pipeline.reports.report import Section, write_page
 from gigabatch.pipeline.store.files import atomic_write, write_json
-from gigabatch.pipeline.training.train import TrainingError
 
 # compare.svg stands alone, so it takes the light colours of the page.
 COLORS = {"--ink": "#20262d", "--muted": "#626b75", "--grid": "#e2e3df", "--series-1": "#2f6cad", "--card": "#ffffff"}
@@ -50,29 +49,6 @@ class Interval:
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
         return cls(statistics.fmean(values), None if len(values) < 2 else mean_margin(values, 0.975))
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What every model gets alike. epochs: None is the run's own. trials: learning rates, around the run's lr_max.
-
-    seconds: of everything together; None is no bound. max_rows: of the train split, a sample of a longer one.
-    """
-
-    seeds: int = 3
-    epochs: int | None = None
-    trials: int = 3
-    seconds: float | None = None
-    max_rows: int = 2_000_000
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MOST_SEEDS:
-            raise TrainingError(f"compare: --seeds must be from 1 to {MOST_SEEDS}, not {self.seeds}.")
-        for flag, value in (("epochs", self.epochs), ("trials", self.trials), ("rows", self.max_rows)):
-            if value is not None and value < 1:
-                raise TrainingError(f"compare: --{flag} must be at least 1, not {value}.")
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise TrainingError(f"compare: --seconds must be above 0, not {self.seconds}.")
 
 
 @dataclass(frozen=True)

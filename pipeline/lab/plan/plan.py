@@ -9,9 +9,11 @@ law, and a few steps of training are taken with tables of the size that it predi
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,23 +25,23 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.loaders.batches.residency import DEVICE_SHARE, Residency, choose_residency
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import COLD, RunConfig, load_config
-from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
+from gigabatch.pipeline.display import about_bytes, tell
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
+from gigabatch.pipeline.lab.plan.kept import KeptPlans, Plan, StagePlan
 from gigabatch.pipeline.lab.plan.sample import Size, input_files, measure, paths_of
 from gigabatch.pipeline.machine import Machine, resolve_device, this_machine
 from gigabatch.pipeline.stages.handover import HOST_SHARE, hands_over
 from gigabatch.pipeline.stages.part_rows import rows_of_part, rows_of_part_here
-from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.training.table_memory import large_tables
 
+log = logging.getLogger(__name__)
 # Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
 # with the rows than it does later; the smaller sample has a third of the larger one's rows.
 SHARE, LEAST_ROWS, MOST_ROWS = 0.05, 100_000, 1_000_000
 MOST_SHARE = 0.4
 SMALLER = 3
 FEW_ROWS = 50_000  # so many are not sampled: the whole is run
-REFUSED = 3
 MARGIN = 1.3  # predictions are to be within 30 %
 LEAST_PART_ROWS = 50_000
 ENDLESS = 1 << 60  # bytes
@@ -55,93 +57,6 @@ TRAINING = (
 )
 DISK = ("gigabatch gc --keep 1", "artifacts=FOLDER on a larger disk")
 STAGES = ("features", "encode", "train", "evaluate")
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """One stage: its seconds, its peaks of host and GPU memory, and the disk that is used by its end.
-
-    mapped_bytes: of host_bytes, pages of packed tables, which the system can drop and read again. cpu_seconds: of all
-    threads; other programs disturb them less than they do `seconds`.
-    """
-
-    stage: str
-    seconds: float
-    cpu_seconds: float
-    host_bytes: int
-    mapped_bytes: int
-    gpu_bytes: int
-    disk_bytes: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will take.
-
-    seconds: with the start of the process. exact: all of it was run, nothing is estimated. reasons: why it does not
-    fit; advice: what would help. handover: `device` or `host`, where packed rows lie from encode until they are
-    written and trained on, or `off`. large_tables: sentences about columns whose tables take much of the memory.
-    """
-
-    name: str
-    rows: int
-    sample: str
-    exact: bool
-    stages: tuple[StagePlan, ...]
-    seconds: float
-    host_bytes: int
-    gpu_bytes: int
-    disk_bytes: int
-    rows_by_split: dict[str, int]
-    id_sizes: dict[str, int]
-    rows_per_part: int
-    rows_per_part_because: str
-    residency: str
-    residency_because: str
-    handover: str
-    handover_because: str
-    reasons: tuple[str, ...]
-    advice: tuple[str, ...]
-    large_tables: tuple[str, ...]
-    unknown: tuple[str, ...]
-    machine: Machine
-    planning_seconds: float
-
-    @property
-    def fits(self) -> bool:
-        return not self.reasons
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"fits": self.fits, **asdict(self)}
-
-    def show(self) -> None:
-        """Print the plan."""
-        parts: tuple[StagePlan | Plan, ...] = (*self.stages, self)
-        rows = [
-            {
-                "stage": getattr(part, "stage", "whole run"),
-                "time": about_seconds(part.seconds),
-                "peak host memory": about_bytes(part.host_bytes),
-                "peak GPU memory": about_bytes(part.gpu_bytes) if self.machine.gpu_bytes else "no GPU",
-                "disk by its end": about_bytes(part.disk_bytes),
-            }
-            for part in parts
-        ]
-        render_table(rows, f"Plan of {self.name}")
-        print(f"from           {self.sample}")
-        print(f"this machine   {self.machine}")
-        print(f"rows_per_part  {self.rows_per_part:,}: {self.rows_per_part_because}")
-        print(f"residency      {self.residency}: {self.residency_because}")
-        print(f"handover       {self.handover}: {self.handover_because}")
-        for text in self.large_tables:
-            print(f"large table    {text}")
-        for text in self.unknown:
-            print(f"not known      {text}")
-        print("verdict        it fits" if self.fits else "verdict        REFUSED: it does not fit")
-        for text in self.reasons:
-            print(f"because        {text}")
-        for text in self.advice:
-            print(f"try            {text}")
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -184,7 +99,29 @@ def make_plan(config: RunConfig) -> Plan:
             forecast.smaller = rows, probes.run(share, rows_per_part=rows)
             rows_per_part, because = choose_parts(forecast, machine)
     seconds = time.perf_counter() - started
-    return _assembled(config, size, forecast, machine, (rows_per_part, because), seconds)
+    made = partial(_assembled, config, size, forecast, parts=(rows_per_part, because), planning=seconds)
+    return replace(plan := made(machine), holds_within=_holds_within(plan, forecast, made))
+
+
+def _holds_within(plan: Plan, forecast: Forecast, made: Callable[[Machine], Plan]) -> tuple[int, int] | None:
+    """Half and twice the free memory, where a plan with either decides as this one does: each choice is by a bound of
+    its own, so that it is one choice all the way between. None where it is not, of a plan that does not fit, and beside
+    a GPU, whose free memory only torch tells."""
+    machine = plan.machine
+    least, most = machine.host_bytes // 2, machine.host_bytes * 2
+    if machine.gpu_bytes or not plan.fits or forecast.smaller is not None:
+        return None
+    preparing = 0 if forecast.exact else MARGIN * preparing_bytes(forecast)
+    if max(preparing, forecast.least_training_bytes()) > least:
+        return None
+    others = (made(replace(machine, host_bytes=host_bytes)) for host_bytes in (least, most))
+    return (least, most) if all(_decided(other) == _decided(plan) for other in others) else None
+
+
+def _decided(plan: Plan) -> tuple[Any, ...]:
+    """All of a plan but words that tell how much memory is free."""
+    chosen = plan.reasons, plan.residency, plan.handover, plan.rows_per_part, plan.unknown
+    return *chosen, plan.stages, len(plan.large_tables)
 
 
 def with_part_rows(config: RunConfig) -> tuple[RunConfig, str]:
@@ -233,7 +170,7 @@ def choose_parts(forecast: Forecast, machine: Machine) -> tuple[int, str]:
 
 
 def _assembled(
-    config: RunConfig, size: Size, forecast: Forecast, machine: Machine, parts: tuple[int, str], planning: float
+    config: RunConfig, size: Size, forecast: Forecast, machine: Machine, *, parts: tuple[int, str], planning: float
 ) -> Plan:
     chosen = None if parts[0] == config.rows_per_part else parts[0]
     on_gpu, misfit = gpu_residency(forecast, machine) if machine.gpu_bytes else (None, None)
@@ -283,6 +220,7 @@ def _assembled(
         unknown=_unknown(config, forecast, residency.kind),
         machine=machine,
         planning_seconds=planning,
+        measured_utc=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -387,11 +325,10 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
     return tuple(found)
 
 
-def run_plan(path: str | Path, overrides: Sequence[str], as_json: bool) -> int:
-    """The command: prints the plan; 0 where the run fits, 3 where it is refused."""
+def run_plan(path: str | Path, overrides: Sequence[str], plans: KeptPlans) -> Plan:
+    """The command's plan, made anew, and kept for the next one."""
+    if plans.key is not None:
+        tell(log, "plan", f"samples of the rows are tried out on this machine, once; {plans.path} keeps the plan")
     plan = make_plan(load_config(path, [*overrides, COLD]))  # a warm start is less than what is planned for
-    if as_json:
-        print(json_text(plan.to_dict()))
-    else:
-        plan.show()
-    return 0 if plan.fits else REFUSED
+    plans.keep(plan)
+    return plan

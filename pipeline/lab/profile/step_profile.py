@@ -21,6 +21,7 @@ from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.recommenders.ncf import NCF
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.lab.bounds import require_steps_to_time
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.lab.profile.step_needs import (
     Asked,
@@ -123,8 +124,7 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
     settings, device, seed = experiment.settings, experiment.device, experiment.config.seed
     model = experiment.new_model(seed).train()
     network = Network.of(model)
-    if num_steps < 1:
-        raise TrainingError(f"profile: --steps must be at least 1, not {num_steps}.")
+    require_steps_to_time(num_steps)
     if len(experiment.train) < 8 * settings.batch_size:
         raise TrainingError(
             f"profile: {len(experiment.train):,} train rows are fewer than 8 batches of {settings.batch_size:,}. "

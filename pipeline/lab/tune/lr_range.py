@@ -21,6 +21,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.optimizers.precision import full_reductions
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import format_value, progress, render_table
+from gigabatch.pipeline.lab.bounds import LEAST_POINTS, require_lr_range
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.reports.charts import Curves, curves_chart
 from gigabatch.pipeline.reports.report import Section, write_page
@@ -30,7 +31,6 @@ from gigabatch.pipeline.training.train import TrainingError, batch_size_for
 # fastai's: beta of the smoothed loss, and how often the least loss so far is divergence.
 SMOOTHING, DIVERGED = 0.98, 4.0
 MOMENTUM = 0.9  # constant, so that only the learning rate changes
-LEAST_POINTS = 10  # that a suggestion is made from
 # Bounds beyond which a curve carries no advice.
 CHANCE = 3.0  # standard errors that the loss must fall by
 MOST_APART = 1000  # the largest reading over the smallest
@@ -244,10 +244,7 @@ def lr_range_test(
     >>> len(found.lrs), found.diverged, list(found.suggestions())
     (40, False, ['valley', 'steepest', 'minimum / 10'])
     """
-    if not 0 < start < stop < math.inf:
-        raise TrainingError(f"lr range: it goes from a positive learning rate up, not from {start} to {stop}.")
-    if num_steps < 2 * LEAST_POINTS:
-        raise TrainingError(f"lr range: at least {2 * LEAST_POINTS} steps are needed, not {num_steps}.")
+    require_lr_range(start, stop, num_steps)
     before, training = copy.deepcopy(model.state_dict()), model.training
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     source = iter(batches)

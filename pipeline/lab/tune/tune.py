@@ -19,7 +19,8 @@ from gigabatch.models.optimizers.registry import build_cowclip
 from gigabatch.models.optimizers.schedule import OneCycle, square_root_scaled_lr
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.lab.experiment import MOST_SEEDS, Enough, Experiment, TimedTrainer, mean_margin, valid_losses
+from gigabatch.pipeline.lab.bounds import TuneBounds
+from gigabatch.pipeline.lab.experiment import Enough, Experiment, TimedTrainer, mean_margin, valid_losses
 from gigabatch.pipeline.lab.tune.report import Trial, Tuned, show, write_tune_page
 from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, NoisePoint, Sweep, batch_sizes, noise_scales, sweep_batches
 from gigabatch.pipeline.reports.charts import mean_curve
@@ -32,26 +33,7 @@ SWEEP_SHARE, NOISE_SHARE = 0.25, 0.1  # of --seconds; trainings take the rest
 MOST_WARMUP = 0.5  # of all steps
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What `tune` may take. max_batch: rows; max_rows: of the train split (a sample of a longer one); tolerance: by how
-    much the metric may fall, as a share of it."""
-
-    max_batch: int | None = None
-    seeds: int = 5
-    seconds: float = 600.0
-    max_rows: int = 2_000_000
-    tolerance: float = 0.001
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.seeds <= MOST_SEEDS:
-            raise TrainingError(f"tune: --seeds must be from 2 to {MOST_SEEDS}, not {self.seeds}.")
-        for name in ("seconds", "tolerance"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise TrainingError(f"tune: --{name} must be above 0, not {getattr(self, name)}.")
-
-
-def run_tune(path: str | Path, overrides: Sequence[str], bounds: Bounds) -> int:
+def run_tune(path: str | Path, overrides: Sequence[str], bounds: TuneBounds) -> int:
     """The command: writes runs/<name>/tune.json and tune.html, prints tables, the verdict and the overrides."""
     experiment = Experiment.of_run(path, overrides, bounds.max_rows)
     tuned = tune(experiment, bounds)
@@ -63,7 +45,7 @@ def run_tune(path: str | Path, overrides: Sequence[str], bounds: Bounds) -> int:
     return 0
 
 
-def tune(experiment: Experiment, bounds: Bounds) -> Tuned:
+def tune(experiment: Experiment, bounds: TuneBounds) -> Tuned:
     """Find the largest batch that is as good as the run's own: measure, propose and compare, within `bounds`.
 
     Parameters
@@ -236,7 +218,7 @@ def lower_bound(differences: Sequence[float]) -> float:
 
 
 def compare_batches(
-    experiment: Experiment, trainer: Trainer, candidates: Sequence[int], bounds: Bounds
+    experiment: Experiment, trainer: Trainer, candidates: Sequence[int], bounds: TuneBounds
 ) -> tuple[list[Trial], dict[str, tuple[float, ...]]]:
     """Train each candidate and the run's own batch with the same seeds and epochs, until one holds or time is up.
 
@@ -293,7 +275,7 @@ def _trial(
     small: Sequence[Outcome],
     large: Sequence[Outcome],
     diverged: str,
-    bounds: Bounds,
+    bounds: TuneBounds,
 ) -> Trial:
     pairs = list(zip(large, small, strict=False))
     gains = [trainer.relative_gain(one, other) for one, other in pairs]

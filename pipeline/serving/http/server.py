@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import ipaddress
 import logging
 import math
-import os
 import signal
 import socket
 import sys
@@ -16,7 +14,6 @@ from typing import Any
 
 import torch
 import uvicorn
-from pydantic import ValidationError
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from gigabatch.pipeline.config.config import load_config
@@ -30,11 +27,10 @@ from gigabatch.pipeline.serving.http.supervisor import Supervisor
 from gigabatch.pipeline.serving.http.worker import Worker, name_log
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.serving.start import asked_settings, require_start
 from gigabatch.pipeline.serving.swap import Slot, Watcher
 
 log = logging.getLogger(__name__)
-TOKEN_VARIABLE = "GIGABATCH_TOKEN"
-SHORTEST_TOKEN = 16
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 s of common proxies, or they would send into a connection that closes
 SWITCH_SECONDS = 0.0005  # how long the thread that loads a bundle may keep the interpreter from a request
 
@@ -54,31 +50,13 @@ def run_server(
     link to one. host, port, workers: instead of the settings'. Errors: `ServingError`, `BundleError`.
     """
     loaded = load_config(config, overrides)
-    flags = {"host": host, "port": port, "workers": workers}
-    settings = loaded.serve
-    try:
-        settings = ServeSettings(**{**settings.model_dump(), **{k: v for k, v in flags.items() if v is not None}})
-    except ValidationError as error:
-        found = "; ".join(
-            f"serve.{item['loc'][0]}: {item['msg']} (found {item['input']!r})"
-            if item["loc"]
-            else f"serve: {item['msg']}"
-            for item in error.errors()
-        )
-        raise ServingError(f"{found}.") from error
+    settings = asked_settings(loaded.serve, host, port, workers)
     return serve(settings, [run_link(loaded, run)], insecure)
 
 
 def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = False) -> int:
     """Serve the bundle of the first of `folders` that exists, and whatever takes its place there."""
-    token = read_token(settings)
-    require_safe(settings, token, insecure)
-    if not any(os.path.lexists(folder) for folder in folders):
-        names = " nor ".join(map(str, folders))
-        raise ServingError(
-            f"serve: there is no run {names}. Train first (gigabatch train), promote a run (gigabatch runs lists them, "
-            "gigabatch promote ID), or give another with --run."
-        )
+    token = require_start(settings, folders, insecure)
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is imported stays for good, so no collection need look at it again. Bundles come later and can go.
     gc.collect()
@@ -162,46 +140,6 @@ def json_errors(protocol: Any, metrics: Metrics) -> type:
             self.transport.close()
 
     return JsonErrors
-
-
-def read_token(settings: ServeSettings) -> str | None:
-    """From the variable GIGABATCH_TOKEN, or the file; None where neither is set. Never from the command line, which
-    other users of the machine can read."""
-    given = os.environ.get(TOKEN_VARIABLE)
-    where = TOKEN_VARIABLE
-    if settings.token_file is not None:
-        if given is not None:
-            raise ServingError(f"serve: both {TOKEN_VARIABLE} and serve.token_file are set. Remove one of them.")
-        where = str(settings.token_file)
-        try:
-            given = settings.token_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ServingError(f"serve.token_file: {settings.token_file} cannot be read ({error}).") from error
-    if given is None:
-        return None
-    if len(given) < SHORTEST_TOKEN or not all("!" <= letter <= "~" for letter in given):
-        raise ServingError(
-            f"serve: the token in {where} must be at least {SHORTEST_TOKEN} printable ASCII characters without spaces. "
-            "For example: openssl rand -hex 32."
-        )
-    return given
-
-
-def require_safe(settings: ServeSettings, token: str | None, insecure: bool) -> None:
-    """Raise `ServingError` where strangers could ask without a token, unless that is said to be wanted."""
-    if token is None and not insecure and not is_loopback(settings.host):
-        raise ServingError(
-            f"serve: {settings.host} can be reached from other machines, and no token is set. Set {TOKEN_VARIABLE} or "
-            "serve.token_file, listen at 127.0.0.1, or say --insecure."
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address; a name other than localhost counts as reachable."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listen(settings: ServeSettings) -> socket.socket:

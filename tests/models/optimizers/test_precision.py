@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.optimizers import precision
+from gigabatch.models.optimizers import processor
 from gigabatch.models.optimizers.precision import REDUCTIONS, choose_precision, full_reductions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,7 +33,7 @@ def machine(monkeypatch, tmp_path):
     def pretend(flags: str, vendor: str = "GenuineIntel") -> None:
         path = tmp_path / "cpuinfo"
         path.write_text(CPUINFO.format(flags=flags, vendor=vendor) * 2)
-        monkeypatch.setattr(precision, "CPUINFO", path)
+        monkeypatch.setattr(processor, "CPUINFO", path)
 
     return pretend
 
@@ -62,7 +62,7 @@ def test_auto_is_float32_where_nothing_is_known(monkeypatch, tmp_path, content):
     path = tmp_path / "cpuinfo"
     if content is not None:
         path.write_text(content)
-    monkeypatch.setattr(precision, "CPUINFO", path)
+    monkeypatch.setattr(processor, "CPUINFO", path)
     found = choose_precision("auto", "cpu")
     assert found.dtype == torch.float32
     assert "does not say" in found.reason

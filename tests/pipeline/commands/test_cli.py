@@ -35,7 +35,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "unblock": f"--config ID key=value {OUTPUT}",
     "embed": f"{RUN} --run --dtype --index --recall --update {OUTPUT}",
     "serve": f"{RUN} --run --host --port --workers --insecure {OUTPUT}",
-    "plan": f"{RUN} --json {OUTPUT}",
+    "plan": f"{RUN} --json --again {OUTPUT}",
     "tune": f"{RUN} --max-batch --seeds --seconds --rows --tolerance {OUTPUT}",
     "compare": f"{RUN} --models --seeds --epochs --trials --seconds --rows {OUTPUT}",
     "lr-range": f"{RUN} --start --stop --steps {OUTPUT}",

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from gigabatch.pipeline.config.config import RunConfig, parse_config
+from gigabatch.pipeline.lab.bounds import Budget
 from gigabatch.pipeline.lab.compare.compare import compare_models, parse_models
-from gigabatch.pipeline.lab.compare.report import Budget
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError

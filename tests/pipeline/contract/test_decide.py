@@ -26,7 +26,7 @@ from gigabatch.pipeline.contract.decide import (
 from gigabatch.pipeline.contract.state import read_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly.manifest import read_manifest
-from gigabatch.pipeline.nightly.nightly import _data, refused_by, waits
+from gigabatch.pipeline.nightly.nightly import data_of, refused_by, waits
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -530,7 +530,7 @@ def test_a_nights_list_of_data_names_what_was_read_and_opens_nothing_else(learne
     (learned.raw / "day-007.csv").mkdir()  # no one can read it as a file
     learned.write(8, shop_day(8))
     assert len(night(learned, 8).quarantined) == 2
-    read = read_manifest(learned.root / "runs" / "shop", _data(Pipeline(learned.config()), None)["manifest"])
+    read = read_manifest(learned.root / "runs" / "shop", data_of(learned.config(), None)["manifest"])
     assert [name.partition(":")[2] for name in read] == [f"day-{day:03d}.csv" for day in (*range(6), 8)]
 
 

@@ -21,9 +21,10 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.embedding import embed as stage
 from gigabatch.pipeline.embedding import embed_write
 from gigabatch.pipeline.embedding.embed import embed, update_embeddings
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings, Tower
+from gigabatch.pipeline.embedding.embed_write import Tower
 from gigabatch.pipeline.embedding.embeddings import LATEST, STAGE, EmbeddingsError, StoredEmbeddings
 from gigabatch.pipeline.embedding.entities import kept_columns
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from tests.pipeline.shop_rows import FIRST_ITEM, SHOP, sales, trained_shop, without_null_times
 

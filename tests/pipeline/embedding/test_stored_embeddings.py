@@ -19,8 +19,8 @@ from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.embedding.embed import embed
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.embedding.embeddings import STAGE, EmbeddingsError, StoredEmbeddings, bundle_identity
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples

@@ -18,8 +18,9 @@ from gigabatch.models.layers.fields import tables_of
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, jagged, model_outputs
+from gigabatch.pipeline.export.asked import ExportError
 from gigabatch.pipeline.export.export import export_bundle, flat_lists, traced
-from gigabatch.pipeline.export.export_check import ABSOLUTE, RELATIVE, ExportError, sample_rows
+from gigabatch.pipeline.export.export_check import ABSOLUTE, RELATIVE, sample_rows
 from gigabatch.pipeline.export.onnx_rows import onnx_inputs, rows_graph
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples

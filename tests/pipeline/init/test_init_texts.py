@@ -66,6 +66,15 @@ def test_values_that_are_replaced_are_counted_again():
     assert seen.null.tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("distinct", [1, 2, 7, 60, 1000])
+def test_the_auc_of_scores_is_that_of_their_pairs_and_ties_count_half(distinct):
+    rows = np.random.default_rng(distinct)
+    label, score = rows.integers(0, 2, 300).astype("float64"), rows.integers(0, distinct, 300) / 7 - 0.3
+    zeros, ones = score[label == 0][:, None], score[label == 1][None, :]
+    twice = int((2 * (ones > zeros) + (ones == zeros)).sum())
+    assert _auc(score, label) == pytest.approx(twice / (2 * zeros.size * ones.size), rel=1e-15)
+
+
 @pytest.mark.parametrize("order", ["up", "down"])
 @pytest.mark.parametrize("wrong", range(0, 80, 4))
 def test_a_number_is_a_leak_from_the_bound_on(order, wrong):

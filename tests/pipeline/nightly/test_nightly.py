@@ -179,7 +179,7 @@ def test_a_candidate_is_loaded_before_it_is_promoted(finished, monkeypatch):
     def damage(features, candidate) -> None:
         (candidate.path / "model" / "weights.safetensors").write_bytes(b"")
 
-    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly._store_vectors", damage)
+    monkeypatch.setattr("gigabatch.pipeline.nightly.learning._store_vectors", damage)
     assert run_nightly(finished.config, ["nightly.tolerance=1"]) == FAILED
     assert pointer(finished, "current") == first
     assert "file model/weights.safetensors is not what" in nights(finished)[-1]["decision"]
@@ -189,7 +189,7 @@ def test_what_became_current_while_a_night_compared_is_not_replaced(finished, mo
     other = finished.train("seed=5", "train.epochs=1").path
     write_day(finished.raw, 1, 600)
     by_hand = lambda *_: promote_by_hand(load_config(finished.config), other.name)  # noqa: E731
-    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly._store_vectors", by_hand)
+    monkeypatch.setattr("gigabatch.pipeline.nightly.learning._store_vectors", by_hand)
     assert run_nightly(finished.config, ["nightly.tolerance=1"]) == FAILED
     assert pointer(finished, "current") == other.name
     assert "has become current since" in nights(finished)[-1]["decision"]

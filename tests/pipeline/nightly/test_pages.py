@@ -19,7 +19,7 @@ from gigabatch.pipeline.config.config import NightlySettings
 from gigabatch.pipeline.contract.decide import Decision
 from gigabatch.pipeline.contract.drift import drift
 from gigabatch.pipeline.contract.state import FileEntry, FilesState, write_state
-from gigabatch.pipeline.nightly import nightly, pages
+from gigabatch.pipeline.nightly import findings, learning, nightly, pages
 from gigabatch.pipeline.nightly.findings import Findings, Part, Slice, TableHealth
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.nightly.pages import Material, churn_cards, drift_cards, history_charts, verdict, write_night
@@ -403,7 +403,7 @@ def test_a_night_that_is_stopped_has_its_page_and_a_second_signal_leaves_its_one
     def stop(*_, **__):
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr(nightly, "compare", stop)
+    monkeypatch.setattr(learning, "compare", stop)
     with pytest.raises(Stopped) as stopped:
         run_nightly(finished.config, ["train.epochs=1"])
     assert stopped.value.recorded
@@ -419,7 +419,7 @@ def test_a_night_that_is_stopped_has_its_page_and_a_second_signal_leaves_its_one
 
 def test_a_look_at_the_window_that_fails_changes_nothing_of_the_night(finished, monkeypatch, caplog):
     write_day(finished.raw, 1, 600)
-    monkeypatch.setattr(pages, "findings", lambda *_: 1 / 0)
+    monkeypatch.setattr(findings, "findings", lambda *_: 1 / 0)
     assert run_nightly(finished.config, ["nightly.tolerance=1", "train.epochs=1"]) == PROMOTED
     assert "the night's page is without what the window tells" in caplog.text
     assert "slices" not in sections_of(finished.home / "nightly.html")
@@ -432,7 +432,7 @@ def test_a_signal_during_the_look_stops_the_night(monkeypatch):
         except KeyboardInterrupt as error:
             raise SystemError("a compiled loop") from error
 
-    monkeypatch.setattr(pages, "findings", stop)
+    monkeypatch.setattr(findings, "findings", stop)
     with pytest.raises(SystemError):
         Material().look(None, Path())
 

@@ -22,10 +22,11 @@ from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.contract import decide as decide_module
 from gigabatch.pipeline.contract.state import read_state, write_state
 from gigabatch.pipeline.contract.terms import ContractError
-from gigabatch.pipeline.nightly import nightly
+from gigabatch.pipeline.nightly import learning, nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
+from gigabatch.pipeline.nightly.learning import judge
 from gigabatch.pipeline.nightly.manifest import read_manifest
-from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
+from gigabatch.pipeline.nightly.nightly import PENDING, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import tonight, warm_nights
 from gigabatch.pipeline.runs.pointers import RunError
@@ -572,7 +573,7 @@ def test_a_clean_up_beside_a_night_takes_nothing_that_the_night_has_built(finish
         collect_artifacts(finished.folder / "artifacts", 0)
         kept.append(features.artifact.path.is_dir())
 
-    monkeypatch.setattr(nightly, "require_times", clean_up)
+    monkeypatch.setattr(learning, "require_times", clean_up)
     assert run_nightly(finished.config, [*WARM, f"nightly.start={start}"]) == PROMOTED
     assert kept == [True]
 
@@ -939,7 +940,7 @@ def test_a_night_killed_after_its_files_were_decided_is_told_of_them_again(daily
     write(6)
     bad = write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
     with monkeypatch.context() as patch:
-        patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+        patch.setattr(learning, "tonight", lambda *_: 1 / 0)
         assert run_nightly(config) == FAILED
     assert run_nightly(config) == PROMOTED
     assert last(home)["files"]["quarantined"] == [str(bad.resolve())]
@@ -955,10 +956,10 @@ def test_a_night_that_carries_on_logs_the_drift_and_the_new_files_of_the_one_bef
     far = write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
     with monkeypatch.context() as patch:
         if end == "failed":
-            patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+            patch.setattr(learning, "tonight", lambda *_: 1 / 0)
             assert run_nightly(config) == FAILED
         else:
-            patch.setattr(nightly, "tonight", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            patch.setattr(learning, "tonight", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
             assert main(["nightly", "--config", str(config)]) == 143
     broken = last(home)
     assert broken["files"]["drift"]["all"]["signal"] == "drift"

@@ -13,7 +13,7 @@ from gigabatch.features.schema import Column, Entity, Schema, Target
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.embedding.embed import embed
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.training.train import model_inputs
 
 CREATED = "2026-11-21T00:00:00+00:00"

@@ -12,7 +12,8 @@ import pytest
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import ServingError
-from gigabatch.pipeline.serving.http.server import is_loopback, listen, read_token, require_safe
+from gigabatch.pipeline.serving.http.server import listen
+from gigabatch.pipeline.serving.start import is_loopback, read_token, require_safe
 from tests.pipeline.serving.server_process import Server
 
 JSON = {"content-type": "application/json"}

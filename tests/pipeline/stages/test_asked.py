@@ -167,11 +167,91 @@ def test_an_evaluation_that_warns_warns_again(folder, monkeypatch, caplog):
         assert "has learnt from rows of 'test' (all of them)" in caplog.text
 
 
-@pytest.mark.parametrize("command", ["evaluate", "score", "export", "embed"])
-def test_a_run_that_is_not_there_is_told_without_torch(folder, command):
-    code, _, error, imported = in_a_process(command, "--config", "clicks.yaml", "--run", "nowhere")
-    assert (code, imported) == (2, "[]")
-    assert error.startswith("gigabatch: run nowhere: no model there. Train first (gigabatch train), or take another: ")
+MISTAKES = {  # by what is asked, the beginning of what is told
+    "train features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "train features.continuus=[price]": "config clicks.yaml: unknown key 'features.continuus'. Did you mean 'features.",
+    "train model.kind=nosuch": "config clicks.yaml: model.kind: unknown model 'nosuch'. Known: ",
+    "features features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "evaluate features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "plan features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "plan train.epochs=many": "config clicks.yaml: train.epochs: ",
+    "tune --seeds 1": "tune: --seeds must be from 2 to 30, not 1.",
+    "tune --rows 0": "--rows must be at least 1, not 0.",
+    "tune features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "compare --models fm": "--models 'fm': two models or more are compared.",
+    "compare --models fm,nosuch": "model.kind: unknown model 'nosuch'. Known: ",
+    "compare --models fm,lr --seeds 99": "compare: --seeds must be from 1 to 30, not 99.",
+    "compare --models fm,lr features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "lr-range --steps 1": "lr range: at least 20 steps are needed, not 1.",
+    "lr-range --start 10 --stop 1": "lr range: it goes from a positive learning rate up, not from 10.0 to 1.0.",
+    "lr-range features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "profile --steps 0": "profile: --steps must be at least 1, not 0.",
+    "profile --rows 0": "--rows must be at least 1, not 0.",
+    "profile features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "advise --efficiency 2": "advise: --efficiency must be above 0 and at most 1, not 2.0.",
+    "advise --rows 0": "--rows must be at least 1, not 0.",
+    "advise features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "serve --run nowhere": "serve: there is no run nowhere. Train first",
+    "serve --port 99999999": "serve.port: Input should be less than or equal to 65535",
+    "serve --host 0.0.0.0": "serve: 0.0.0.0 can be reached from other machines, and no token is set.",
+    "update --data nowhere.parquet": "input 'nowhere.parquet': no such file",
+    "update --data clicks.csv --run nowhere": "run nowhere: no model there.",
+    "update --data clicks.csv --run latest --preprocessor x": "update: give either --run or --preprocessor, not both.",
+    "score --run nowhere": "run nowhere: no model there.",
+    "score --input nowhere.csv": "input 'nowhere.csv': no such file",
+    "score --input clicks.csv --out x.txt": "output x.txt: unknown ending. Known: .csv, .parquet.",
+    "score --input clicks.csv --split test": "score: give either --input or --split, not both.",
+    "score features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "evaluate --run nowhere": "run nowhere: no model there.",
+    "score --split nosuch": "split 'nosuch' does not exist. Known: train, valid, test.",
+    "evaluate --split nosuch": "split 'nosuch' does not exist. Known: train, valid, test.",
+    "export --formats nosuch": "unknown format nosuch. Known: torch, onnx_rows.",
+    "export --formats onnx": "format onnx is written no more.",
+    "export --run nowhere": "run nowhere: no model there.",
+    "embed --run nowhere": "run nowhere: no model there.",
+    "embed --dtype nosuch": "embed: unknown dtype 'nosuch'. Known: float32, float16.",
+    "embed --recall 2": "embed: recall must be in (0, 1], found 2.0.",
+    "embed features.path=nowhere.csv": "input 'nowhere.csv': no such file",
+    "nightly --json": "Invalid value: --json goes with --dry-run",
+    "promote nowhere": "run nowhere: no model there.",
+    "unblock nowhere": "unblock: nowhere is not blocked",
+}
+
+
+@pytest.fixture(scope="module")
+def answers(trained, tmp_path_factory):
+    """Of each line of `MISTAKES` exit code, standard error, and whether torch was imported by then; in one process,
+    since each takes a second to start."""
+    copy = tmp_path_factory.mktemp("mistakes") / "copy"
+    shutil.copytree(trained, copy, symlinks=True)
+    program = f"""
+import contextlib, io, json, sys
+from gigabatch.pipeline.commands.app import main
+found = {{}}
+for line in {list(MISTAKES)!r}:
+    command, *rest = line.split()
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        code = main([command, *rest, "--config", "clicks.yaml"])
+    found[line] = code, told.getvalue(), "torch" in sys.modules
+print(json.dumps(found))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GIGABATCH_TOKEN"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=copy,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_of_a_command_is_told_without_torch(answers, line):
+    code, error, with_torch = answers[line]
+    assert (code, with_torch) == (2, False)
+    assert error.startswith(f"gigabatch: {MISTAKES[line]}")
 
 
 def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):

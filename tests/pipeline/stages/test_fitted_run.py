@@ -13,8 +13,8 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import PriorSettings, load_config
+from gigabatch.pipeline.lab.bounds import Budget
 from gigabatch.pipeline.lab.compare.compare import compare_models, parse_models
-from gigabatch.pipeline.lab.compare.report import Budget
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.stages.stages import Pipeline

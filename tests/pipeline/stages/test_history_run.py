@@ -15,7 +15,7 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.contract.state import QUARANTINED, FileEntry, FilesState, checksums_of, write_state
 from gigabatch.pipeline.lab.plan.plan import make_plan
-from gigabatch.pipeline.nightly.nightly import require_times
+from gigabatch.pipeline.nightly.learning import require_times
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.stages.update import update_preprocessor

@@ -17,8 +17,8 @@ from gigabatch.models.retrieval import top_k
 from gigabatch.pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
 from gigabatch.pipeline.config.config import TrainSettings
 from gigabatch.pipeline.embedding.embed import embed, update_embeddings
-from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.embedding.embeddings import STAGE, EmbeddingsError, StoredEmbeddings
+from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.stages.stages import Pipeline

@@ -258,6 +258,39 @@ def test_one_that_waits_for_another_says_so(folder, short_list, caplog):
     assert missing(SHORT) == []
 
 
+def test_what_is_there_is_found_without_torch_and_without_the_rooms_of_the_loops(folder, short_list):
+    assert warming.warm_up(every=True, worth=0.0) == warming.Warmed(3, 3)
+    program = f"""
+import sys
+from pathlib import Path
+from gigabatch.pipeline.warm import listed, warm
+warm.listed = lambda kinds: listed.listed(kinds, Path({str(short_list)!r}))
+print(warm.warm_up(every=True, worth=0.0), [name for name in sys.modules if name == "torch" or "hash_tables" in name])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "Warmed(listed=3, compiled=0) []\n"
+
+
+@pytest.mark.parametrize("changed", ["a loop", "the list", "the sources", "the record"])
+def test_what_is_said_to_be_there_is_looked_at_anew_where_anything_is_another(folder, short_list, monkeypatch, changed):
+    assert warming.warm_up(every=True, worth=0.0) == warming.Warmed(3, 3)
+    looked = []
+    monkeypatch.setattr(warming, "missing", lambda loops: looked.extend(loops) or missing(loops))
+    assert warming.warm_up(every=True, worth=0.0) == warming.Warmed(3, 0)
+    assert not looked
+    if changed == "a loop":
+        min(folder.glob(f"*{SUFFIX}")).write_bytes(b"damaged")
+    elif changed == "the list":
+        short_list.write_text("".join(f"{loop}\n" for loop in SHORT[:2]))
+    elif changed == "the sources":
+        monkeypatch.setattr("gigabatch.pipeline.warm.listed.sources", lambda room: "others")
+    else:
+        (record,) = folder.glob("*.json")
+        record.write_bytes(b"damaged")
+    warming.warm_up(every=True, worth=1e9)
+    assert looked
+
+
 def test_the_command_says_how_many_and_where(folder, short_list, capsys):
     assert main(["warm", "--all"]) == 0
     assert capsys.readouterr().out == f"3 of 3 loops compiled, 0 were there: {folder}\n"

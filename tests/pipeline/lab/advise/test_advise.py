@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.lab.advise.advise import EACH, HERE, Bounds, _des, advise
+from gigabatch.pipeline.lab.advise.advise import EACH, HERE, _des, advise
 from gigabatch.pipeline.lab.advise.lemmas import all_reduce_bytes, parameter_servers, speed_up
 from gigabatch.pipeline.lab.advise.links import Link, LinkError, Links, measure_links
 from gigabatch.pipeline.lab.advise.one_rank import Work
+from gigabatch.pipeline.lab.bounds import AdviseBounds
 from gigabatch.pipeline.lab.experiment import Experiment
 
 SMALL = ("train.batch_size=64", "train.epochs=1")
-QUICK = Bounds(seconds=1.0, bandwidth=1e9, latency=1e-5)
+QUICK = AdviseBounds(seconds=1.0, bandwidth=1e9, latency=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_des_is_advised_where_train_tables_des_can_train(words, numbers, trained
 
 
 def test_slow_messages_leave_one_device(trained):
-    slow = Bounds(seconds=1.0, bandwidth=1e3, latency=1.0)
+    slow = AdviseBounds(seconds=1.0, bandwidth=1e3, latency=1.0)
     found = advise(Experiment.of_run(trained[0].config, [*SMALL]), slow)
     assert found.paying == 1
     assert found.verdicts()["devices"].startswith("One: 2 devices would have")

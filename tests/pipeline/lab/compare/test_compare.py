@@ -23,11 +23,10 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, ModelChoice
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.evaluation.sample import spread
+from gigabatch.pipeline.lab.bounds import MOST_SEEDS, Budget
 from gigabatch.pipeline.lab.compare import compare as module
 from gigabatch.pipeline.lab.compare.compare import Trainer, compare_models, learning_rates, parse_models
 from gigabatch.pipeline.lab.compare.report import (
-    MOST_SEEDS,
-    Budget,
     Contender,
     Interval,
     Outcome,

@@ -19,7 +19,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.display import about_bytes, about_seconds
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes, distinct_values, predict
-from gigabatch.pipeline.lab.plan.plan import _sample_text, make_plan, run_plan
+from gigabatch.pipeline.lab.plan.plan import _sample_text, make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError, Size, measure, sample_files
 from gigabatch.pipeline.machine import Machine, available_memory
 
@@ -228,7 +228,7 @@ def test_of_few_rows_the_whole_is_run_and_that_is_said(tmp_path, capsys):
     rows_of(1500).to_csv(tmp_path / "rows.csv", index=False)
     config = config_of(tmp_path, tmp_path / "rows.csv")
     (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
-    assert run_plan(tmp_path / "c.yaml", [], as_json=False) == 0
+    assert main(["plan", "--config", str(tmp_path / "c.yaml")]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "so few that the whole run was made and measured" in out
     assert "verdict it fits" in out
@@ -239,7 +239,7 @@ def test_epochs_without_end_are_not_trained_to_be_counted(tmp_path, capsys):
     rows_of(1500).to_csv(tmp_path / "rows.csv", index=False)
     config = config_of(tmp_path, tmp_path / "rows.csv", train={"epochs": 10**9, "batch_size": 256})
     (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
-    assert run_plan(tmp_path / "c.yaml", [], as_json=True) == 0
+    assert main(["plan", "--json", "--config", str(tmp_path / "c.yaml")]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["exact"] is False
     assert told["sample"].endswith("was made and measured, with 3 epochs of training")
@@ -453,6 +453,18 @@ def known_plan(tmp_path, monkeypatch):
         return make_plan(config_of(tmp_path, tmp_path / "x.csv", **changes, **({"train": train} if train else {})))
 
     return made
+
+
+def test_a_plan_says_with_which_free_memory_all_is_decided_alike(known_plan):
+    wide = known_plan(Machine(20 * GIB, 0, 100 * GIB, 2))
+    assert wide.holds_within == (10 * GIB, 40 * GIB)
+    for host_bytes in wide.holds_within:
+        other = known_plan(Machine(host_bytes, 0, 100 * GIB, 2))
+        assert (other.stages, other.residency, other.rows_per_part) == (wide.stages, "host", wide.rows_per_part)
+    assert known_plan(Machine(2 * GIB, 0, 100 * GIB, 2)).holds_within is None  # it has made parts smaller
+    assert known_plan(Machine(3 * GIB, 0, 100 * GIB, 2), width=600).holds_within is None  # a table is large, or is not
+    assert known_plan(Machine(GIB // 2, 0, GIB // 2, 2)).holds_within is None
+    assert known_plan(Machine(20 * GIB, 3 * GIB, 100 * GIB, 2)).holds_within is None
 
 
 def test_parts_become_smaller_until_they_fit_with_a_margin(known_plan):

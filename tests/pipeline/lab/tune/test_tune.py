@@ -12,6 +12,7 @@ import torch
 from gigabatch.models.optimizers.noise_scale import NoiseScale
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings, load_config
+from gigabatch.pipeline.lab.bounds import TuneBounds
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.tune import trials as tune_trials
 from gigabatch.pipeline.lab.tune.report import limit_text
@@ -24,7 +25,6 @@ from gigabatch.pipeline.lab.tune.trials import (
     time_steps,
 )
 from gigabatch.pipeline.lab.tune.tune import (
-    Bounds,
     Outcome,
     choose_candidates,
     compare_batches,
@@ -222,7 +222,7 @@ RAGGED = [0.82, 0.80, 0.79]
 
 
 def compared(experiment, trainer, candidates, seeds=3):
-    return compare_batches(experiment, trainer, candidates, Bounds(seeds=seeds))
+    return compare_batches(experiment, trainer, candidates, TuneBounds(seeds=seeds))
 
 
 def test_the_first_batch_that_holds_ends_the_comparison(experiment):
@@ -335,7 +335,7 @@ def test_without_a_faster_batch_the_runs_own_is_kept(experiment, monkeypatch):
     monkeypatch.setattr(
         "gigabatch.pipeline.lab.tune.tune.sweep_batches", lambda *_: sweep_of(step_time(32, 1.0), step_time(64, 1.0))
     )
-    found = tune(experiment, Bounds(seconds=600))
+    found = tune(experiment, TuneBounds(seconds=600))
     assert (found.trials, found.chosen) == ((), None)
     assert found.verdict == "Keep train.batch_size=32: no larger batch takes 5 % less time per row."
     json.dumps(found.to_dict(), allow_nan=False)
@@ -347,6 +347,6 @@ def test_what_time_did_not_allow_is_said(experiment, monkeypatch):
     monkeypatch.setattr("gigabatch.pipeline.lab.tune.tune.noise_scales", lambda *_: [noise_point(1e9)])
     trainer = Trained({32: BASE, 128: WORSE}, stops_after=6)
     monkeypatch.setattr("gigabatch.pipeline.lab.tune.tune.Trainer", lambda *_: trainer)
-    found = tune(experiment, Bounds(seeds=3, seconds=600))
+    found = tune(experiment, TuneBounds(seeds=3, seconds=600))
     assert found.verdict.startswith("Keep train.batch_size=32. The large batch loses: 128 has auc -1.250%")
     assert found.verdict.endswith("The time was up before batch 64 could be tried.")

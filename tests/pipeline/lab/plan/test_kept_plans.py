@@ -1,0 +1,172 @@
+"""A plan that this machine has made is told again, without torch, and only while it is a plan of the same."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gigabatch.pipeline.lab.plan.plan as plan_module
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.lab.plan import kept
+from gigabatch.pipeline.lab.plan.kept import PLANS, KeptPlans, Plan
+from gigabatch.pipeline.machine import Machine, this_machine
+
+ROOT = Path(__file__).resolve().parents[4]
+SETTINGS = {
+    "name": "clicks",
+    "recipe": "table",
+    "device": "cpu",
+    "engine": "pandas",
+    "features": {
+        "path": "clicks.csv",
+        "categorical": ["city"],
+        "continuous": ["price"],
+        "targets": {"clicked": {"task": "binary"}},
+    },
+    "model": {"layers": [4]},
+    "train": {"epochs": 1, "batch_size": 32},
+    "evaluate": {"importance": False, "baselines": []},
+}
+ROWS = "".join(f"{'Oslo' if place % 3 else 'Bonn'},{place},{place % 2}\n" for place in range(120))
+TORCH = """
+import sys
+from gigabatch.pipeline.commands.app import main
+code = main(sys.argv[1:])
+print([name for name in ("torch", "dask", "matplotlib", "sklearn", "jinja2") if name in sys.modules], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def files_in(folder: Path) -> None:
+    (folder / "clicks.csv").write_text(f"city,price,clicked\n{ROWS}")
+    (folder / "clicks.yaml").write_text(json.dumps(SETTINGS))  # JSON is YAML
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A folder in which `gigabatch plan` has made and kept a plan."""
+    folder = tmp_path_factory.mktemp("clicks")
+    files_in(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(kept, "SETTLED_NS", 0)
+        assert main(["plan", "--config", "clicks.yaml"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A run's files and configuration, in the working folder; files count as settled at once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kept, "SETTLED_NS", 0)
+    files_in(tmp_path)
+    return tmp_path
+
+
+def plan(capsys, *arguments):
+    capsys.readouterr()
+    assert main(["plan", "--json", "--config", "clicks.yaml", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def kept_in(folder):
+    (found,) = json.loads((folder / "artifacts" / PLANS).read_text()).values()
+    return found
+
+
+def test_a_plan_is_told_again_as_it_was_without_torch(planned, monkeypatch, capsys):
+    first = kept_in(planned)
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH, "plan", "--json", "--config", "clicks.yaml"],
+        cwd=planned,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+    again = json.loads(done.stdout)
+    assert first["kept"] is None
+    assert again["kept"].startswith(f"{first['measured_utc'][:16].replace('T', ' ')} UTC, with ")
+    now = {"machine", "kept"}
+    assert {name: value for name, value in again.items() if name not in now} == {
+        name: value for name, value in first.items() if name not in now
+    }
+    monkeypatch.chdir(planned)
+    assert main(["plan", "--config", "clicks.yaml"]) == 0
+    assert "\nmeasured       " in capsys.readouterr().out
+
+
+@pytest.fixture
+def made(planned, folder, monkeypatch, capsys):
+    """How often a plan was made since the first one, which is kept; without measuring anything."""
+    number = []
+
+    def make_plan(config):
+        number.append(config)
+        found = Plan.from_dict(kept_in(planned))
+        return replace(found, measured_utc=f"{2020 + len(number)}-01-01T00:00:00+00:00")
+
+    monkeypatch.setattr(plan_module, "make_plan", make_plan)
+    (folder / "artifacts").mkdir()
+    for _ in range(2):
+        assert plan(capsys)["measured_utc"].startswith("2021")
+    assert len(number) == 1
+    number.clear()
+    return number
+
+
+def test_plans_that_cannot_be_written_are_told_and_change_nothing(made, monkeypatch, caplog, capsys):
+    before = Path("artifacts", PLANS).read_text()
+    monkeypatch.setattr(kept, "atomic_write", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+    assert plan(capsys, "train.epochs=2")["measured_utc"].startswith("2021")
+    assert "artifacts/plans.json could not be written (read-only); the same plan will take as long again" in caplog.text
+    assert Path("artifacts", PLANS).read_text() == before
+
+
+@pytest.mark.parametrize("changed", ["asked", "rows", "settings", "sources", "processor", "memory", "disk", "damaged"])
+def test_a_plan_of_something_else_is_made_anew_and_kept(made, monkeypatch, caplog, capsys, changed):
+    given = []
+    if changed == "asked":
+        given = ["--again"]
+    elif changed == "rows":
+        Path("clicks.csv").write_text(f"city,price,clicked\n{ROWS}Rome,1,1\n")
+    elif changed == "settings":
+        given = ["train.epochs=2"]
+    elif changed == "sources":
+        monkeypatch.setattr("gigabatch.pipeline.stages.asked.source_hash", lambda modules: "other sources")
+    elif changed == "processor":
+        monkeypatch.setattr(kept, "processor", lambda: {"names": "another"})
+    elif changed == "memory":
+        monkeypatch.setattr(kept, "this_machine", lambda *_: Machine(1 << 20, 0, 1 << 50, 2))
+    elif changed == "disk":
+        monkeypatch.setattr(kept, "this_machine", lambda *_: replace(this_machine(Path(), "cpu"), disk_bytes=0))
+    else:
+        Path("artifacts", PLANS).write_text("[" * 200_000)
+    plan(capsys, *given)
+    assert len(made) == 1
+    assert ("is damaged; plans are made anew" in caplog.text) == (changed == "damaged")
+    monkeypatch.setattr(kept, "this_machine", this_machine)
+    plan(capsys, *(word for word in given if word != "--again"))
+    assert len(made) == 1
+
+
+def test_no_plan_is_kept_of_a_file_that_may_still_change_nor_of_code_of_the_user(folder, monkeypatch, capsys):
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.stages.asked import Request
+
+    def key(*overrides):
+        features = load_config("clicks.yaml", overrides, whole="features").features
+        return KeptPlans.of(Request.of(load_config("clicks.yaml", overrides, whole=False)), features).key
+
+    assert key() is not None
+    assert key("track.tensorboard=true") is None
+    monkeypatch.setattr(kept, "SETTLED_NS", 3600 * 10**9)
+    assert key() is None
+    monkeypatch.setattr(plan_module, "make_plan", lambda config: pytest.fail("a file that is not there is told first"))
+    assert main(["plan", "--config", "clicks.yaml", "features.path=nowhere.csv"]) == 2
+    assert "input 'nowhere.csv': no such file" in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""A night that finds nothing new, as the last one did, ends without torch; any other is a whole night."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.contract.decide import check_new, decide
+from gigabatch.pipeline.nightly.nightly import NOTHING_NEW, PENDING, quiet_night, run_nightly
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = {
+    "name": "clicks",
+    "recipe": "table",
+    "device": "cpu",
+    "engine": "pandas",
+    "features": {
+        "path": "days/day-*.csv",
+        "time": "at",
+        "categorical": ["city"],
+        "continuous": ["price"],
+        "targets": {"clicked": {"task": "binary"}},
+        "split": {"valid_rows": 100, "test_rows": 300},
+    },
+    "model": {"layers": [4]},
+    "train": {"epochs": 1},
+    "evaluate": {"importance": False, "baselines": []},
+}
+DAY_0 = 1_767_225_600  # 1 January 2026
+TORCH = """
+import sys
+from gigabatch.pipeline.commands.app import main
+code = main(sys.argv[1:])
+print([name for name in ("torch", "dask", "sklearn") if name in sys.modules])
+sys.exit(code)
+"""
+
+
+def write_day(day: int) -> None:
+    rows = "".join(
+        f"{('Oslo', 'Bonn', 'Rome')[row % 3]},{row % 17},{DAY_0 + day * 86_400 + row},{(row + row // 7) % 2}\n"
+        for row in range(200)
+    )
+    Path("days", f"day-{day:02d}.csv").write_text(f"city,price,at,clicked\n{rows}")
+
+
+def nights(home: Path) -> list[dict]:
+    lines = map(json.loads, (home / "nightly.jsonl").read_text().splitlines())
+    return [line for line in lines if line["action"] == "nightly"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder in which a night has found nothing new."""
+    folder = tmp_path_factory.mktemp("clicks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "days").mkdir()
+        for day in range(5):
+            write_day(day)
+        Path("clicks.yaml").write_text(json.dumps(SETTINGS))  # JSON is YAML
+        assert main(["train", "--config", "clicks.yaml"]) == 0
+        assert main(["contract", "--config", "clicks.yaml"]) == 0
+        assert [run_nightly("clicks.yaml"), run_nightly("clicks.yaml")] == [10, 10]  # both whole
+    night = nights(folder / "runs" / "clicks")[-1]
+    assert night["decision"].startswith("Kept: nothing new. ")
+    assert NOTHING_NEW in night
+    return folder
+
+
+@pytest.fixture
+def home(kept, tmp_path, monkeypatch):
+    """`runs/<name>` of a copy of `kept`, which is the working folder."""
+    copy = tmp_path / "copy"
+    shutil.copytree(kept, copy, symlinks=True)
+    monkeypatch.chdir(copy)
+    return copy / "runs" / "clicks"
+
+
+def test_a_night_as_the_last_one_is_told_as_that_was_without_torch(home):
+    pages = set((home / "nights").iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH, "nightly", "--config", "clicks.yaml"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 10, done.stderr
+    _, first, second = nights(home)
+    assert done.stdout.splitlines() == [first["decision"], "[]"]
+    own = {"at", "steps", "process"}
+    assert {name: value for name, value in second.items() if name not in own} == {
+        name: value for name, value in first.items() if name not in own
+    }
+    assert second["at"] >= first["at"]
+    (page,) = set((home / "nights").iterdir()) - pages
+    assert "nothing new. train.window: no row of the train split" in page.read_text()
+    assert f'href="nights/{page.name}"' not in (home / "nightly.html").read_text()  # it is a copy of that page
+    assert page.name in (home / "nights" / "index.html").read_text()
+
+
+def test_nights_as_the_last_one_go_on_until_a_file_comes(home):
+    assert [quiet_night("clicks.yaml"), quiet_night("clicks.yaml")] == [10, 10]
+    assert len({night["decision"] for night in nights(home)}) == 1
+    write_day(5)
+    assert main(["nightly", "--config", "clicks.yaml", "train.epochs=1"]) in (0, 10, 20)  # by how much it has learnt
+    assert nights(home)[-1]["files"]["accepted"] == [str(Path("days/day-05.csv").resolve())]
+    assert NOTHING_NEW not in nights(home)[-1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "settings",
+        "sources",
+        "a file",
+        "another file",
+        "a killed night",
+        "current",
+        "pending",
+        "a later line",
+        "the lock",
+        "none",
+    ],
+)
+def test_a_night_of_anything_else_is_a_whole_one(home, monkeypatch, changed):
+    overrides = []
+    if changed == "settings":
+        overrides = ["train.epochs=2"]
+    elif changed == "sources":
+        monkeypatch.setattr("gigabatch.pipeline.stages.asked.source_hash", lambda modules: "other sources")
+    elif changed == "a file":
+        write_day(5)
+    elif changed == "another file":
+        day = Path("days", "day-01.csv")
+        day.write_text(day.read_text().replace("Rome", "Bern"))
+    elif changed == "a killed night":  # after it had put a file into quarantine
+        Path("days", "day-05.csv").write_text("city,price,at\nBonn,1,1767700000\n")
+        config = load_config("clicks.yaml", whole="features")
+        assert decide(config, check_new(config)).quarantined
+    elif changed == "current":
+        manifest = home / "current" / "manifest.json"
+        manifest.write_text(manifest.read_text() + " ")
+    elif changed == "pending":
+        (home / PENDING).write_text("{}")
+    elif changed == "a later line":
+        with open(home / "nightly.jsonl", "a") as file:
+            file.write(
+                json.dumps({"at": "2026-01-09", "action": "nightly", "exit_code": 40, "decision": "Failed"}) + "\n"
+            )
+    elif changed == "the lock":
+        monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.folder_lock", _held)
+    before = (home / "nightly.jsonl").read_text()
+    assert quiet_night("clicks.yaml", overrides) == (10 if changed == "none" else None)
+    assert ((home / "nightly.jsonl").read_text() == before) == (changed != "none")
+
+
+def _held(path):
+    from gigabatch.pipeline.store.files import ArtifactError
+
+    raise ArtifactError(f"{path} is held")
