@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_plain_snippets_run_one_after_the_other(folder):
     names: dict = {}
-    assert len(blocks(None)) == 2
+    assert len(blocks(None)) == 3
     for code in blocks(None):
         exec(code, names)
     encoded = pd.read_parquet("encoded-0.parquet")
