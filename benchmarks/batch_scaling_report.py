@@ -120,6 +120,16 @@ def table_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def in_short(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the page shows: not the small batches, which the others are told against; the JSON has all."""
+    small, left_out = f"{STEPS[0]:,}", ("batch", "MRR to best, %")
+    return [
+        {name: value for name, value in line.items() if name not in left_out}
+        for line in lines
+        if line["steps an epoch"] != small
+    ]
+
+
 def markdown(lines: Sequence[dict[str, Any]]) -> str:
     head = list(lines[0])
     body = [" | ".join(str(line[name]) for name in head) for line in lines]
@@ -206,7 +216,7 @@ def report(final: Final, known: Known, sizes: Mapping[str, Mapping[str, int]], d
     )
     print(note)
     plot(final, known, rows, docs / "batch_scaling.svg")
-    write_docs(docs, lines, note)
+    write_docs(docs, in_short(lines), note)
     every = [{**json.loads(key), **{k: result[k] for k in ("valid", "test")}} for key, result in known.items()]
     if flags.save and not flags.quick:
         RESULTS.mkdir(exist_ok=True)

@@ -318,9 +318,9 @@ def models_page() -> str:
            "(../models/README.md).\n"]  # fmt: skip
     for name in MODELS:
         kind = model_class(name)
-        first = prose(docstring_sections(kind.__doc__)[""].partition("\n\n")[0])
+        first = [prose(docstring_sections(kind.__doc__)[""].partition("\n\n")[0]), *equations(kind.__module__)]
         facts = f"`gigabatch.{kind.__name__}`; [when, evidence, pitfalls](../models/{name}.md)"
-        out += [f"## `{name}`\n", f"{first}\n", f"{facts}\n"]
+        out += [f"## `{name}`\n", *(f"{paragraph}\n" for paragraph in first), f"{facts}\n"]
         out += [
             entry(f"{name}.{row[0]}", *row[1:]).replace(f"[`{name}.", "[`", 1) for row in settings_of(kind.Settings)
         ]
@@ -331,6 +331,16 @@ def models_page() -> str:
     for name, build in SCHEDULES.items():
         out += callable_entry(name, build, leave_out=("lr", "lr_max", "num_steps", "step"))
     return "\n".join(out)
+
+
+def equations(module: str) -> list[str]:
+    """What the head of a model's file tells below its first line, by paragraphs: equations, source, when to use it."""
+    paragraphs = (inspect.getdoc(sys.modules[module]) or "").split("\n\n")[1:]
+    return [
+        f"```text\n{inspect.cleandoc(text)}\n```" if text.startswith("    ") else prose(text)
+        for text in paragraphs
+        if not text.startswith("Shapes: ")
+    ]
 
 
 def callable_entry(name: str, build: Any, leave_out: tuple[str, ...]) -> list[str]:

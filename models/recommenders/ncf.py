@@ -1,6 +1,7 @@
-"""Contextual neural collaborative filtering: NeuMF (He et al., arXiv 1708.05031) with the request's context.
+"""Contextual neural collaborative filtering: NeuMF with the request's context.
 
-A user u and an item i have vectors p, q of a generalised matrix factorisation (GMF) and others s, t of an MLP:
+A user u and an item i have vectors p, q of a generalised matrix factorisation (GMF) and others s, t of an MLP (He et
+al., Neural Collaborative Filtering, WWW 2017, arXiv 1708.05031):
 
     phi_gmf = p * q                                        (elementwise; equation 9)
     phi_mlp = MLP([s, t, further columns])                 (equation 10)

@@ -1,5 +1,7 @@
 """fastai's tabular model: embedded ids and normalised floats, through blocks of linear, ReLU, batch norm and dropout.
 
+    y = MLP([e_1, ..., e_C, n_1, ..., n_F, floats])        e of an id, n of a float's bins (`numeric`)
+
 Shapes: B rows of a batch, C id columns, F float columns.
 """
 

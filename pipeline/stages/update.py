@@ -19,6 +19,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.find import FoundRun, find_run
+from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.asked import require_update
 from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
 from gigabatch.pipeline.stages.score import raw_rows

@@ -133,6 +133,13 @@ def test_every_model_has_its_settings_with_defaults(pages, name):
         assert YAML(typ="safe").load(shown) == (list(default) if isinstance(default, tuple) else default)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_the_equations_and_the_source_of_its_file(pages, name):
+    text, told = section(pages["models"], f"## `{name}`"), inspect.getdoc(inspect.getmodule(model_class(name)))
+    assert [line for line in told.splitlines() if line.startswith("    ") and line.strip() not in text] == []
+    assert set(re.findall(r"arXiv \d+\.\d+", told)) <= set(re.findall(r"arXiv \d+\.\d+", text))
+
+
 def test_every_optimizer_and_schedule_is_there(pages):
     for name in (*OPTIMIZERS, *SCHEDULES):
         section(pages["models"], f"### `{name}`")
