@@ -181,7 +181,7 @@ def _drift(measures: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, fl
     usual, found = DriftTerms(), {}
     for name, values in measures.items():
         warn, far = getattr(usual, name)
-        most = max(2.5 * max(values), max(values) + _width(values))
+        most = max(values) + min(max(1.5 * max(values), _width(values)), 3 * max(values))
         levels = (max(warn, _rounded(1.25 * max(values))), max(far, _rounded(most)))
         if len(values) >= SEVERAL - 1 and levels != (warn, far):
             found[name] = levels
@@ -251,7 +251,7 @@ def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     low, high = min(lows), max(highs)
     width = high - low or max(abs(high), 1)
     part = 1 if len(ranges) < SEVERAL else 2
-    below, above = (max(width / part, _width(ends)) for ends in (lows, highs))
+    below, above = (max(width / part, min(_width(ends), 2 * width)) for ends in (lows, highs))
     # Rounded to six digits, and never to the inner side of what was seen.
     bottom, top = min(float(f"{low - below:.6g}"), low), max(float(f"{high + above:.6g}"), high)
     return 0.0 if 0 <= low < below else bottom, top
@@ -260,14 +260,15 @@ def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _distinct(counts: Sequence[int]) -> int:
     if len(counts) == 1:
         return 3 * counts[0] + 10
-    return math.ceil(1.5 * max(counts) + _width([float(count) for count in counts])) + 10
+    most = max(counts)
+    return math.ceil(1.5 * most + min(_width([float(count) for count in counts]), most)) + 10
 
 
 def _unseen(found: Sequence[float]) -> float | None:
     if not found:
         return None
     if max(found) <= STABLE:
-        return _rounded(max(found) + _width(found) + MOST_UNSEEN)
+        return _rounded(_ends(found, 0.0, MOST_SHARE)[1] + MOST_UNSEEN)
     week = _rounded(1 - (1 - max(found)) ** WEEK)
     return week if week <= NEARLY_ALL else None
 

@@ -8,7 +8,7 @@ import pytest
 
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.contract.check import Accepted, check_file
-from gigabatch.pipeline.contract.learn import _overlap, learn, read_history
+from gigabatch.pipeline.contract.learn import _distinct, _drift, _overlap, _range, _unseen, learn, read_history
 from gigabatch.pipeline.contract.state import FileEntry
 
 ROWS = 600
@@ -145,3 +145,12 @@ def test_files_that_never_reached_back_may_do_so_a_little(tmp_path):
     assert 1800 < bound < day / 4
     spans[3] = (spans[3][0] - 9000, spans[3][1])
     assert _overlap(spans) >= 9000  # what was seen once passes
+
+
+def test_few_files_that_differ_leave_no_bound_open():
+    """The prediction interval of three files is 58 deviations wide."""
+    assert _unseen([0.01, 0.04]) <= 0.44
+    assert _distinct([100, 140, 120]) <= 2.5 * 140 + 10
+    assert _range([(0.0, 90.0), (0.0, 130.0), (0.0, 110.0)]) == (0.0, 390.0)
+    ((_, far),) = _drift({"psi": [0.3, 0.6, 0.4]}).values()
+    assert far == pytest.approx(4 * 0.6)
