@@ -202,7 +202,7 @@ class ListColumn:
         The column of lists of numbers (float32) that are the elements' weights, as long as the lists of a row; None for
         none.
     max_length
-        Of a longer list the last so many known elements are kept; None for all.
+        Of a longer list the last so many elements that are not null are kept; None for all.
 
     Raises
     ------

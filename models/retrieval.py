@@ -36,6 +36,7 @@ INDEX_FILE, REPORT_FILE = "index.faiss", "index.json"
 LIST_ROWS = 39  # items a list at least, below which faiss finds its centroids poorly founded
 TRAIN_ROWS = 64  # items a list from which the centroids are learnt
 INVALID = "{what}: a product is NaN or infinite. A vector holds NaN or an infinity, or far too much."
+FEW = 10  # items for which the recall of an index is measured, beside k
 SERIAL_QUERIES = 16  # below this many, to start threads takes longer than they save
 
 
@@ -191,8 +192,9 @@ def recall_at_k(found: Tensor, exact: Tensor) -> float:
 class IndexReport:
     """What an index is and how well it answers; kept beside it as JSON.
 
-    recall: share of the `k` best items of `num_queries` queries that it finds, looking into `num_probes` of its
-    `num_lists`. checksum: blake2b of the index file, empty until it is saved.
+    recall: share of the best items of `num_queries` queries that are in the `num_probes` lists, of its `num_lists`,
+    nearest to each: of the `k` best, or of the `FEW` best where that is less. checksum: blake2b of the index file,
+    empty until it is saved.
     """
 
     num_items: int
@@ -223,8 +225,9 @@ class ApproximateIndex:
     ) -> ApproximateIndex:
         """The index of items [N, d], of which as many lists are searched as it takes to find `recall` of the top k.
 
-        queries [Q, d]: such as will be asked (user vectors); some hundreds are enough. num_lists: by default
-        4 sqrt(N), fewer where lists would be short.
+        Of the top 10 as well, and of each query in these lists alone: where they hold fewer than k rows, a search looks
+        into more, but one for few items does not. queries [Q, d]: such as will be asked (user vectors); some hundreds
+        are enough. num_lists: by default 4 sqrt(N), fewer where lists would be short.
 
         Raises:
             ModelError: for shapes that do not fit, no items or queries, or a recall that even all lists miss, since
@@ -244,12 +247,15 @@ class ApproximateIndex:
         index.train(_rows_of_numbers(items[::step]))
         for start in range(0, len(items), ADD_ROWS):
             index.add(_rows_of_numbers(items[start : start + ADD_ROWS]))
-        exact = top_k(queries.cpu(), items, k).rows
+        exact, asked = top_k(queries.cpu(), items, k).rows, _rows_of_numbers(queries)
         probes, library = 1, f"faiss {faiss.__version__}"
         while True:
             report = IndexReport(len(items), items.shape[1], lists, probes, 0.0, recall, k, len(queries), library)
             made = cls(index, items, report)
-            found = recall_at_k(made.search(queries.cpu(), k).rows, exact)
+            found = min(
+                recall_at_k(made._probe(asked, min(few, len(items)), probes), exact[:, :few])
+                for few in (k, min(k, FEW))
+            )
             if found >= recall:
                 made.report = replace(report, recall=found)
                 return made
@@ -261,10 +267,16 @@ class ApproximateIndex:
             probes = min(2 * probes, lists)
 
     def search(self, queries: Tensor, k: int, exclude: Tensor | None = None) -> TopK:
-        """As `top_k`, of the items that the lists give. Excluded rows are found first and dropped then."""
+        """As `top_k`, of the items that the lists give. Excluded rows are found first and dropped then.
+
+        Which lists are looked into depends on the query and on how many rows are found for it, not on other queries.
+        """
         _require_shapes(queries, self.items, k, exclude)
         num_excluded = 0 if exclude is None else exclude.shape[1]
-        rows = self._candidates(queries, min(k + num_excluded, len(self.items)))
+        counts = torch.full((len(queries),), k)
+        if exclude is not None:
+            counts += (exclude.cpu() >= 0).sum(1)
+        rows = self._candidates(queries, counts.clamp_max(len(self.items)))
         vectors = self.items[rows.clamp_min(0)].float()  # [Q, n, d]
         scores = torch.bmm(vectors, queries.float().cpu()[:, :, None])[:, :, 0]
         if not bool(scores.isfinite().all()):
@@ -280,20 +292,31 @@ class ApproximateIndex:
         best = _decoded(keys.topk(k).values)
         return TopK(best.scores.to(queries.device), best.rows.to(queries.device))
 
-    def _candidates(self, queries: Tensor, count: int) -> Tensor:
-        """Rows [Q, count] int64 on the host, for count up to N."""
-        if len(queries) == 0:
-            return torch.empty((0, count), dtype=torch.int64)
-        faiss, asked = _faiss(), _rows_of_numbers(queries)
-        # Of the calling thread, and of faiss' own OpenMP, not of torch's.
-        faiss.omp_set_num_threads(1 if len(queries) < SERIAL_QUERIES else torch.get_num_threads())
+    def _candidates(self, queries: Tensor, counts: Tensor) -> Tensor:
+        """Rows [Q, greatest count] int64 on the host, as many as each query's count [Q], up to N; -1 after them."""
+        rows = torch.full((len(queries), int(counts.max()) if len(counts) else 0), -1)
+        asked, most = _rows_of_numbers(queries), self.report.num_lists
         # Whoever asks for more than the recall was measured with has more lists looked into.
-        probes = min(self.report.num_probes * max(-(-count // self.report.k), 1), self.report.num_lists)
-        while True:
-            _, rows = self._index.search(asked, count, params=faiss.SearchParametersIVF(nprobe=probes))
-            if probes == self.report.num_lists or (rows >= 0).all():
-                return torch.from_numpy(rows)
-            probes = min(4 * probes, self.report.num_lists)  # these lists do not hold so many
+        probes = (self.report.num_probes * -(-counts // self.report.k)).clamp_max(most)
+        waiting = torch.ones(len(queries), dtype=torch.bool)
+        while waiting.any():
+            now = int(probes[waiting].min())
+            places = (waiting & (probes == now)).nonzero()[:, 0]
+            own = counts[places, None]
+            width = int(own.max())
+            found = self._probe(asked[places.numpy()], width, now)
+            found[torch.arange(width) >= own] = -1  # asked for by another query alone
+            rows[places, :width] = found
+            probes[places] = min(4 * now, most)  # for those whose lists do not hold so many
+            waiting[places] = ((found >= 0).sum(1) < own[:, 0]) & (now < most)
+        return rows
+
+    def _probe(self, asked: np.ndarray, count: int, probes: int) -> Tensor:
+        """Rows [Q, count] of each query's nearest lists, best first; -1 after them where these lists hold fewer."""
+        faiss = _faiss()
+        # Of the calling thread, and of faiss' own OpenMP, not of torch's.
+        faiss.omp_set_num_threads(1 if len(asked) < SERIAL_QUERIES else torch.get_num_threads())
+        return torch.from_numpy(self._index.search(asked, count, params=faiss.SearchParametersIVF(nprobe=probes))[1])
 
     def save(self, folder: Path | str) -> None:
         """`index.faiss` and, last, `index.json` with the report."""

@@ -1,4 +1,4 @@
-"""List columns of the preprocessor: the known elements of each row's list, in order, and their ids as flat arrays."""
+"""List columns of the preprocessor: what of each row's list is not null, in order, and its ids as flat arrays."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def known_entries(
 
     frame: has the column's `columns`, of the types of `ListColumn.dtypes`. weights: whether to take them too. where,
     rows: what an error begins with, and the numbers by which it names rows; None for their places in the frame.
-    Errors (`DataError`): a frame of cuDF; weights of another length than their list; a weight of a known element that
+    Errors (`DataError`): a frame of cuDF; weights of another length than their list; a weight of an element that
     is null, NaN or infinite.
     """
     if engine_of(frame).NAME != "pandas":
@@ -100,14 +100,14 @@ def _weights(frame: Any, column: ListColumn, lengths: np.ndarray, where: str, ro
 
 
 def packed_list(frame: Any, column: ListColumn, vocabulary: Vocabulary) -> PackedList:
-    """Ids of the known elements of each row; `frame` as of `known_entries`."""
+    """Ids of the elements of each row that are not null; `frame` as of `known_entries`."""
     entries, lengths, weights = known_entries(frame, column)
     ids = vocabulary.encode(entries).astype(np.int32) if len(entries) else np.zeros(0, np.int32)
     return PackedList(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
 
 
 class FitListStatistics(FitCategoryStatistics):
-    """`CategoryStatistics` of a list column's known elements, each of which counts as a row."""
+    """`CategoryStatistics` of a list column's elements that are not null, each of which counts as a row."""
 
     def __init__(self, column: ListColumn) -> None:
         self.column, self.list_column = column.name, column
@@ -129,7 +129,7 @@ class Counts(NamedTuple):
 
 
 class FitListCounts(FitListStatistics):
-    """Counts of a list column's known elements."""
+    """Counts of a list column's elements that are not null."""
 
     def finish(self, partial: tuple[int, Any]) -> Counts:  # type: ignore[override]
         return Counts(*partial)

@@ -68,7 +68,7 @@ class OnlineList:
         return PackedList(np.array(ids, np.int32), offsets, given)
 
     def _row(self, given: Any, given_weights: Any = None) -> tuple[list[int], list[float]]:
-        """Ids of the known elements, the last `max_length` of them, and their weights."""
+        """Ids of the elements that are not null, the last `max_length` of them, and their weights."""
         column = self.column
         values = self._elements(given, column.name)
         ids = self._ids(values)

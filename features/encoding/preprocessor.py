@@ -699,7 +699,7 @@ class Preprocessor:
         tuple of PackedList
             One a list column, in the order of the schema: ids int32 [T] of all rows' elements one after the other,
             offsets int64 [N+1], weights float32 [T] or None. Null lists are empty, null elements are left out, and of a
-            longer list the last `max_length` known elements are there.
+            longer list the last `max_length` that are not null are there.
 
         Raises
         ------

@@ -192,6 +192,10 @@ class GPLVMF(Model):
     single_output = True
     remembered = ("rows",)
     capture_obstacle = "its factorisations are cuSOLVER's or MAGMA's, which do not promise to work in a capture"
+    trace_obstacle = (
+        "its first call solves a system for every user and keeps what it found, which runtimes of graphs cannot. Serve "
+        "its bundle (gigabatch serve), or score rows ahead (gigabatch score)"
+    )
 
     is_binary: Tensor
     latent_places: Tensor

@@ -15,8 +15,8 @@ class EmbeddingsError(ValueError):
 @dataclass(frozen=True)
 class EmbedSettings:
     """dtype: of stored vectors, float32 or float16. index: `approximate` builds one over the items, `exact` none, and
-    `auto` decides by their number (`gigabatch.models.retrieval.choose_index`). recall: share of the exact top 100 it
-    must find.
+    `auto` decides by their number (`gigabatch.models.retrieval.choose_index`). recall: share of the exact top 10, and
+    of the top 100, it must find.
     """
 
     dtype: str = "float32"

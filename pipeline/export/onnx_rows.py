@@ -128,7 +128,7 @@ def rows_graph(preprocessor: Preprocessor, model: Any) -> Any:
     outputs = [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, (kind, width) in shapes.items()]
     for item in schema.lists:
         kinds = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT)
-        elements = f"known elements of {item.name}"
+        elements = f"elements of {item.name} that are not null"
         sizes = (elements, "rows + 1", elements)
         made = zip(list_outputs(item), kinds, sizes, strict=False)  # without weights there are two
         outputs += [helper.make_tensor_value_info(name, kind, [size]) for name, kind, size in made]
@@ -243,7 +243,7 @@ def _look_up(parts: _Parts, name: str, vocabulary: Vocabulary, dtype: str, outpu
 
 
 def _encode_list(parts: _Parts, preprocessor: Preprocessor, item: ListColumn, place: int) -> None:
-    """Adds what `list_outputs` names: the known elements of each row, the last `max_length` of them."""
+    """Adds what `list_outputs` names: the elements of each row that are not null, the last `max_length` of them."""
     from onnx import TensorProto
 
     at, vocabulary = f"list_{place}", preprocessor.list_vocabulary(item.name)

@@ -56,6 +56,10 @@ class ServedBundle:
     def kind(self) -> str:
         return type(self.bundle.model).__name__
 
+    @property
+    def can_recommend(self) -> bool:
+        return self.ranker is not None and self.ranker.has_vectors
+
     def require_ranker(self) -> Ranker:
         """The ranker; `Refusal` 409 where there is none."""
         if self.ranker is None:

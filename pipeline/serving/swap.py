@@ -59,9 +59,16 @@ class Slot:
         self.refused: RefusedBundle | None = None
 
     def require_no_less(self, served: ServedBundle) -> None:
-        """Raise `ServingError` where a bundle cannot rank, as the one that answers can."""
-        if self.served is not None and self.served.ranker is not None and served.ranker is None:
+        """Raise `ServingError` where a bundle cannot rank, or recommend, as the one that answers can."""
+        if self.served is None:
+            return
+        if self.served.ranker is not None and served.ranker is None:
             raise ServingError(f"it cannot rank, as the one that answers can: {served.obstacle}")
+        if self.served.can_recommend and not served.can_recommend:
+            raise ServingError(
+                f"it cannot recommend, as the one that answers can: its model, {served.kind}, has no item vectors to "
+                "search. Start the service anew to do without /recommend."
+            )
 
     def take(self, served: ServedBundle) -> None:
         """From now on this one answers."""

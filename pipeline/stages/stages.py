@@ -115,6 +115,7 @@ from gigabatch.pipeline.training.negatives import (
     require_labels_or_negatives,
     require_positives,
     users_text,
+    warn_of_unknown_users,
     with_negatives,
 )
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
@@ -1343,6 +1344,12 @@ def ranking_of(
             "%s split are left out.",
             users_text(preprocessor, left_out), f"{int(asked.sum()):,}", f"{len(asked):,}", split,
         )  # fmt: skip
+    warn_of_unknown_users(
+        "evaluate.ranking",
+        positives.words[:, catalogue.user_column],
+        catalogue.first_user,
+        "only the row's own item is kept out of what it is ranked among, and recall@k counts each of them as a user",
+    )
     given: dict[str, Any] = {
         "positives": positives,
         "catalogue": catalogue,

@@ -160,6 +160,17 @@ def users_text(preprocessor: Preprocessor, users: Tensor) -> str:
     return f"{len(found):,} of column {entity.key!r} ({names})"
 
 
+def warn_of_unknown_users(setting: str, users: Tensor, first_user: int, effect: str) -> None:
+    """Tell of positives whose user's id [R] says only that the user is none of the train split's."""
+    unknown = int((users < first_user).sum())
+    if unknown:
+        log.warning(
+            "%s: %s of %s positives are of users that the train split does not have. These share one id, so what such "
+            "a user chose in other rows is not known: %s.",
+            setting, f"{unknown:,}", f"{len(users):,}", effect,
+        )  # fmt: skip
+
+
 def with_negatives(
     preprocessor: Preprocessor,
     inputs: ModelInputs,
@@ -180,4 +191,8 @@ def with_negatives(
         preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:]
     )
     batches.use_kernels(config.train.kernels)
+    if settings.exclude_known and inputs.user is not None:
+        users = tables[place].words[:, inputs.user.key]
+        effect = "only the row's own item is kept out of its negatives"
+        warn_of_unknown_users("train.negatives", users, first_id(preprocessor, "user"), effect)
     return batches.table(tables[place])

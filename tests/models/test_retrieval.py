@@ -206,12 +206,17 @@ def index(catalogue):
     return ApproximateIndex.build(*catalogue, k=20, recall=0.97)
 
 
+def share_found(rows, exact):
+    """The mean share of the exact rows [Q, k] of each query that its own list of rows holds."""
+    return np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(rows, exact.tolist(), strict=True)])
+
+
 def test_the_index_finds_what_its_report_says(catalogue, index):
     items, queries = catalogue
     _, exact = sorted_by_numpy(queries, items, 20)
     found = index.search(queries, 20)
-    shares = [len(set(a) & set(b)) / 20 for a, b in zip(found.rows.tolist(), exact.tolist(), strict=True)]
-    assert np.mean(shares) == pytest.approx(index.report.recall, abs=2e-3)  # float32 may order a near tie the other way
+    # float32 may order a near tie the other way
+    assert share_found(found.rows.tolist(), exact) == pytest.approx(index.report.recall, abs=2e-3)
     assert index.report.recall >= 0.97
     products = (queries.double() @ items.double().T).gather(1, found.rows)
     assert found.scores.double() == pytest.approx(products, rel=1e-4, abs=1e-5)
@@ -308,3 +313,49 @@ def test_any_device_finds_what_the_cpu_finds_with_items_there_or_on_the_host(any
         assert found.rows.device.type == any_device
         assert torch.equal(found.rows.cpu(), expected.rows)
         assert torch.equal(found.scores.cpu(), expected.scores)
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """Items and queries in tight clusters: the nearest list holds a few dozen of the 100 best for most queries."""
+    random = torch.Generator().manual_seed(1)
+    centres = torch.randn(60, 16, generator=random)
+
+    def around(count):
+        chosen = torch.randint(0, 60, (count,), generator=random)
+        return centres[chosen] + 0.25 * torch.randn(count, 16, generator=random)
+
+    return around(9000), around(120)
+
+
+@pytest.fixture(scope="module")
+def tight_index(tight):
+    return ApproximateIndex.build(*tight)
+
+
+@pytest.mark.parametrize("k", [10, 40, 100])
+@pytest.mark.parametrize("num_excluded", [0, 30])
+def test_one_request_finds_the_recall_that_the_report_says(tight, tight_index, k, num_excluded):
+    items, queries = tight
+    exclude = np.random.default_rng(k).integers(0, len(items), (len(queries), num_excluded))
+    exact = sorted_by_numpy(queries, items, k, exclude)[1]
+    left_out = torch.from_numpy(exclude)
+    alone = [
+        tight_index.search(queries[row : row + 1], k, left_out[row : row + 1]).rows[0].tolist()
+        for row in range(len(queries))
+    ]
+    assert share_found(alone, exact) >= tight_index.report.recall - 2e-3 >= 0.95 - 2e-3
+
+
+@pytest.mark.parametrize("k", [10, 100, 150])
+def test_the_answer_does_not_depend_on_who_else_asks(tight, k):
+    items, queries = tight
+    index = ApproximateIndex.build(items, queries, k=10, recall=0.5)  # few lists, of which some are short of 100 rows
+    exclude = torch.randint(0, len(items), (len(queries), 40), generator=torch.Generator().manual_seed(0))
+    exclude[::3, 5:] = -1
+    together = index.search(queries, k, exclude)
+    assert (together.rows >= 0).all()
+    for row in range(len(queries)):
+        own = exclude[row : row + 1]
+        alone = index.search(queries[row : row + 1], k, own[own >= 0][None])
+        assert torch.equal(alone.rows[0], together.rows[row])

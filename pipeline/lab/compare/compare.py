@@ -336,7 +336,9 @@ class Contest:
                 self.left_out[label] = "the time was up before it was trained"
             if label not in self.left_out:
                 choice, tried = choices[label].to_dict(), dict(sorted(self.tried[label].items()))
-                found.append(Contender(label, choice, self.parameters[label], self.best[label], tried, tuple(outcomes)))
+                by_steps = model_class(choices[label].kind).learns_by_steps  # else its size is known once it is fitted
+                size, lr = (self.parameters[label], self.best[label]) if by_steps else (None, None)
+                found.append(Contender(label, choice, size, lr, tried, tuple(outcomes)))
         return tuple(found)
 
 
@@ -380,7 +382,8 @@ def _end_of_search(started: float, budget: Budget) -> float:
 
 def _stopped(contenders: Sequence[Contender], searched: int, few: int, budget: Budget) -> Iterator[str]:
     """What time did not allow, in sentences."""
-    short = [f"{one.label} {len(one.tried)}" for one in contenders if len(one.tried) < searched]
+    by_rate = [one for one in contenders if one.lr is not None]
+    short = [f"{one.label} {len(one.tried)}" for one in by_rate if len(one.tried) < searched]
     if short:
         yield (
             f"The search's share of the time was up before all {searched} learning rates were tried "

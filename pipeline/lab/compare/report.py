@@ -53,12 +53,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Contender:
-    """A model and how it did. tried: the valid metric by learning rate, None where training diverged."""
+    """A model and how it did. tried: the valid metric by learning rate, None where training diverged.
+
+    parameters, lr: None of a model that takes no steps."""
 
     label: str
     choice: dict[str, Any]
-    parameters: int
-    lr: float
+    parameters: int | None
+    lr: float | None
     tried: dict[float, float | None]
     outcomes: tuple[Outcome, ...]
 
@@ -221,6 +223,8 @@ def metric_rows(compared: Compared) -> list[dict[str, Any]]:
 
 def lr_text(compared: Compared) -> str:
     label = metric_label(compared.metric)
+    if all(contender.lr is None for contender in compared.contenders):
+        return "These models take no steps, so they have none."
     if not any(contender.tried for contender in compared.contenders):
         return "None was searched: all models have the run's own."
     return f"{label} of the valid split after one training each, with a seed of its own; the best is taken."
@@ -231,10 +235,11 @@ def _tried(contender: Contender, lrs: Sequence[float]) -> dict[str, Any]:
 
 
 def lr_rows(compared: Compared) -> list[dict[str, Any]]:
-    """A row a model, a column a learning rate."""
+    """A row a model that takes steps, a column a learning rate."""
     lrs = sorted({lr for contender in compared.contenders for lr in contender.tried})  # a model's may be its own
-    rows: list[dict[str, Any]] = [{"model": c.label, **_tried(c, lrs)} for c in compared.contenders]
-    return [row | {"taken": f"{c.lr:.3g}"} for row, c in zip(rows, compared.contenders, strict=True)]
+    return [
+        {"model": c.label, **_tried(c, lrs), "taken": f"{c.lr:.3g}"} for c in compared.contenders if c.lr is not None
+    ]
 
 
 def setting_rows(compared: Compared) -> list[dict[str, Any]]:

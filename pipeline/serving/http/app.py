@@ -126,6 +126,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "age_seconds": round(time.time() - answering.loaded_at, 3),
             "refused": None if slot.refused is None else slot.refused.told(),
             "can_rank": ranker is not None,
+            "can_recommend": answering.can_recommend,
             "why_not": answering.obstacle or None,
             "equals_batch_scores": ranker is None or ranker.exact,
             "threads": settings.threads,

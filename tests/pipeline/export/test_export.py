@@ -41,8 +41,11 @@ from gigabatch.pipeline.export.onnx_rows import NULL_INTEGER, onnx_inputs, rows_
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples
 
-# The first looks at values of tensors to tell whether what it keeps is still right, the others search users' items.
-UNTRACEABLE = ("gplvmf", "item_knn", "ease")
+UNTRACEABLE = {
+    "gplvmf": "its first call solves a system for every user",
+    "item_knn": "it looks up which items a user has",
+    "ease": "it looks up which items a user has",
+}
 FEATURES = (
     Column("city", "categorical", "string"),
     Column("store", "categorical", "int64"),
@@ -242,8 +245,16 @@ def test_every_model_of_the_shelf_is_traced_for_any_number_of_rows(name, bundle)
 def test_a_model_that_cannot_be_traced_says_why(name, tmp_path):
     bundle = bundle_of(fitted(), name)
     kind = type(bundle.model).__name__
-    why = r"\w+: \w+" if bundle.model.learns_by_steps else "it looks up which items a user has"
-    with pytest.raises(ExportError, match=rf"{kind} cannot be traced by torch\.export: {why}"):
+    with pytest.raises(ExportError, match=rf"{kind} cannot be traced by torch\.export: {UNTRACEABLE[name]}") as error:
+        export_bundle(bundle, tmp_path, ["torch"])
+    assert "Serve its bundle (gigabatch serve), or score rows ahead (gigabatch score)" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_which_nobody_knew_that_it_cannot_be_traced_gives_torchs_reason(tmp_path, monkeypatch):
+    bundle = bundle_of(fitted(), "gplvmf")  # as a model of a user's own that looks at values of tensors
+    monkeypatch.setattr(type(bundle.model), "trace_obstacle", None)
+    with pytest.raises(ExportError, match=r"GPLVMF cannot be traced by torch\.export: \w+: \w+"):
         export_bundle(bundle, tmp_path, ["torch"])
     assert list(tmp_path.iterdir()) == []
 

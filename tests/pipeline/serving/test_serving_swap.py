@@ -24,7 +24,7 @@ from gigabatch.pipeline.serving.served import load_served, self_test
 from gigabatch.pipeline.serving.swap import RefusedBundle, Slot, Watcher
 from gigabatch.pipeline.store.files import atomic_symlink
 from tests.pipeline.serving.server_process import Server
-from tests.pipeline.serving.small_bundles import write_embeddings
+from tests.pipeline.serving.small_bundles import random_bundle, write_embeddings, write_run
 
 RANK = {"user": "u1", "items": [1001, 1002, 1003]}
 
@@ -112,6 +112,23 @@ def test_a_broken_bundle_is_refused_and_the_old_one_goes_on(harm, home, caplog, 
     assert "refused, first goes on" in caplog.text
     caller = make_caller(slot.served)
     assert caller.post("/rank", RANK).status_code == 200
+
+
+def test_a_bundle_that_cannot_recommend_does_not_follow_one_that_can(home, frame, caplog, make_caller):
+    """It ranks candidates, so it was taken, and /recommend answered 409 from then on."""
+    made, slot, metrics = watcher(home)
+    made.first()
+    assert make_caller(slot.served)("GET", "/health").json()["can_recommend"] is True
+    shutil.rmtree(home / "second")
+    write_run(home / "second", random_bundle(frame, "tabular"), frame)
+    follower = load_served(home / "second")
+    health = make_caller(follower)("GET", "/health").json()
+    assert (health["can_rank"], health["can_recommend"]) == (True, False)
+    atomic_symlink(Path("second"), home / "current")
+    assert made.look() is False
+    assert slot.served.bundle_id == "first"
+    assert swaps(metrics)["refused"] == 1
+    assert "it cannot recommend, as the one that answers can: its model, TabularModel, has no" in caplog.text
 
 
 def test_weights_that_a_disk_has_changed_are_not_served(home):

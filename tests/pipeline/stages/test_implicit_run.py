@@ -19,7 +19,7 @@ from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, Trai
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
-from gigabatch.pipeline.training.train import train_model
+from gigabatch.pipeline.training.train import model_inputs, train_model
 
 USERS, ITEMS = 120, 40
 FEATURES = {"path": "t.csv", "categorical": ["item"], "targets": {"chosen": {"task": "binary"}}}
@@ -265,6 +265,27 @@ def test_users_that_train_does_not_have_are_evaluated_as_many(home, tmp_path):
     items = evaluated[:, names.index("item")].view(-1, 5)
     assert not (items[:, 1:] == items[:, :1]).any()
     assert set(items[:, 1:].flatten().tolist()) == set(range(3, 33))
+
+
+def test_rows_of_users_that_train_does_not_have_are_counted_in_a_warning(home, tmp_path, caplog):
+    """The items of their other rows cannot be left out of what is drawn and ranked."""
+    random = np.random.default_rng(5)
+    users = [f"u{n // 30 if n % 3 else n % 7}" for n in range(2000)]
+    rows = [{"user": user, "item": f"i{random.integers(300)}", "at": n} for n, user in enumerate(users)]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    features = f"features={{path: {tmp_path / 'rows.csv'}, time: at, split_by: time}}"
+    made = Pipeline.from_config(home / "run.yaml", features).features()
+    train, test = (pd.concat([pd.read_parquet(part) for part in made.parts(split)]).user for split in ("train", "test"))
+    new = int((~test.isin(train)).sum())
+    assert 0 < new < len(test)
+    encoded = made.encode()
+    encoded.evaluation_table("test")
+    encoded.ranking(model_inputs(encoded.preprocessor))
+    counted = f"{new} of {len(test)} positives are of users that the train split does not have"
+    drawn, ranked = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert drawn.startswith(f"train.negatives: {counted}")
+    assert ranked.startswith(f"evaluate.ranking: {counted}")
+    assert "recall@k counts each of them as a user" in ranked
 
 
 def test_a_notebook_shows_what_a_terminal_shows(run, capsys):

@@ -349,6 +349,21 @@ def test_choices_are_ranked_where_the_configuration_asks_for_it(shop):
     assert {"HR@1 catalogue", "Coverage@3 catalogue"} <= {row["metric"] for row in metric_rows(found)}
 
 
+def test_models_that_take_no_steps_have_no_learning_rate_that_was_not_tried(shop):
+    """It said that the time was up before theirs were tried, and showed the run's own beside them."""
+    experiment = Experiment.of(shop.pipeline(*SMALL, "recipe=tiny_shop").features().encode(), 1000)
+    found = compare_models(experiment, parse_models("lr,popularity,ease", OWN), Budget(seeds=1, trials=3))
+    assert found.stopped == ""
+    by_steps, *fitted = model_rows(found)
+    assert by_steps["learning rate"] in learning_rates(experiment.settings.lr_max, 3)
+    assert by_steps["parameters"] > 0
+    assert [(row["learning rate"], row["parameters"]) for row in fitted] == [(None, None)] * 2
+    assert [row["model"] for row in lr_rows(found)] == ["lr"]
+    alone = compare_models(experiment, parse_models("popularity,ease", OWN), Budget(seeds=1, trials=3))
+    assert lr_text(alone) == "These models take no steps, so they have none."
+    assert lr_rows(alone) == []
+
+
 def test_negatives_are_drawn_for_every_model_where_the_run_draws_them(shop):
     settings = ("train.negatives={per_positive: 2, exclude_known: false}", *SMALL)
     encoded = shop.pipeline("recipe=tiny_sales", *settings).features().encode()
