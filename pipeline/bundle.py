@@ -42,7 +42,7 @@ from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.machine import tell_of_compilation
 from gigabatch.pipeline.store.keys import file_checksum
 from gigabatch.pipeline.store.tensors import save_tensors
-from gigabatch.pipeline.views.stages import bundle_html
+from gigabatch.pipeline.views.stages import bundle_html, predictions_told
 
 log = logging.getLogger(__name__)
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
@@ -69,7 +69,8 @@ class Bundle:
     model
         Trained, on `device`.
     info
-        What the model came from, as JSON types: name, recipe, seed, period of the train data.
+        What the model came from, as JSON types: name, recipe, seed, period of the train data, and `positive`, by binary
+        target the label whose probability is predicted.
     device
         Where the model computes, as torch names it.
     workflow
@@ -100,8 +101,14 @@ class Bundle:
     def schema(self) -> Schema:
         return self.preprocessor.schema
 
+    @property
+    def positive(self) -> dict[str, str]:
+        """By binary target: the label whose probability is predicted, as text; empty where it is not known, as of
+        bundles from before 28 November 2026."""
+        return dict(self.info.get("positive", {}))
+
     def __repr__(self) -> str:
-        predicted = ", ".join(name for target in self.schema.targets for name in target.prediction_names())
+        predicted = predictions_told(self.schema, self.info)
         return (
             f"Bundle({self.info.get('name', '')!r}, {type(self.model).__name__}, predicts {predicted}, {self.device})"
         )

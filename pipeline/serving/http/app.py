@@ -127,6 +127,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "refused": None if slot.refused is None else slot.refused.told(),
             "can_rank": ranker is not None,
             "why_not": answering.obstacle or None,
+            "positive": answering.bundle.positive,
             "equals_batch_scores": ranker is None or ranker.exact,
             "threads": settings.threads,
             "workers": settings.workers,

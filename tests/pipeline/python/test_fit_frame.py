@@ -317,10 +317,10 @@ def test_no_column_that_steps_make_takes_the_name_of_one_that_is_there(rows, pla
 
 def test_predictions_say_which_label_they_are_of(rows, places):
     run = fit(rows[["price", "city", "sold"]], places, target="sold")
-    assert run.positive == {"sold": "yes"}
+    assert run.positive == run.bundle().positive == {"sold": "yes"}
     zero = rows[["price", "city"]].assign(sold=(rows["sold"] == "yes").astype(int))
     of_zero = fit(zero, places, target={"sold": {"task": "binary", "positive": 0}})
-    assert of_zero.positive == {"sold": "0"}
+    assert of_zero.positive == of_zero.bundle().positive == {"sold": "0"}
     assert of_zero.predict(zero)["sold"][zero["sold"] == 0].mean() > of_zero.predict(zero)["sold"].mean()
     told = rows[["price", "city"]]
     kind = np.where(told["city"] == "Rom", "red", np.where(told["price"] > 0, "green", "blue"))
