@@ -142,8 +142,9 @@ class Run:
         -------
         data frame or pyarrow.Table
             As `Bundle.predict` gives it: of pandas with the index of `frame`, of Arrow for all others. Before the
-            probabilities of a multiclass target, `<target>_<class>`, stands its likeliest class, `<target>`. Of which
-            label a binary target's probability is, `positive` says.
+            probabilities of a multiclass target, `<target>_<class>`, stands its likeliest class, `<target>`: in the
+            type of the labels in the frame that `gigabatch.fit` trained on, else in the target's `label_type`, else as
+            text. Of which label a binary target's probability is, `positive` says.
 
         Raises
         ------
@@ -152,7 +153,8 @@ class Run:
         """
         from gigabatch.pipeline.bundle import predict_rows
 
-        return predict_rows(self._bundle, frame)
+        targets = self.summary["config"]["features"].get("targets") or {}
+        return predict_rows(self._bundle, frame, {name: item.get("label_type") for name, item in targets.items()})
 
     @property
     def positive(self) -> dict[str, str]:
