@@ -29,6 +29,7 @@ from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.operators import operator_name
 from gigabatch.features.operators.rows.lambda_function import LambdaFunction
 from gigabatch.features.reading.sources import without_null_words
+from gigabatch.features.recipes.table.labels import typed_classes
 from gigabatch.features.schema import Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.jagged import JaggedColumn
@@ -42,7 +43,7 @@ from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.machine import tell_of_compilation
 from gigabatch.pipeline.store.keys import file_checksum
 from gigabatch.pipeline.store.tensors import save_tensors
-from gigabatch.pipeline.views.stages import bundle_html
+from gigabatch.pipeline.views.stages import bundle_html, predictions_told
 
 log = logging.getLogger(__name__)
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
@@ -69,7 +70,8 @@ class Bundle:
     model
         Trained, on `device`.
     info
-        What the model came from, as JSON types: name, recipe, seed, period of the train data.
+        What the model came from, as JSON types: name, recipe, seed, period of the train data, and `positive`, by binary
+        target the label whose probability is predicted.
     device
         Where the model computes, as torch names it.
     workflow
@@ -100,8 +102,14 @@ class Bundle:
     def schema(self) -> Schema:
         return self.preprocessor.schema
 
+    @property
+    def positive(self) -> dict[str, str]:
+        """By binary target: the label whose probability is predicted, as text; empty where it is not known, as of
+        bundles from before 28 November 2026."""
+        return dict(self.info.get("positive", {}))
+
     def __repr__(self) -> str:
-        predicted = ", ".join(name for target in self.schema.targets for name in target.prediction_names())
+        predicted = predictions_told(self.schema, self.info)
         return (
             f"Bundle({self.info.get('name', '')!r}, {type(self.model).__name__}, predicts {predicted}, {self.device})"
         )
@@ -530,24 +538,26 @@ def _frame_device(engine: Any) -> str:
     return "cuda" if engine.NAME == "cudf" else "cpu"
 
 
-def predict_rows(bundle: Bundle, frame: Any) -> Any:
-    """`Run.predict` of the run that has this bundle."""
+def predict_rows(bundle: Bundle, frame: Any, label_types: Mapping[str, str | None]) -> Any:
+    """`Run.predict` of the run that has this bundle. label_types: of likeliest classes, by target; others are text."""
     table = arrow_table(frame, "predict", bundle.raw_workflow.applied_inputs)
-    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table)))
+    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table)), label_types)
     if isinstance(frame, pd.DataFrame):
         found.index = frame.index
         return found
     return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
 
 
-def with_classes(schema: Schema, predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of `Bundle.predict` with the likeliest class of each multiclass target, as text, before its
-    probabilities."""
+def with_classes(schema: Schema, predictions: pd.DataFrame, label_types: Mapping[str, str | None]) -> pd.DataFrame:
+    """The predictions of `Bundle.predict` with the likeliest class of each multiclass target, in its type or else as
+    text, before its probabilities."""
     found = predictions
     for target in schema.targets:
         if target.task != "multiclass" or not target.classes:
             continue
         names = list(target.prediction_names())
-        likeliest = np.asarray(target.classes, dtype=object)[predictions[names].to_numpy().argmax(axis=1)]
-        found.insert(found.columns.get_loc(names[0]), target.name, pd.Series(likeliest, index=found.index, dtype="str"))
+        classes = typed_classes(target.name, target.classes, label_types.get(target.name))
+        likeliest = classes[predictions[names].to_numpy().argmax(axis=1)]
+        kind = "str" if classes.dtype.kind == "O" else classes.dtype
+        found.insert(found.columns.get_loc(names[0]), target.name, pd.Series(likeliest, index=found.index, dtype=kind))
     return found

@@ -169,6 +169,8 @@ class _Estimator(BaseEstimator):
             "loss": loss.description,
             "null_values": [""],
         } | told
+        if (positive := self._positive()) is not None:
+            info["positive"] = {target.name: positive}
         self.bundle_ = Bundle(preprocessor, trained.model.eval(), info, device, self.workflow_.serving(served))
 
     def _given(self, num_rows: int, held_out: bool) -> dict[str, dict[str, Any]]:
@@ -246,6 +248,10 @@ class _Estimator(BaseEstimator):
     def _class_names(self) -> list[str]:
         """What `class_weights` call the classes, in order: as the settings read a key of a mapping."""
         return []
+
+    def _positive(self) -> str | None:
+        """The label whose probability is the one output; None where it is another number, or there are several."""
+        return None
 
     def _outputs(self, X: Any) -> np.ndarray:
         """What the bundle predicts, [N, O] float64."""
@@ -342,11 +348,17 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
 
     _tells_classes = True
 
+    def _texts(self) -> list[str]:
+        """The labels as `gigabatch.fit` names classes: those that are floats are whole, 1.0 is 1."""
+        return [str(int(label)) if isinstance(label, float) else str(label) for label in self.classes_.tolist()]
+
     def _class_names(self) -> list[str]:
-        weights, labels = self._weights(), self.classes_.tolist()
-        # Classes that are floats are whole; 1 names the class 1.0.
-        whole = {label: str(int(label)) for label in labels if isinstance(label, float)}
-        return [whole[label] if whole.get(label) in weights else str(label) for label in labels]
+        weights = self._weights()
+        pairs = zip(self._texts(), self.classes_.tolist(), strict=True)
+        return [text if text in weights else str(label) for text, label in pairs]  # 1 and 1.0 name the class 1.0
+
+    def _positive(self) -> str | None:
+        return self._texts()[1] if len(self.classes_) == 2 else None
 
     def _weights(self) -> list[str]:
         """The classes that are given weights by a mapping, as text."""
@@ -371,10 +383,7 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
         if num < 2:
             (alone,) = self.classes_.tolist()
             raise ValueError(f"{type(self).__name__}: y holds one class alone, {alone!r}; there is nothing to learn.")
-        if num == 2:
-            target = Target(LABEL, "binary")
-        else:
-            target = Target(LABEL, "multiclass", num, tuple(str(code) for code in range(num)))
+        target = Target(LABEL, "binary") if num == 2 else Target(LABEL, "multiclass", num, tuple(self._texts()))
         self._fit(X, codes, target, sample_weight, codes)
         return self
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -146,7 +147,7 @@ def fit(
         "path": ROWS, "steps": [*found.get("steps", []), *features.pop("steps", [])],
         "inputs": found.get("inputs", {}) | dict(features.pop("inputs", {})),
         "lists": found.get("lists", {}) | dict(features.pop("lists", {})),
-        "targets": {key: item or inferred[key] for key, item in targets.items()}, **features,
+        "targets": {key: _with_type(item or inferred[key], key, table) for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found, **made.engine}
     left = left_to_rows(sections, len(table), bool(made.categories), len(found.get("continuous", ())))
@@ -176,6 +177,17 @@ def fit(
         run = pipeline.train()
         note(f"fit: {error} So the run of the measured model is returned.")
         return run
+
+
+def _with_type(settings: Mapping[str, Any], name: str, table: pa.Table) -> Mapping[str, Any]:
+    """The settings of a target; of classes that the frame has as numbers or flags, with their type."""
+    if settings.get("task") != "multiclass" or settings.keys() & {"label_strip", "label_steps", "label_type"}:
+        return settings
+    kind = table.schema.field(name).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return settings
+    return {**settings, "label_type": np.dtype(kind.to_pandas_dtype()).name}
 
 
 def _task(settings: Mapping[str, Any] | None) -> str | None:

@@ -28,6 +28,7 @@ from gigabatch.pipeline.views.figures import Drawn, calibration_figure, importan
 from gigabatch.pipeline.views.parts import beside, block, links
 
 if TYPE_CHECKING:
+    from gigabatch.features.schema import Schema
     from gigabatch.pipeline.bundle import Bundle
 
 FIGURES = "figures.json"  # of a run
@@ -141,8 +142,9 @@ class Run:
         -------
         data frame or pyarrow.Table
             As `Bundle.predict` gives it: of pandas with the index of `frame`, of Arrow for all others. Before the
-            probabilities of a multiclass target, `<target>_<class>`, stands its likeliest class, `<target>`. Of which
-            label a binary target's probability is, `positive` says.
+            probabilities of a multiclass target, `<target>_<class>`, stands its likeliest class, `<target>`: in the
+            type of the labels in the frame that `gigabatch.fit` trained on, else in the target's `label_type`, else as
+            text. Of which label a binary target's probability is, `positive` says.
 
         Raises
         ------
@@ -151,18 +153,13 @@ class Run:
         """
         from gigabatch.pipeline.bundle import predict_rows
 
-        return predict_rows(self._bundle, frame)
+        targets = self.summary["config"]["features"].get("targets") or {}
+        return predict_rows(self._bundle, frame, {name: item.get("label_type") for name, item in targets.items()})
 
     @property
     def positive(self) -> dict[str, str]:
         """By binary target: the label whose probability is predicted, as text."""
-        given = self.summary["config"]["features"].get("targets") or {}
-
-        def told(name: str) -> str:
-            positive = (given.get(name) or {}).get("positive")
-            return "1" if positive is None else str(positive)
-
-        return {target.name: told(target.name) for target in self._bundle.schema.targets if target.task == "binary"}
+        return positive_labels(self.summary["config"]["features"].get("targets"), self._bundle.schema)
 
     @cached_property
     def _bundle(self) -> Bundle:
@@ -277,6 +274,15 @@ def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
         ) from error
     if not all(isinstance(item, dict) for item in found):
         raise ArtifactError(f"{path}: damaged, it holds no JSON object. Remove its folder and train again.")
+    return found
+
+
+def positive_labels(settings: Mapping[str, Any] | None, schema: Schema) -> dict[str, str]:
+    """By binary target: the label whose probability is predicted, as text. settings: of targets by name."""
+    found = {}
+    for name in (target.name for target in schema.targets if target.task == "binary"):
+        positive = ((settings or {}).get(name) or {}).get("positive")
+        found[name] = "1" if positive is None else str(positive)
     return found
 
 

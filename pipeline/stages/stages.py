@@ -84,7 +84,7 @@ from gigabatch.pipeline.stages.final import (
     promote_final,
     require_final,
 )
-from gigabatch.pipeline.stages.finished import SPLITS, Run
+from gigabatch.pipeline.stages.finished import SPLITS, Run, positive_labels
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import EvaluationData, RunData, evaluate_beside, write_run
@@ -1189,6 +1189,8 @@ class Encoded:
             info |= {} if settings.prior.serve is None else {"prior_serve": settings.prior.serve}
         nulls = getattr(config.features, "null_values", None)
         info |= {} if nulls is None else {"null_values": list(nulls)}
+        if positive := positive_labels(getattr(config.features, "targets", None), self.features.schema):
+            info["positive"] = positive
         seen = held if self.chosen_rows is None else held_ids(self._trained_rows())
         if not settings.epochs:
             seen = {name: torch.zeros_like(ids) for name, ids in seen.items()}

@@ -111,6 +111,13 @@ def encoded_html(preprocessor: Preprocessor, train: PackedTable, valid: PackedTa
     return block(heading("Encoded", text), folded_table(found))
 
 
+def predictions_told(schema: Schema, info: Mapping[str, Any]) -> str:
+    """The columns that a bundle predicts, and of which label a binary target's probability is where it is not 1."""
+    labels = {name: label for name, label in info.get("positive", {}).items() if label != "1"}
+    names = [name for target in schema.targets for name in target.prediction_names()]
+    return ", ".join(f"{name} (of {labels[name]!r})" if name in labels else name for name in names)
+
+
 def bundle_html(
     preprocessor: Preprocessor, model: Model, info: Mapping[str, Any], workflow: Workflow | None, device: str
 ) -> str:
@@ -128,11 +135,10 @@ def bundle_html(
             known = f"{len(values):,}: {', '.join(names)}"
         rows.append({"column": column.name, "role": column.role, "type": column.dtype, "known values": known})
     rows += [{"column": column.name, "role": "list", "type": f"list[{column.elements}]"} for column in schema.lists]
-    predicted = ", ".join(name for target in schema.targets for name in target.prediction_names())
     seed = f", seed {info['seed']}" if "seed" in info else ""
     takes = "" if workflow is None else f"; predict_raw takes {', '.join(workflow.applied_inputs)}"
     return block(
         heading(f"Bundle {info.get('name', '')}", f"{type(model).__name__}, {weights:,} weights{seed}, on {device}"),
         folded_table(rows),
-        heading("", f"predicts {predicted}{takes}"),
+        heading("", f"predicts {predictions_told(schema, info)}{takes}"),
     )

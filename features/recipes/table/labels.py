@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.columns.times import is_text
 from gigabatch.features.encoding.label_spread import LARGEST_FLOAT32, LabelSpread
@@ -20,6 +22,10 @@ from gigabatch.features.workflow.steps import parse_steps
 MOST_SHOWN = 10
 LABEL_STEPS = {"clean_text": "text", "parse_number": "numbers", "parse_duration": "numbers"}  # and what they make
 MULTILABEL = "multilabel"
+LABEL_TYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
+FLAGS = {"False": False, "True": True}
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,9 @@ class TargetSettings:
         Of a regression target: which are predicted in place of its mean, such as `[0.1, 0.5, 0.9]`.
     label_of
         Of a binary target: the multilabel target that it is a label of (`with_labels`).
+    label_type
+        Of a multiclass target: the type, one of `LABEL_TYPES`, in which `Run.predict` gives its likeliest class; None
+        for text.
     """
 
     task: Task
@@ -49,6 +58,7 @@ class TargetSettings:
     label_steps: tuple[Mapping[str, Any], ...] = ()
     quantiles: tuple[float, ...] = ()
     label_of: str = ""
+    label_type: str | None = None
 
     @property
     def is_text(self) -> bool:
@@ -118,11 +128,18 @@ def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
         label_of = str(options.get("label_of") or "")
         if label_of and options["task"] != "binary":
             raise DataError(f"target {name!r}: label_of is for binary targets, this one is {options['task']}.")
+        label_type = options.get("label_type")
+        if label_type is not None and (options["task"] != "multiclass" or label_type not in LABEL_TYPES):
+            raise DataError(
+                f"target {name!r}: label_type is for multiclass targets, one of {', '.join(LABEL_TYPES)}; found "
+                f"{label_type!r} of a {options['task']} one. Leave it out for text."
+            )
         steps = options.get("label_steps") or ()
         _label_operators(name, steps, options["task"])
         found[name] = TargetSettings(
-            options["task"], **texts, label_steps=tuple(steps), quantiles=tuple(quantiles), label_of=label_of
-        )
+            options["task"], **texts, label_steps=tuple(steps), quantiles=tuple(quantiles), label_of=label_of,
+            label_type=label_type,
+        )  # fmt: skip
         if quantiles:
             Target(name, options["task"], len(quantiles), quantiles=tuple(quantiles))  # refuses what cannot be
     return found
@@ -259,6 +276,7 @@ class SplitLabels:
             if target.task == "multiclass":
                 counts = {split: counts for (of, split), counts in self._counts.items() if of == name}
                 found[name] = _classes(name, counts)
+                typed_classes(name, found[name], target.label_type)
         return found
 
     def _count(self, name: str, split: str, column: Any) -> list[str]:
@@ -268,6 +286,26 @@ class SplitLabels:
         counted = engine.to_pandas(engine.value_counts(column))
         counts.update(dict(zip(counted["value"].tolist(), counted["count"].tolist(), strict=True)))
         return _by_count(counts)
+
+
+def typed_classes(name: str, classes: Sequence[str], label_type: str | None) -> np.ndarray:
+    """The classes [C] in the type `label_type`, as objects of text without one; `DataError` where they have no such
+    values, or two have the same."""
+    if label_type is None:
+        return np.array(classes, dtype=object)
+    try:
+        found = np.array([FLAGS[text] if label_type == "bool" else text for text in classes]).astype(label_type)
+    except (ValueError, OverflowError, KeyError) as error:
+        raise DataError(
+            f"target {name!r}: its classes {_shown(classes)} are not all of label_type {label_type} ({error}). Leave "
+            "label_type out, and Run.predict gives them as text."
+        ) from error
+    if len(set(found.tolist())) < len(classes):
+        raise DataError(
+            f"target {name!r}: two of its classes {_shown(classes)} are the same {label_type}. Write each in one way, "
+            "or leave label_type out."
+        )
+    return found
 
 
 def encode_targets(

@@ -84,7 +84,8 @@ class TableSettings:
         targets a and b that are evaluated together too. A binary label is 0 or 1, or any two values of which
         `positive` names one; `label_strip` takes these characters off both ends of a label, and
         `label_steps` make labels of text (`[{parse_number: {}}]` of "$1,200", `[{clean_text: {case: lower}}]` of Yes
-        and yes), in every file that is read and in checks of files. Multiclass labels are text.
+        and yes), in every file that is read and in checks of files. Multiclass labels are text; with `label_type`, such
+        as `int64`, `Run.predict` gives the likeliest one in that type.
     drop_null_targets
         Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
         error.

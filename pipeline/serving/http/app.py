@@ -128,6 +128,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "can_rank": ranker is not None,
             "can_recommend": answering.can_recommend,
             "why_not": answering.obstacle or None,
+            "positive": answering.bundle.positive,
             "equals_batch_scores": ranker is None or ranker.exact,
             "threads": settings.threads,
             "workers": settings.workers,

@@ -317,10 +317,10 @@ def test_no_column_that_steps_make_takes_the_name_of_one_that_is_there(rows, pla
 
 def test_predictions_say_which_label_they_are_of(rows, places):
     run = fit(rows[["price", "city", "sold"]], places, target="sold")
-    assert run.positive == {"sold": "yes"}
+    assert run.positive == run.bundle().positive == {"sold": "yes"}
     zero = rows[["price", "city"]].assign(sold=(rows["sold"] == "yes").astype(int))
     of_zero = fit(zero, places, target={"sold": {"task": "binary", "positive": 0}})
-    assert of_zero.positive == {"sold": "0"}
+    assert of_zero.positive == of_zero.bundle().positive == {"sold": "0"}
     assert of_zero.predict(zero)["sold"][zero["sold"] == 0].mean() > of_zero.predict(zero)["sold"].mean()
     told = rows[["price", "city"]]
     kind = np.where(told["city"] == "Rom", "red", np.where(told["price"] > 0, "green", "blue"))
@@ -403,3 +403,24 @@ def test_one_override_leaves_the_others_to_the_rows(rows, places):
     assert (config["train"]["epochs"], config["train"]["lr_max"]) == (1, 0.01)
     with pytest.raises(ConfigError, match=r"model\.batch_norm: tabm has no such setting.*model\.kind"):
         fit(many, places, {"model.batch_norm": False}, target="sold")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([3, 7, 30]), np.array([3, 7, 30], dtype=np.int8), np.array([3.0, 7.0, 30.0]),
+        np.array([0.1, 0.7, 3.0], dtype=np.float32), np.array([False, True, True]), pd.Categorical([3, 7, 30]),
+        np.array(["3", "7", "30"]),
+    ],
+    ids=["int64", "int8", "float64", "float32", "bool", "category", "text"],
+)  # fmt: skip
+def test_the_likeliest_class_has_the_type_of_the_labels(rows, places, labels):
+    told = rows[["price", "city"]]
+    place = np.where(told["price"] > 0.4, 0, np.where(told["price"] < -0.4, 2, 1))
+    frame = told.assign(kind=labels[place])
+    run = fit(frame, places, {"train.epochs": 40}, target={"kind": {"task": "multiclass"}}, final=False)
+    found = run.predict(frame)["kind"]
+    assert found.dtype == getattr(frame["kind"].dtype, "categories", frame["kind"]).dtype
+    assert (found.to_numpy() == frame["kind"].to_numpy()).mean() > 0.8
+    arrow = run.predict(pa.Table.from_pandas(told, preserve_index=False)).column("kind")
+    assert arrow.to_pylist() == found.tolist()

@@ -24,6 +24,8 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, TrainSettings
 from gigabatch.pipeline.python.estimators import WITHOUT_EFFECT, GigabatchClassifier, GigabatchRegressor
 from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
+from gigabatch.pipeline.serving.ranker import null_row
+from gigabatch.pipeline.serving.scorer import RowScorer
 
 WEIGHTS = (
     "a row of weight 2 and the row twice fill other batches, whose steps differ, and the preprocessor counts rows, not "
@@ -366,3 +368,48 @@ def test_the_preprocessor_transformer_takes_floats_for_the_text_with_a_decimal_c
     made = PreprocessorTransformer().fit(texts)
     found = made.transform(pd.DataFrame({"weight": weights.astype(dtype)}))
     pd.testing.assert_frame_equal(found, made.transform(texts))
+
+
+@pytest.mark.parametrize(
+    ("classes", "named"),
+    [
+        ([1, 2, 3], ["y_1", "y_2", "y_3"]),
+        ([3.0, 7.0, 10.0], ["y_3", "y_7", "y_10"]),
+        (["blue", "green", "red"], ["y_blue", "y_green", "y_red"]),
+    ],
+)
+def test_a_saved_bundle_names_classes_by_their_labels(rows, classes, named, tmp_path):
+    model = GigabatchClassifier("lr", train={"epochs": 1}, random_state=0)
+    model.fit(rows, np.array(classes)[np.arange(len(rows)) % 3])
+    model.bundle_.save(tmp_path)
+    bundle = load_bundle(tmp_path)
+    found = bundle.predict_raw(rows)
+    assert list(found.columns) == named
+    # float32 probabilities of the bundle are brought to a sum of 1 in float64
+    assert np.allclose(found.to_numpy(), model.predict_proba(rows), atol=1e-6)
+    assert RowScorer(bundle)([null_row(bundle)], raw=False).keys() == set(named)
+    assert bundle.positive == {}
+
+
+@pytest.mark.parametrize(
+    ("classes", "second", "name"),
+    [
+        (["churned", "stays"], "stays", "y"),
+        ([1, 2], "2", "y"),
+        ([0.0, 1.0], "1", "y"),
+        ([False, True], "True", "y"),
+        (["churned", "stays"], "stays", "__label__"),
+    ],
+)
+def test_a_saved_bundle_says_of_which_label_its_probability_is(rows, classes, second, name, tmp_path):
+    labels = np.array(classes)[(rows["price"] > 0).astype(int)]
+    rows = rows.rename(columns={"price": "y"}) if name != "y" else rows
+    model = GigabatchClassifier("lr", train={"epochs": 30}, random_state=0).fit(rows, labels)
+    model.bundle_.save(tmp_path)
+    bundle = load_bundle(tmp_path)
+    assert bundle.positive == {name: second}
+    found = bundle.predict_raw(rows)[name].to_numpy()
+    is_second = np.array([str(label) for label in labels.tolist()]) == str(classes[1])
+    assert found[is_second].mean() > 0.5 > found[~is_second].mean()
+    assert ("of 'stays'" in repr(bundle)) == (second == "stays")
+    assert GigabatchRegressor("lr", train={"epochs": 1}).fit(rows, is_second).bundle_.positive == {}

@@ -226,6 +226,7 @@ def test_health_names_the_bundle_and_is_503_without_one(caller, make_caller, run
         "status": "ok", "bundle": run.name, "model": "TwoTower", "can_rank": True, "equals_batch_scores": True
     }  # fmt: skip
     assert found["created_utc"] == CREATED
+    assert found["positive"] == {}
     empty = make_caller(None)
     for answer in (empty("GET", "/health"), empty.post("/rank", {"user": "u1", "items": [1]})):
         assert (answer.status_code, answer.json()["error"]) == (503, "no_bundle")
