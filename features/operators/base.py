@@ -318,7 +318,8 @@ class FittedOperator(Configured, ABC):
         return with_columns(frame.copy(deep=False), self.made_of(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
-        """`columns` for rows that the fit saw; override where those must not be told their own label."""
+        """`columns` for rows that the fit saw, which have all `inputs`; override where those must not be told their own
+        label."""
         return self.columns(frame, state)
 
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
