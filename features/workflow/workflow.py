@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
+from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, is_own, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -566,7 +567,7 @@ class Workflow:
         step = self.steps[position]
         seen = [isinstance(step, FittedOperator) and own for own in train]
         read = list(dict.fromkeys(to_fit(step) if any(seen) else to_apply(step)))
-        rows = _gathered([frame[read] for frame in frames])
+        rows = _gathered([frame[read] for frame in frames], step.group_keys or ())
         made = {own: self._apply(position, rows, own) for own in set(seen)}
         found, start = [], 0
         for frame, own in zip(frames, seen, strict=True):
@@ -894,9 +895,8 @@ def _own_parts(parts: Iterable[Any]) -> list[Any]:
     return [part if isinstance(part, tuple) else own_frame(part, "workflow") for part in parts]
 
 
-def _gathered(parts: Sequence[Any]) -> Any:
-    frames = [read_part(part) for part in parts]
-    return engine_of(frames[0]).frames.concat(frames, ignore_index=True)
+def _gathered(parts: Sequence[Any], keys: Collection[str] = ()) -> Any:
+    return stacked([read_part(part) for part in parts], "workflow", keys)
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
