@@ -314,10 +314,10 @@ def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") ->
     size = len(right) if same else len(left) + len(right)
     codes = xp.zeros(size, dtype="int64")
     null = xp.zeros(size, dtype=bool)
-    for name in by:
+    for place, name in enumerate(dict.fromkeys(by)):
         column = _codes_of(right[name], where) if same else _column_codes(left[name], right[name], where)
         null |= column < 0
-        if name == by[0]:
+        if place == 0:
             codes = xp.clip(column, 0, None)  # dense already
             continue
         width = int(column.max()) + 1 if size else 1
