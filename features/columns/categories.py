@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gigabatch.features.columns.objects import unboxed
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column
 from gigabatch.features.errors import DataError
@@ -23,6 +24,8 @@ from gigabatch.features.exact.float_order import EXACT, exact_below
 
 TEXT, WHOLE, FLOAT, FLAG = "text", "whole numbers", "floats", "flags"
 FLOATS = {2**11: "float16", 2**24: "float32", EXACT: "float64"}
+# How names of types of text begin; of the kind "O" are lists, decimals and dates of Arrow and periods of pandas too.
+TEXTS = ("object", "string", "large_string", "dictionary<values=string", "dictionary<values=large_string")
 KINDS = {"O": TEXT, "U": TEXT, "i": WHOLE, "u": WHOLE, "f": FLOAT, "b": FLAG}
 
 
@@ -72,7 +75,7 @@ def canonicalize(column: Column, where: str) -> Canonical:
         return Canonical(floats.fillna(0.0), null, None if bool(null.all()) else FLOAT, exact)
     if kind == FLAG:
         return Canonical(column.fillna(False).astype("bool"), null, FLAG)
-    if kind == TEXT and "list" not in str(column.dtype) and "struct" not in str(column.dtype):
+    if kind == TEXT and (str(column.dtype) == "str" or str(column.dtype).startswith(TEXTS)):
         return Canonical(column, null, TEXT)
     raise unknown_type(column, where)
 
@@ -92,9 +95,11 @@ def unknown_type(column: Column, where: str) -> DataError:
 def _unboxed(column: Column, where: str) -> Any:
     """A pandas column of Python objects as the type that all of them have."""
     try:
-        typed = column.convert_dtypes()
+        typed = unboxed(column)
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: column {column.name!r} holds text that is no Unicode ({error}).") from error
+    except ValueError as error:
+        raise DataError(f"{where}: column {column.name!r} {error}.") from error
     if str(typed.dtype) == "object":
         types = sorted({type(value).__name__ for value in column[column.notna()].head(1000)})
         raise DataError(
@@ -130,11 +135,11 @@ def comparable(column: Canonical, known: Any, where: str, exact: int = EXACT) ->
         return values, known, None
     if column.kind == FLOAT and kind == WHOLE:
         array = engine.array(values)
-        _require_exact(values, _reaching(column, column.exact), where, column.exact)
+        require_exact(values, reaching(column, column.exact), where, column.exact)
         whole = (array == engine.arrays.floor(array)) & (abs(array) < column.exact)
         return engine.frames.Series(engine.arrays.where(whole, array, 0).astype("int64")), known.astype("int64"), ~whole
     if column.kind == WHOLE and kind == FLOAT:
-        _require_exact(values, _reaching(column, EXACT), where)
+        require_exact(values, reaching(column, EXACT), where)
         return values.astype("float64"), known, None
     raise DataError(
         f"{where}: column {values.name!r} holds {column.kind} ({values.dtype}), the vocabulary {kind} "
@@ -142,7 +147,8 @@ def comparable(column: Canonical, known: Any, where: str, exact: int = EXACT) ->
     )
 
 
-def _require_exact(values: Any, wrong: Any, where: str, exact: int = EXACT) -> None:
+def require_exact(values: Any, wrong: Any, where: str, exact: int = EXACT) -> None:
+    """Raise `DataError` where a value is `wrong`: a float that may be another number rounded, beside whole numbers."""
     if bool(wrong.any()):
         raise DataError(
             f"{where}: column {values.name!r} and what it is compared with are floats and whole numbers, and "
@@ -158,11 +164,11 @@ def require_unrounded(left: Canonical, right: Canonical, where: str) -> None:
         _require_one_width(left, right, where)
     elif kinds == {FLOAT, WHOLE}:
         floats, whole = (left, right) if left.kind == FLOAT else (right, left)
-        if bool(_reaching(whole, floats.exact).any()):
-            _require_exact(left.values, _reaching(floats, floats.exact), where, floats.exact)
+        if bool(reaching(whole, floats.exact).any()):
+            require_exact(left.values, reaching(floats, floats.exact), where, floats.exact)
 
 
-def _reaching(side: Canonical, bound: int) -> Any:
+def reaching(side: Canonical, bound: int) -> Any:
     """bool array: which values are finite and of this size or beyond."""
     array = engine_of(side.values).array(side.values.astype("int64") if side.kind == WHOLE else side.values)
     return ~side.null & ((array >= bound) | (array <= -bound)) & (abs(array) < float("inf"))
@@ -205,9 +211,9 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
     `require_unrounded` refuses.
     """
     if bool(left.isna().all()):
-        return _nulls(len(left), right), right
+        return nulls_like(len(left), right), right
     if bool(right.isna().all()):
-        return left, _nulls(len(right), left)
+        return left, nulls_like(len(right), left)
     kinds = {category_kind(left), category_kind(right)}
     if FLOAT in kinds:
         require_unrounded(canonicalize(left, where), canonicalize(right, where), where)
@@ -221,12 +227,18 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
         )
     whole = left if category_kind(left) == WHOLE else right
     array = engine_of(whole).array(whole.fillna(0).astype("int64"))
-    _require_exact(whole, (array >= EXACT) | (array <= -EXACT), where)
+    require_exact(whole, (array >= EXACT) | (array <= -EXACT), where)
     return left.astype("float64"), right.astype("float64")
 
 
-def _nulls(length: int, like: Any) -> Any:
-    return engine_of(like).frames.Series([None] * length, dtype=like.dtype)
+def nulls_like(length: int, like: Any) -> Any:
+    """A column of nulls that can stand below another one and leaves its values as they are."""
+    engine = engine_of(like)
+    if length and category_kind(like) in (WHOLE, FLAG):
+        return engine.with_nulls(
+            engine.frames.Series([0] * length, dtype=like.dtype), engine.frames.Series([True] * length, dtype="bool")
+        )
+    return engine.frames.Series([None] * length, dtype=like.dtype)
 
 
 def canonical_column(canonical: Canonical) -> Any:

@@ -40,6 +40,11 @@ def is_list_type(dtype: str) -> bool:
     return dtype.startswith("list[")
 
 
+def holds_lists(kind: pa.DataType) -> bool:
+    """Whether a column of this type of Arrow's is one of lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
 def list_types(dtype: str) -> tuple[str, str]:
     """(type of the elements, separator or "") of a declared type; `ValueError` for what is none."""
     elements, bracket, separator = dtype.removeprefix("list[").partition("]")
@@ -92,8 +97,6 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
 def _cast_lists(
     name: Any, arrow: Any, wanted: pa.DataType, elements: str, separator: str, cast_entries: Callable[[Any, str], Any]
 ) -> pa.Array:
-    import pandas as pd
-
     if pa.types.is_null(arrow.type):
         return pa.nulls(len(arrow), wanted)
     if pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
@@ -109,7 +112,7 @@ def _cast_lists(
         kept = np.repeat(~empty, lengths)
         values, lengths, null = values.filter(pa.array(kept)), np.where(empty, 0, lengths), arrow.is_null()
         values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-    elif pa.types.is_list(arrow.type) or pa.types.is_large_list(arrow.type) or pa.types.is_fixed_size_list(arrow.type):
+    elif holds_lists(arrow.type):
         values, null = arrow.flatten(), arrow.is_null()
         lengths = pc.list_value_length(arrow).fill_null(0).to_numpy().astype(np.int64)
     else:
@@ -117,9 +120,7 @@ def _cast_lists(
     if values.null_count == len(values):
         found = pa.nulls(len(values), wanted.value_type)
     else:
-        # Integers beside nulls stay integers.
-        masked = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.uint64(): pd.UInt64Dtype()}
-        typed = cast_entries(values.to_pandas(types_mapper=masked.get).rename(name), elements)
+        typed = cast_entries(_exact_series(values).rename(name), elements)
         found = pc.cast(pa.Array.from_pandas(typed), wanted.value_type)
     found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
@@ -198,11 +199,17 @@ def _entries_pandas(column: Column) -> tuple[Any, Any]:
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     if lists.null_count == len(lists):
         return pd.Series([], dtype="str", name=column.name), np.zeros(len(column), np.int64)
-    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+    if not holds_lists(lists.type):
         raise ValueError(f"column {column.name!r} is {column.dtype} and holds no lists")
-    masked = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}  # integers beside nulls stay integers
-    entries = lists.flatten().to_pandas(types_mapper=masked.get)
-    return entries.rename(column.name), lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+    return _exact_series(lists.flatten()).rename(column.name), lengths
+
+
+def _exact_series(values: pa.Array) -> Any:
+    """As a pandas column, in which integers and flags beside nulls stay what they are."""
+    from gigabatch.features.engines.arrow_columns import MASKED
+
+    return values.to_pandas(types_mapper=MASKED.get)
 
 
 def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:

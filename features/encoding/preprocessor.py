@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gigabatch.features.columns.categories import FLOAT, canonical_column, canonicalize, category_kind
 from gigabatch.features.encoding.growth import require_same_inputs
 from gigabatch.features.encoding.label_spread import LARGEST_LOSS, FitLabels
 from gigabatch.features.encoding.lists import (
@@ -479,7 +480,7 @@ class Preprocessor:
             kind, name = task
             if kind == "float":
                 return floats[task].fit([frame[list(floats[task].inputs)] for frame in frames])
-            parts = [engine.coded(frame[name]) for frame in frames]
+            parts = [engine.coded(_one_zero(frame[name])) for frame in frames]
             merged, operator = parts[0].counted, self.settings.category(name)
             for part in parts[1:]:
                 merged = operator.merge(merged, part.counted)
@@ -970,3 +971,8 @@ def _require_parts(parts: Sequence[Any], use: str) -> None:
         raise DataError(f"Preprocessor: a frame alone is nothing to {use}. Give a list of parts: [frame].")
     if not parts:
         raise DataError(f"Preprocessor: nothing to {use}, no partition was given.")
+
+
+def _one_zero(column: Any) -> Any:
+    """A column of categories, whose floats, if it holds such, are told apart by what they are: -0.0 is 0.0."""
+    return canonical_column(canonicalize(column, "preprocessor")) if category_kind(column) == FLOAT else column

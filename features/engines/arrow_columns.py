@@ -63,14 +63,22 @@ def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
 
 
 def exact_frame_of(table: pa.Table) -> pd.DataFrame:
-    """`frame_of` whose integers and flags beside nulls are of pandas' masked types, and large lists Arrow-backed."""
+    """`frame_of` whose integers and flags beside nulls are of pandas' masked types. Large lists stay Arrow's, and those
+    of integers with a null, of which pandas would make floats."""
     frame = frame_of(table)
     for field, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_large_list(field.type) and field.name in frame.columns:
+        if (pa.types.is_large_list(field.type) or _holds_null_integers(column)) and field.name in frame.columns:
             frame[field.name] = pd.arrays.ArrowExtensionArray(column)
         if column.null_count and field.type in MASKED and field.name in frame.columns:
             frame[field.name] = column.to_pandas(types_mapper=MASKED.get).array
     return frame
+
+
+def _holds_null_integers(column: pa.ChunkedArray) -> bool:
+    """Whether it is one of lists with a null among integers."""
+    kind = column.type
+    lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
+    return lists and pa.types.is_integer(kind.value_type) and any(chunk.flatten().null_count for chunk in column.chunks)
 
 
 def dictionary_columns(file: pq.ParquetFile) -> list[str]:

@@ -23,6 +23,7 @@ from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, req
 from gigabatch.features.engines.rapids_memory import use_pool
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
+from gigabatch.features.exact.tally import tally
 
 if cupy.cuda.is_available():  # the API check imports this file without a device
     use_pool()  # before the first allocation
@@ -111,7 +112,7 @@ def coded(column: cudf.Series) -> CodedColumn:
     numbers, values = column.factorize()
     numbers = cupy.asarray(numbers).astype("int32")
     frame = cudf.DataFrame({"value": cudf.Series(values).reset_index(drop=True)})
-    frame["count"] = cupy.bincount(numbers + 1, minlength=len(frame) + 1)[1:].astype("int64")
+    frame["count"] = tally(cupy, numbers + 1, len(frame) + 1)[1:].astype("int64")
     counted = frame.sort_values(["count", "value"], ascending=[False, True])
     order = cupy.asarray(counted.index.values)
     return CodedColumn(numbers, counted.reset_index(drop=True), order, len(frame))

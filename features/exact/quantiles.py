@@ -33,6 +33,7 @@ from gigabatch.features.exact.float_order import (
     require_no_infinity,
     words_of,
 )
+from gigabatch.features.exact.tally import tally
 
 # Sign, exponent and 7 bits of the mantissa in both: a bin's ends are at most a factor of 1 + 2^-7 apart.
 LEADING_BITS = {"float32": 16, "float64": 19}
@@ -95,7 +96,7 @@ class RadixHistogram:
         else:
             cupy = array_module(values)
             words = float_words(values + 0)  # -0.0 becomes 0.0
-            counts = cupy.asnumpy(cupy.bincount((words >> shift).astype("int64"), minlength=1 << LEADING_BITS[kind]))
+            counts = cupy.asnumpy(tally(cupy, (words >> shift).astype("int64"), 1 << LEADING_BITS[kind]))
         require_no_infinity(values, valid, counts)
         return cls.of_patterns(kind, counts)
 

@@ -17,6 +17,7 @@ from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.history.key_index import KeyIndex
 
 EVENTS = "events__"  # of settled events by group: their number
@@ -137,7 +138,7 @@ class AsOfJoin:
         self._times = times[self.sorted_rows]
         num_groups = max((int(codes.max()) + 1 for codes in (query_groups, event_groups) if len(codes)), default=0)
         self._begins = self.xp.zeros(num_groups + 1, dtype="int64")
-        self._begins[1:] = self.xp.cumsum(self.xp.bincount(groups, minlength=num_groups))
+        self._begins[1:] = self.xp.cumsum(tally(self.xp, groups, num_groups))
         self._starts: dict[int | None, Any] = {}
         self._own_inside: dict[int | None, Any] = {}
         self.found_group = query_groups >= 0
@@ -246,7 +247,7 @@ class AsOfJoin:
         """The sum of the absolute values of the group in which it is the largest."""
         grouped = self.event_groups >= 0
         weights = abs(values.astype("float64"))[grouped]
-        return float(self.xp.bincount(self.event_groups[grouped], weights=weights).max()) if len(weights) else 0.0
+        return float(tally(self.xp, self.event_groups[grouped], 1, weights).max())
 
     def _sum(self, values: Any, window: int | None) -> Any:
         running = self.xp.zeros(len(self.sorted_rows) + 1, dtype="int64")
@@ -313,10 +314,10 @@ def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") ->
     size = len(right) if same else len(left) + len(right)
     codes = xp.zeros(size, dtype="int64")
     null = xp.zeros(size, dtype=bool)
-    for name in by:
+    for place, name in enumerate(dict.fromkeys(by)):
         column = _codes_of(right[name], where) if same else _column_codes(left[name], right[name], where)
         null |= column < 0
-        if name == by[0]:
+        if place == 0:
             codes = xp.clip(column, 0, None)  # dense already
             continue
         width = int(column.max()) + 1 if size else 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
@@ -90,7 +91,7 @@ def settle(
     for name, (known, value) in values.items():
         totals |= {known_name(name): known, sum_name(name): value}
     if before is not None:
-        keys = engine.frames.concat([before[list(by)], keys], ignore_index=True) if by else keys
+        keys = stacked([before[list(by)], keys], "history", by) if by else keys
         totals = {name: xp.concatenate([engine.array(before[name]), part]) for name, part in totals.items()}
         counted = xp.concatenate([xp.ones(len(before), dtype=bool), counted])
     if not by:

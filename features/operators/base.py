@@ -95,6 +95,8 @@ class Configured:
         value = getattr(self, attribute)
         if value is None or isinstance(value, str):
             return value
+        if attribute == "by":
+            require_once(value, type(self).__name__)
         parameter = inspect.signature(type(self)).parameters.get(attribute)
         if parameter is not None and str(parameter.annotation) in ("str", "str | None"):
             raise DataError(f"{type(self).__name__}: {attribute} names one column, found {value!r}.")
@@ -318,7 +320,8 @@ class FittedOperator(Configured, ABC):
         return with_columns(frame.copy(deep=False), self.made_of(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
-        """`columns` for rows that the fit saw; override where those must not be told their own label."""
+        """`columns` for rows that the fit saw, which have all `inputs`; override where those must not be told their own
+        label."""
         return self.columns(frame, state)
 
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
@@ -369,6 +372,12 @@ def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
     if not wide or not new:
         return frame
     return engine.frames.concat([frame, *(column.rename(name) for name, column in new.items())], axis=1)
+
+
+def require_once(by: Sequence[str], where: str) -> None:
+    """Raise `DataError` where a key column is named more than once, which is hardly what was meant."""
+    if twice := [name for name in dict.fromkeys(by) if list(by).count(name) > 1]:
+        raise DataError(f"{where}: by names {twice[0]!r} more than once. Name each key column once.")
 
 
 def _names(given: Any) -> tuple[str, ...]:

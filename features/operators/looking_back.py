@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.history.asof import Once
@@ -71,9 +72,8 @@ class LooksBack(ColumnOperator):
         """
         if past.size + self._size(frame) > LARGEST_SIZE:
             raise NotLater(f"{type(self).__name__}: its sums come near the end of 64 bits")
-        engine = engine_of(frame)
         names = list(dict.fromkeys(self.inputs))
-        gathered = engine.frames.concat([past.rows[names], frame[names]], ignore_index=True)
+        gathered = stacked([past.rows[names], frame[names]], type(self).__name__, self.group_keys or ())
         made = self.compute_after(gathered, past.settled)
         for name, column in made.items():
             made[name] = column.iloc[len(past.rows) :]
@@ -124,7 +124,7 @@ class LooksBack(ColumnOperator):
         until = until if before is None or before.until is None else max(until, before.until)
         rows, size = frame[names].reset_index(drop=True), self._size(frame)
         if before is not None:
-            rows = engine.frames.concat([before.rows[names], rows], ignore_index=True)
+            rows = stacked([before.rows[names], rows], type(self).__name__, self.group_keys or ())
             size += before.size
         counted = self.counted(rows)
         kept = self.kept(rows, until) & counted

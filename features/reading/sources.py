@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.columns.lists import is_list_type, of_arrow, typed_lists
 from gigabatch.features.columns.numbers import NotWritten, require_digits, without_zeros
+from gigabatch.features.columns.objects import unboxed
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -811,7 +812,7 @@ def _plain(column: Column, dtype: str) -> Any:
     has_text = any(issubclass(found, str) for found in types)
     if has_text and len(types) > 1 and dtype not in ("string", "bool"):
         raise TypeError(f"it holds text beside {', '.join(sorted(t.__name__ for t in types if t is not str))}")
-    return column.convert_dtypes() if dtype in ("int32", "int64") and types and not has_text else column
+    return unboxed(column) if dtype in ("int32", "int64") and types and not has_text else column
 
 
 def _cast_bool(column: Column, nullable: bool) -> Any:

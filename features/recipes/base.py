@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -407,7 +408,8 @@ class SplitFractions:
             Where `valid_rows` and `test_rows` leave no row for train.
         """
         if self.valid_rows is None or self.test_rows is None:
-            return int(num_rows * self.train), int(num_rows * (self.train + self.valid))
+            train, valid = (Fraction(str(share)) for share in (self.train, self.valid))  # .7 + .2 is less than .9
+            return int(num_rows * train), int(num_rows * (train + valid))
         rest = num_rows - self.valid_rows - self.test_rows
         if rest < 1:
             raise DataError(

@@ -12,8 +12,9 @@ Reads = Callable[[Configured], tuple[str, ...]]
 
 
 def to_fit(operator: Configured) -> tuple[str, ...]:
-    """What the operator reads to be fitted."""
-    return operator.inputs
+    """What the operator reads to be fitted, and of rows that the fit saw: more than of others where it must not tell
+    them their own label."""
+    return tuple(dict.fromkeys((*operator.inputs, *to_apply(operator))))
 
 
 def to_apply(operator: Configured) -> tuple[str, ...]:
@@ -232,13 +233,14 @@ def side_by_side(
     steps: Sequence[Configured], made: Sequence[tuple[str, ...]], positions: Iterable[int]
 ) -> list[list[int]]:
     """The positions in batches of neighbours that do no more than add columns to one frame: none of a batch reads or
-    makes what another one of it makes. Another step is a batch of its own. made: the columns that each step makes."""
+    makes what another one of it makes, be it of rows that the fit saw or of others. Another step is a batch of its own.
+    made: the columns that each step makes."""
     batches: list[list[int]] = []
     taken: set[str] | None = None  # what those of the last batch make; None where it takes no further step
     for position in positions:
         step = steps[position]
         adds = _only_adds(step)
-        if taken is None or not adds or taken.intersection((*to_apply(step), *made[position])):
+        if taken is None or not adds or taken.intersection((*to_fit(step), *made[position])):
             batches.append([])
             taken = set() if adds else None
         batches[-1].append(position)

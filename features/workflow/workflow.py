@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
+from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, is_own, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -110,6 +111,7 @@ class Workflow:
         self.states: dict[int, Any] = {}
         self._applied: tuple[Any, tuple[str, ...]] | None = None
         self._alike: tuple[Any, list[list[int]] | None] | None = None
+        self._served = False
         require_free(self.steps, self.labels)
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
@@ -256,7 +258,7 @@ class Workflow:
             raise DataError("workflow: nothing to fit on, no partition was given.")
         for part in parts:
             self._require_inputs(part)
-        self.states = {}
+        self.states, self._served = {}, False
         self._fit(range(len(self.steps)), parts, scheduler)
         return self
 
@@ -502,7 +504,7 @@ class Workflow:
         Raises
         ------
         DataError
-            As `transform`.
+            As `transform`; of what `serving` gave, which lacks steps that make what only train rows need.
 
         Examples
         --------
@@ -519,6 +521,11 @@ class Workflow:
         [1.0, 1.0, 0.0, 0.0]
         """
         self._require_fitted()
+        if self._served:
+            raise DataError(
+                "workflow: was cut to what serving needs, and a train row needs more to leave its own label out. Call "
+                "transform_train of the workflow that serving() was called of."
+            )
         given, frame = frame, own_frame(frame, "workflow")
         require_columns(frame, self.inputs, "workflow")
         self._require_whole(whole_groups)
@@ -547,24 +554,27 @@ class Workflow:
                     self._apply_beside((k, *more), frame, seen) for frame, seen in zip(frames, train, strict=True)
                 ]
             elif len(frames) > 1 and step.group_keys is not None and not step.changes_rows:
-                frames = self._over_all(k, frames)
+                frames = self._over_all(k, frames, train)
             elif len(frames) > 1 and step.group_keys is not None and gather:
                 frames, train = [self._apply(k, _gathered(frames), all(train))], [all(train)]
             else:
                 frames = [self._apply(k, frame, seen, own=True) for frame, seen in zip(frames, train, strict=True)]
         return frames
 
-    def _over_all(self, position: int, frames: Sequence[Any]) -> list[Any]:
-        """Each frame with the columns that a group-wise step makes from the rows of all of them."""
+    def _over_all(self, position: int, frames: Sequence[Any], train: Sequence[bool]) -> list[Any]:
+        """Each frame with the columns that a group-wise step makes from the rows of all of them; train: for each,
+        whether the fit saw its rows."""
         step = self.steps[position]
-        read = list(dict.fromkeys(step.inputs))
-        made = self._apply(position, _gathered([frame[read] for frame in frames]), train=False)
+        seen = [isinstance(step, FittedOperator) and own for own in train]
+        read = list(dict.fromkeys(to_fit(step) if any(seen) else to_apply(step)))
+        rows = _gathered([frame[read] for frame in frames], step.group_keys or ())
+        made = {own: self._apply(position, rows, own) for own in set(seen)}
         found, start = [], 0
-        for frame in frames:
-            own = made.iloc[start : start + len(frame)]
+        for frame, own in zip(frames, seen, strict=True):
+            part = made[own].iloc[start : start + len(frame)]
             start += len(frame)
-            own.index = frame.index
-            found.append(with_columns(frame.copy(deep=False), {name: own[name] for name in step.outputs}))
+            part.index = frame.index
+            found.append(with_columns(frame.copy(deep=False), {name: part[name] for name in self.made(position)}))
         return found
 
     def _chosen(self, frame: Any) -> Any:
@@ -639,7 +649,7 @@ class Workflow:
         train = [name == "train" for name in names]
         for frame in frames if done == 0 else ():
             self._require_inputs(frame)
-        self.states, start = {}, done
+        self.states, self._served, start = {}, False, done
         while start < len(self.steps):
             # Steps between group-wise ones are fitted together; a group-wise one sees every split before they go on.
             ahead = first_group_wise(self.steps[start:])
@@ -701,6 +711,7 @@ class Workflow:
             self.outputs if outputs is None else wanted,
         )
         chosen.states = {new: self.states[old] for new, old in enumerate(kept) if old in self.states}
+        chosen._served = True
         return chosen
 
     def _own_columns(self) -> tuple[str, ...]:
@@ -771,6 +782,7 @@ class Workflow:
             "outputs": None if self.outputs is None else list(self.outputs),
             "steps": steps,
             "files": writer.files,
+            **({"served": True} if self._served else {}),
         }
         (folder / "workflow.json").write_text(
             json.dumps(content | {"sha256": _checksum(content)}, indent=1, allow_nan=False)
@@ -814,7 +826,7 @@ class Workflow:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             found = content.get("format") if isinstance(content, dict) else type(content).__name__
             raise DataError(f"format {found!r}, this version reads {FORMAT}")
-        if set(content) != known:
+        if set(content) - {"served"} != known:
             raise DataError(f"expected the fields {', '.join(sorted(known))}, found {', '.join(sorted(content))}")
         if content.pop("sha256") != _checksum(content):
             raise DataError("workflow.json was changed after it was written: its checksum differs")
@@ -824,6 +836,7 @@ class Workflow:
         dtypes = dict(zip(_names(list(content["dtypes"])), _names(list(content["dtypes"].values())), strict=True))
         found = cls([step for step, _ in read], _names(content["labels"]), dtypes, outputs)
         found.states = {k: state[0] for k, (_, state) in enumerate(read) if state}
+        found._served = "served" in content
         found._require_fitted()
         return found
 
@@ -882,9 +895,8 @@ def _own_parts(parts: Iterable[Any]) -> list[Any]:
     return [part if isinstance(part, tuple) else own_frame(part, "workflow") for part in parts]
 
 
-def _gathered(parts: Sequence[Any]) -> Any:
-    frames = [read_part(part) for part in parts]
-    return engine_of(frames[0]).frames.concat(frames, ignore_index=True)
+def _gathered(parts: Sequence[Any], keys: Collection[str] = ()) -> Any:
+    return stacked([read_part(part) for part in parts], "workflow", keys)
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

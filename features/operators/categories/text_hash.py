@@ -10,6 +10,7 @@ from gigabatch.features.columns.times import is_dates
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
 from gigabatch.features.reading.sources import cast
@@ -87,7 +88,7 @@ class TextHash(ColumnOperator):
             hashes = engine.hash64(pieces).view("uint64")
             signs = 1.0 - 2.0 * (hashes >> hashes.dtype.type(63)).astype("float64")
             places = where * self.num_buckets + buckets_of(hashes, self.num_buckets)
-            flat = flat + xp.bincount(places, weights=signs, minlength=len(flat))
+            flat = flat + tally(xp, places, len(flat), signs)
         found = flat.reshape(len(frame), self.num_buckets)
         length = xp.sqrt((found * found).sum(axis=1))  # of whole numbers, so exact in any order
         length[length == 0] = 1.0

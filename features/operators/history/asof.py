@@ -11,6 +11,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, Once, group_codes, sorted_rows
+from gigabatch.features.operators.base import require_once
 from gigabatch.features.operators.looking_back import LooksBack
 
 LAST_DTYPES = ("float32", "float64", "int64")
@@ -120,6 +121,7 @@ class AsOf(LooksBack):
 
     @property
     def inputs(self) -> tuple[str, ...]:
+        require_once(self.by, "AsOf")
         values: list[str] = []
         for item in self.aggregations:
             values += [item.value] if isinstance(item, Mean) else list(item.columns) if isinstance(item, Last) else []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.columns.numbers import number_parts, whole_values
+from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -75,9 +76,8 @@ class DifferenceLag(WithinGroups, LooksBack):
 
     def require_later(self, frame: Frame, new: Any, past: Past) -> None:
         """In each group by itself, whose order need not be that of others."""
-        engine = engine_of(frame)
         names = [*self.by, self.order]
-        both = engine.frames.concat([past.rows[names], frame[names]], ignore_index=True)
+        both = stacked([past.rows[names], frame[names]], "DifferenceLag", self.by)
         groups, order = sorted_groups(both, self.by, self.order, "DifferenceLag")
         later = (order >= len(past.rows)).astype("int64")
         back = (later[1:] < later[:-1]) & (groups[order[1:]] == groups[order[:-1]]) & (groups[order[1:]] >= 0)

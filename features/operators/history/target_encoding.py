@@ -94,7 +94,7 @@ class TargetEncoding(LooksBack):
 
     @property
     def questions(self) -> Mapping[str, Sequence[str]]:
-        keys = [self.by, (), *([] if self.fold is None else [(*self.by, self.fold), (self.fold,)])]
+        keys = [self.by, (), *([] if self.fold is None else [self._within(self.by), (self.fold,)])]
         return {_question(by): by for by in keys}
 
     def counted(self, rows: Frame) -> Any:
@@ -122,8 +122,12 @@ class TargetEncoding(LooksBack):
         hits, trials = self._before(frame, events, by, settled)
         if self.fold is None:
             return hits, trials
-        own_hits, own_trials = self._before(frame, events, (*by, self.fold), settled)
+        own_hits, own_trials = self._before(frame, events, self._within(by), settled)
         return hits - own_hits, trials - own_trials
+
+    def _within(self, by: Sequence[str]) -> tuple[str, ...]:
+        """The keys and the fold, which may be one of them."""
+        return tuple(dict.fromkeys((*by, str(self.fold))))
 
     def _before(self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]) -> tuple[Any, Any]:
         gone = settled.get(_question(by))

@@ -72,15 +72,18 @@ class Waiting(WithinGroups, LooksBack):
         return ~(known & (happened < until)) | (planned >= until)
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
-        whole_values(frame[self.happened_at], "Waiting")
-        if str(frame[self.happened_at].dtype) == "object":  # without any value
-            frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})
+        engine = engine_of(frame)
         if frame[self.planned_at].isna().any():
             raise DataError(f"Waiting: column {self.planned_at!r} holds nulls; every row needs a time.")
-        whole_values(frame[self.planned_at], "Waiting")
-        if len(frame):  # from the first on, so that sums stay inside int64 in any unit
-            earliest = int(frame[self.planned_at].min())
-            frame = frame.assign(**{name: frame[name] - earliest for name in (self.planned_at, self.happened_at)})
+        # As int64, whatever their type, in which a difference may not fit; from the first on, so that sums stay inside.
+        names = (self.planned_at, self.happened_at)
+        times = {name: whole_values(frame[name], "Waiting") for name in names}
+        earliest = int(times[self.planned_at].min()) if len(frame) else 0
+        known = engine.series(engine.array(frame[self.happened_at].notna()), frame)
+        frame = frame.copy(deep=False)
+        for name in names:
+            frame[name] = engine.series(times[name] - earliest, frame)
+        frame[self.happened_at] = engine.with_nulls(frame[self.happened_at], ~known)
         # An early event has happened before it was due: it only leaves the queue that it has joined.
         # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.
         happened = frame[self.happened_at].fillna(frame[self.planned_at])

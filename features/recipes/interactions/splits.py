@@ -13,6 +13,7 @@ from typing import Any, Literal
 from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
 from gigabatch.features.recipes.interactions.histories import (
     HistorySettings,
@@ -283,7 +284,7 @@ def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:
     users: int64 [R] from 0, of rows in order of time. xp: NumPy or CuPy.
     """
     order = xp.argsort(users, kind="stable")
-    counts = xp.bincount(users)
+    counts = tally(xp, users)
     ends = xp.cumsum(counts)
     from_end = xp.empty(len(users), dtype="int64")
     from_end[order] = ends[users[order]] - 1 - xp.arange(len(users))

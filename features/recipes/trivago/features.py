@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.categories.text_flags import TextFlags, Words
 from gigabatch.features.operators.history.asof import ratio
 from gigabatch.features.operators.history.rank_within_group import RankWithinGroup
@@ -239,7 +240,7 @@ class PairBuilder:
         """int64 [pairs]: clicks and candidates of all lists before each pair's."""
         click = chunk.click
         # A list may show the item clicked twice.
-        clicked = chunk.xp.bincount(chunk.of_pair[target_counts(chunk) > 0], minlength=len(chunk.fold))
+        clicked = tally(chunk.xp, chunk.of_pair[target_counts(chunk) > 0], len(chunk.fold))
         everyone = chunk.encoded("all", False)
         lists = everyone.events("clickouts", click["moment"], chunk.labelled).ask(
             everyone.codes["clickouts"], click["moment"]

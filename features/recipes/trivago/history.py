@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.recipes.trivago.log import atomic_path
 
 NONE = -(2**62)  # no first or last value
@@ -73,7 +74,7 @@ class Events:
         self.rows = rows[engine.stable_order(codes[rows])]
         self.moments = moments[self.rows]
         self.offsets = xp.zeros(num_groups + 1, dtype="int64")
-        self.offsets[1:] = xp.cumsum(xp.bincount(codes[rows], minlength=num_groups))
+        self.offsets[1:] = xp.cumsum(tally(xp, codes[rows], num_groups))
 
     def ask(self, codes: Any, moments: Any) -> Question:
         """What is known of each asked group (-1: nothing) before each moment."""

@@ -216,9 +216,12 @@ def _unique(values, **wanted):
     return tuple(map(ndarray, parts)) if several else ndarray(found)
 
 
-def _bincount(values, minlength=0):
-    spend(4, 2)  # whether one is negative, and the largest (histogram.py)
-    return fresh(np.bincount(values.held, minlength=minlength))
+def _bincount(values, weights=None, minlength=0):
+    spend(4, 2)  # whether one is negative, and the largest (histogram.py), which of none is an error
+    if not values.held.size:
+        raise ValueError("zero-size array to reduction operation cupy_max which has no identity")
+    weights = None if weights is None else weights.held
+    return fresh(np.bincount(values.held, weights=weights, minlength=minlength))
 
 
 cupy = types.ModuleType("cupy")
