@@ -122,7 +122,11 @@ class _Estimator(BaseEstimator):
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction lies between 0 and 1, found {self.validation_fraction!r}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows = self._rows(X)
+        weight = _weights(X, sample_weight)
+        rows = self._rows(X, weight)
+        if weight is not None:
+            counted = weight > 0
+            weight, y, strata = weight[counted], y[counted], strata if strata is None else strata[counted]
         if len(rows) < 2:
             raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of 2 is required.")
         train_rows, valid_rows = self._split(len(rows), strata, seed)
@@ -135,11 +139,8 @@ class _Estimator(BaseEstimator):
         if LABEL in rows.columns:
             target = replace(target, name=OTHER_LABEL)
         rows = rows.assign(**{target.name: y})
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            if not weight.any():
-                raise ValueError("sample_weight: all weights are 0. Give at least one row a weight above 0.")
-            rows = rows.assign(**{WEIGHT: weight / weight.max()})
+        if weight is not None:
+            rows = rows.assign(**{WEIGHT: weight})
         made = self.workflow_.fit([rows.iloc[train_rows]]).transform
         schema = self._schema(target, sample_weight is not None)
         features = {
@@ -199,9 +200,11 @@ class _Estimator(BaseEstimator):
             found["preprocess"]["columns"] = with_words(self.words_, preprocess)
         return found if held_out else found | {"train": {"select": "last"} | found["train"]}
 
-    def _rows(self, X: Any) -> pd.DataFrame:
-        """The rows with their index renumbered, and what their columns are: kinds and the workflow, not fitted."""
-        frame = read_frame(self, X, reset=True).reset_index(drop=True)
+    def _rows(self, X: Any, weight: np.ndarray | None) -> pd.DataFrame:
+        """The rows above weight 0 with their index renumbered, and what their columns are: kinds and the workflow, not
+        fitted."""
+        frame = read_frame(self, X, reset=True)
+        frame = (frame if weight is None else frame[weight > 0]).reset_index(drop=True)
         if has_names(X):
             draft = draft_of(self, frame)
             found = draft.features
@@ -366,7 +369,9 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
         """
         y = _labels(self, X, y)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        weight = _weights(X, sample_weight)
+        self.classes_ = np.unique(y if weight is None else y[weight > 0])
+        codes = np.searchsorted(self.classes_, y)  # of a row of weight 0 a number of nothing: it is left out
         num = len(self.classes_)
         if num < 2:
             (alone,) = self.classes_.tolist()
@@ -431,6 +436,16 @@ def _numbers(estimator: Any, y: np.ndarray) -> np.ndarray:
         return np.asarray(y, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{name}: y holds what is no number ({error}). {advice}") from error
+
+
+def _weights(X: Any, sample_weight: Any) -> np.ndarray | None:
+    """The rows' weights over their largest, [N] as float32 holds them; None where none are given."""
+    if sample_weight is None:
+        return None
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not weight.any():
+        raise ValueError("sample_weight: all weights are 0. Give at least one row a weight above 0.")
+    return (weight / weight.max()).astype(np.float32)
 
 
 def _labels(estimator: Any, X: Any, y: Any) -> np.ndarray:
