@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, column_or_1d
 
+from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.reading.sources import cast, without_null_words
@@ -136,6 +137,11 @@ class _Estimator(BaseEstimator):
         choice = model_choice(given["model"])
         require_members_differ(settings, choice.kind)
         loss = _loss(target, settings, self._class_names())
+        shift = 0.0
+        if target.task == "regression":
+            bounded = loss.regression[0].log_link or getattr(choice.settings, "output_range", None) is not None
+            shift = _lost_mean(y, bounded)
+            y = y - shift
         if LABEL in rows.columns:
             target = replace(target, name=OTHER_LABEL)
         rows = rows.assign(**{target.name: y})
@@ -161,6 +167,9 @@ class _Estimator(BaseEstimator):
         # Weights, dropout and order follow torch's generator, which is the caller's.
         with torch.random.fork_rng(), using_kernels(settings.kernels), silence():
             trained, told = _trained(spec, table, valid, loss, settings, seed, device)
+        if shift:
+            scales = trained.model.target_scales
+            trained.model.scale_targets([scale._replace(mean=scale.mean + shift) for scale in scales])
         self.curve_ = trained.curve
         served = [*schema.names("categorical", "continuous"), *(name for c in schema.lists for name in c.columns)]
         info = {
@@ -425,6 +434,17 @@ class GigabatchRegressor(RegressorMixin, _Estimator):
     def predict(self, X: Any) -> np.ndarray:
         """The number of each row, [N] float64."""
         return self._outputs(X)[:, 0]
+
+
+def _lost_mean(y: np.ndarray, bounded: bool) -> float:
+    """The mean of labels [N] float64, where float32, in which they are packed, would lose how they differ; else 0.
+
+    bounded: whether the labels mean something by their distance from 0, so that nothing may be taken off. Then
+    `DataError`."""
+    spread = LabelSpread.of(pd.Series(y), LABEL)
+    if bounded:
+        spread.require(LABEL)
+    return spread.moments.scale().mean if spread.is_lost else 0.0
 
 
 def _numbers(estimator: Any, y: np.ndarray) -> np.ndarray:
