@@ -112,7 +112,7 @@ class Trained:
     steps, rows
         Those trained on, all epochs together.
     skipped_steps
-        Those of `steps` that changed nothing, because their loss or gradient was not finite.
+        Those of `steps` that changed no weight, because their loss or gradient was not finite.
     earlier_rows, earlier_seconds
         Of `rows`, those up to the checkpoint that this process went on from, and the seconds that they took.
     record
@@ -174,8 +174,8 @@ def train_model(
     device
         As torch names it.
     folder
-        Where checkpoints and metrics.jsonl go. If it holds a checkpoint of the same run, training goes on there. None
-        writes nothing.
+        Where checkpoints and metrics.jsonl go; it is made where it is missing. If it holds a checkpoint of the same
+        run, training goes on there. None writes nothing.
     after_step
         Called with the number of steps done.
     negatives
@@ -231,6 +231,8 @@ def train_model(
         if isinstance(table, PackedTable):
             require_weights(table, split)
     train = train.counted() if isinstance(train, PackedTable) else train
+    if folder is not None:  # now, and not at the first checkpoint
+        folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, FittedModel):
         refuse_steps(model, ranks, start, codistillation)
         return fitted_at_once(model, train, valid_table, loss, settings, device, folder, callbacks)

@@ -85,7 +85,6 @@ def run(
     torch.manual_seed(seed)
     model = make_model(kind) if model is None else model
     tables = make_table(kind, ROWS, 10), make_table(kind, VALID_ROWS, 11)
-    folder.mkdir(parents=True, exist_ok=True)
     return train_model(
         model, *tables, loss_of(kind), settings, seed=seed, device="cpu", folder=folder, after_step=after_step
     )
@@ -359,6 +358,11 @@ def script_valid_losses(monkeypatch, losses):
 
 def valid_losses(trained) -> list[float]:
     return [point["valid_loss"] for point in trained.curve if "valid_loss" in point]
+
+
+def test_a_folder_that_is_not_there_is_made(tmp_path):
+    run(tmp_path / "runs" / "first", settings_of(epochs=2))
+    assert (tmp_path / "runs" / "first" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(("select", "epoch"), [("best", 2), ("last", 5)])
