@@ -1,6 +1,8 @@
 # CPU: docker build -t gigabatch .        (docs/docker.md)
 FROM python:3.12-slim
 
+# OpenMP, by which compiled loops run in parallel; without it a service computes one thing at a time.
+RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 10001 gigabatch
 WORKDIR /opt/gigabatch
 COPY . .

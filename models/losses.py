@@ -254,17 +254,20 @@ class TargetLoss(nn.Module):
         """Outputs of all targets together: O."""
         return sum(size for _, size in self.tasks)
 
-    def forward(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None, smoothed: bool = True
+    ) -> Tensor:
         """Scalar float32 loss, computed in float32 also for half-precision outputs.
 
         outputs: [B, O]. targets: one [B] tensor each, float32 for binary and regression, int32 or int64 class numbers
         for multiclass. weight: [B] or None; each target's mean is then sum(weight loss) / sum(weight), which is 0 for
-        a batch whose weights are all 0.
+        a batch whose weights are all 0. smoothed: False for targets that are probabilities already, without
+        `label_smoothing`.
 
         A class outside [0, K) is an `IndexError` on a CPU, as of torch.
         """
         loss = outputs.new_zeros((), dtype=torch.float32)
-        for losses in self._of_rows(outputs, targets, weight, self.label_smoothing):
+        for losses in self._of_rows(outputs, targets, weight, self.label_smoothing if smoothed else 0.0):
             loss = loss + weighted_mean(losses, weight)
         return loss
 

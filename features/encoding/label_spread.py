@@ -87,13 +87,19 @@ class LabelSpread:
             self.whole or other.whole,
         )
 
-    def require(self, name: str) -> None:
-        """Raise `DataError` for labels whose differences float32 loses; a constant has none."""
+    @property
+    def is_lost(self) -> bool:
+        """Whether float32 loses the labels' differences; a constant has none."""
         if self.low >= self.high:
-            return
+            return False
         scale = self.moments.scale()
         noise = 0.0 if self.whole else SMALLEST_SPREAD * abs(scale.mean)
-        if scale.std > noise and self.lost > LARGEST_LOSS * scale.std:
+        return scale.std > noise and self.lost > LARGEST_LOSS * scale.std
+
+    def require(self, name: str) -> None:
+        """Raise `DataError` for labels whose differences float32 loses."""
+        if self.is_lost:
+            scale = self.moments.scale()
             raise DataError(
                 f"target {name!r}: float32, in which labels are kept, moves values by up to {self.lost:.3g}, and they "
                 f"differ by {scale.std:.3g} (standard deviation). Subtract a constant near their mean, "

@@ -30,6 +30,7 @@ from gigabatch.features.encoding.tree_edges import FitTreeEdges
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.exact.column_statistics import RobustScale, Scale
+from gigabatch.features.exact.sums import UNIT_EXPONENT
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
@@ -601,12 +602,15 @@ class Preprocessor:
             low, high = state.histogram.edges()
             largest = np.float32(max(abs(low[0]), abs(high[-1])))
             step = float(np.spacing(largest))
-            if step > 1 and step / 2 > LARGEST_LOSS * spread:
+            # Below 2^23 a sum of squares that is whole tells whole numbers, of which nothing is lost.
+            kept = step < 1 and state.moments.squares.units % (1 << -UNIT_EXPONENT) == 0
+            constant = spread == 0 and step <= 1
+            if step / 2 > LARGEST_LOSS * spread and not (kept or constant):
                 log.warning(
-                    "column %r: its numbers reach %.6g, where float32, in which models take them, keeps one whole "
-                    "number in %.0f, and what is left of them differs by %.3g (standard deviation). Subtract a "
-                    "constant near %.10g before the features stage, or name the column under categorical; leave it "
-                    "out if it is an id or a constant.",
+                    "column %r: its numbers reach %.6g, where float32, in which models take them, keeps those %.3g "
+                    "apart, and what is left of them differs by %.3g (standard deviation). Subtract a constant near "
+                    "%.10g before the features stage, or name the column under categorical; leave it out if it is an "
+                    "id or a constant.",
                     name, largest, step, spread, state.moments.scale().mean,
                 )  # fmt: skip
 

@@ -190,6 +190,13 @@ class FloatWord:
         )
 
 
+def counted_rows(frame: Any, weight: str | None) -> Any:
+    """The rows whose value of the column `weight` is above 0; all where it is None."""
+    if weight is None or bool((frame[weight] > 0).all()):
+        return frame
+    return frame[frame[weight] > 0]
+
+
 def require_every_word(num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> None:
     """Raise `ValueError` unless each word of a row is written once; one that is not would be whatever memory held."""
     places = sorted([*(word.place for word in ids), *(place for word in floats for place in word.places)])

@@ -11,7 +11,7 @@ import numpy as np
 
 from gigabatch.features.exact.float_order import ALL_VALID, Bitmap, as_float32, require_no_infinity, valid_mask
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, selected
-from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum, leading_sums32, sum_of_squares
+from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum, halves, leading_sums32, sum_of_squares
 
 KEPT_VALUES = 1 << 22  # 16 MB of float32: with no more values than that in all, the partitions are not read again
 # A column that varies less than this is constant but for noise; dividing by it would leave float32's range.
@@ -106,10 +106,35 @@ class Moments:
 
     def scale(self) -> Scale:
         """Mean and standard deviation; each is the exact quotient, rounded once (and a square root)."""
-        mean = self.total.units / (self.count << -UNIT_EXPONENT)
-        variance_units = self.count * (self.squares.units << -UNIT_EXPONENT) - self.total.units**2
-        variance = max(variance_units, 0) / (self.count**2 << -2 * UNIT_EXPONENT)
-        return Scale(mean, variance**0.5 if variance**0.5 >= SMALLEST_SPREAD else 1.0)
+        return WeightedMoments(ExactSum(self.count << -UNIT_EXPONENT), self.total, self.squares).scale()
+
+
+@dataclass(frozen=True)
+class WeightedMoments:
+    """Exact sums of weights w, of w x and of w x^2, so that a value of weight 2 is two, and one of weight 0 none."""
+
+    mass: ExactSum
+    total: ExactSum
+    squares: ExactSum
+
+    @classmethod
+    def of(cls, values: np.ndarray, weights: np.ndarray) -> WeightedMoments:
+        """Of finite float32 arrays, whose products are summed without rounding them."""
+        wide, mass = values.astype("float64"), weights.astype("float64")
+        weighed = wide * mass  # of 48 bits
+        squares = [ExactSum.of(part * wide) for part in halves(weighed)]  # 26 and 24 bits: float64 holds the product
+        return cls(ExactSum.of(mass), ExactSum.of(weighed), squares[0].merge(squares[1]))
+
+    def merge(self, other: WeightedMoments) -> WeightedMoments:
+        return WeightedMoments(
+            self.mass.merge(other.mass), self.total.merge(other.total), self.squares.merge(other.squares)
+        )
+
+    def scale(self) -> Scale:
+        """Mean and standard deviation; each is the exact quotient, rounded once (and a square root)."""
+        mass, total = self.mass.units, self.total.units
+        variance = max(mass * self.squares.units - total**2, 0) / mass**2
+        return Scale(total / mass, variance**0.5 if variance**0.5 >= SMALLEST_SPREAD else 1.0)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, is_own, own_frame
-from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.frame import counted_rows, engine_of, load_engine
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
@@ -613,7 +613,9 @@ class Workflow:
         others = [part for part in given if not isinstance(part, tuple) and not is_own(part)]
         return [given_back(self._chosen(frame), others[0]) if others else self._chosen(frame) for frame in frames]
 
-    def fit_transform_splits(self, splits: Mapping[str, Any], done: int = 0) -> dict[str, Any]:
+    def fit_transform_splits(
+        self, splits: Mapping[str, Any], done: int = 0, weight: str | None = None
+    ) -> dict[str, Any]:
         """Fit on the split `train`, and transform it and the others, whose rows see each other's history.
 
         Parameters
@@ -624,6 +626,9 @@ class Workflow:
             each split alone.
         done
             How many of the first steps the frames have been through already; none of them is fitted.
+        weight
+            Column of the rows' weights: nothing is fitted to a row of weight 0, which is history to others all the
+            same. None where all rows count.
 
         Returns
         -------
@@ -654,7 +659,7 @@ class Workflow:
             # Steps between group-wise ones are fitted together; a group-wise one sees every split before they go on.
             ahead = first_group_wise(self.steps[start:])
             stop = len(self.steps) if ahead is None else start + max(ahead, 1)
-            self._fit(range(start, stop), [frames[names.index("train")]], "threads")
+            self._fit(range(start, stop), [counted_rows(frames[names.index("train")], weight)], "threads")
             frames = self._through(range(start, stop), frames, train, gather=False)
             start = stop
         return dict(zip(names, map(self._chosen, frames), strict=True))

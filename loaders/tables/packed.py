@@ -286,6 +286,13 @@ class PackedTable:
         """Rows `words` [B, W] int32 of this table as a `Batch` of views. Nothing is copied."""
         return unpack(self.schema, words, self.lists)
 
+    def counted(self) -> "PackedTable":
+        """The rows that weigh something; the table itself where all do."""
+        weight = unpack(self.schema, self.words).weight
+        if weight is None or bool((weight > 0).all()):
+            return self
+        return self.with_words(self.words[weight > 0])
+
     def with_words(self, words: Tensor) -> "PackedTable":
         """A table of these rows [M, W] of this one, with its lists."""
         return PackedTable(words, self.schema, self.lists)

@@ -164,7 +164,8 @@ class QNN(Model):
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """Self-ensemble: the loss of the mean prediction of two passes under different masks, and the losses of each
-        pass with the mean prediction for its target, which is held fixed. Each is the targets' own loss.
+        pass with the mean prediction for its target, which is held fixed. Each is the targets' own loss; labels alone
+        are smoothed.
 
         Predictions are averaged: probabilities of a binary target, values of a regression.
         """
@@ -187,7 +188,9 @@ class QNN(Model):
             for is_binary, output in zip(binary, together.detach().unbind(1), strict=True)
         ]
         own = loss(together, batch.targets, batch.weight)
-        return own + loss(first, taught, batch.weight) + loss(second, taught, batch.weight)
+        for output in (first, second):
+            own = own + loss(output, taught, batch.weight, smoothed=False)
+        return own
 
     def _of_vectors(self, x: Tensor) -> Tensor:
         """[B, D] -> [B, O] float32."""

@@ -58,10 +58,12 @@ class CodistilledLoss(TargetLoss):
             for (task, _), *outputs in zip(self.tasks, *map(self._split, peers), strict=True)
         ]
 
-    def forward(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None, smoothed: bool = True
+    ) -> Tensor:
         """Scalar float32 loss of the rows that the peers have predicted; see `TargetLoss`."""
         self.was_used = True
-        loss = super().forward(outputs, targets, weight)
+        loss = super().forward(outputs, targets, weight, smoothed)
         for (task, _), output, taught in zip(self.tasks, self._split(outputs.float()), self._taught, strict=True):
             loss = loss + self.weight * weighted_mean(_distance(task, output, taught), weight)
         return loss

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, column_or_1d
 
+from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.reading.sources import cast, without_null_words
@@ -122,7 +123,11 @@ class _Estimator(BaseEstimator):
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction lies between 0 and 1, found {self.validation_fraction!r}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows = self._rows(X)
+        weight = _weights(X, sample_weight)
+        rows = self._rows(X, weight)
+        if weight is not None:
+            counted = weight > 0
+            weight, y, strata = weight[counted], y[counted], strata if strata is None else strata[counted]
         if len(rows) < 2:
             raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of 2 is required.")
         train_rows, valid_rows = self._split(len(rows), strata, seed)
@@ -132,14 +137,16 @@ class _Estimator(BaseEstimator):
         choice = model_choice(given["model"])
         require_members_differ(settings, choice.kind)
         loss = _loss(target, settings, self._class_names())
+        shift = 0.0
+        if target.task == "regression":
+            bounded = loss.regression[0].log_link or getattr(choice.settings, "output_range", None) is not None
+            shift = _lost_mean(y, bounded)
+            y = y - shift
         if LABEL in rows.columns:
             target = replace(target, name=OTHER_LABEL)
         rows = rows.assign(**{target.name: y})
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            if not weight.any():
-                raise ValueError("sample_weight: all weights are 0. Give at least one row a weight above 0.")
-            rows = rows.assign(**{WEIGHT: weight / weight.max()})
+        if weight is not None:
+            rows = rows.assign(**{WEIGHT: weight})
         made = self.workflow_.fit([rows.iloc[train_rows]]).transform
         schema = self._schema(target, sample_weight is not None)
         features = {
@@ -160,6 +167,9 @@ class _Estimator(BaseEstimator):
         # Weights, dropout and order follow torch's generator, which is the caller's.
         with torch.random.fork_rng(), using_kernels(settings.kernels), silence():
             trained, told = _trained(spec, table, valid, loss, settings, seed, device)
+        if shift:
+            scales = trained.model.target_scales
+            trained.model.scale_targets([scale._replace(mean=scale.mean + shift) for scale in scales])
         self.curve_ = trained.curve
         served = [*schema.names("categorical", "continuous"), *(name for c in schema.lists for name in c.columns)]
         info = {
@@ -201,9 +211,11 @@ class _Estimator(BaseEstimator):
             found["preprocess"]["columns"] = with_words(self.words_, preprocess)
         return found if held_out else found | {"train": {"select": "last"} | found["train"]}
 
-    def _rows(self, X: Any) -> pd.DataFrame:
-        """The rows with their index renumbered, and what their columns are: kinds and the workflow, not fitted."""
-        frame = read_frame(self, X, reset=True).reset_index(drop=True)
+    def _rows(self, X: Any, weight: np.ndarray | None) -> pd.DataFrame:
+        """The rows above weight 0 with their index renumbered, and what their columns are: kinds and the workflow, not
+        fitted."""
+        frame = read_frame(self, X, reset=True)
+        frame = (frame if weight is None else frame[weight > 0]).reset_index(drop=True)
         if has_names(X):
             draft = draft_of(self, frame)
             found = draft.features
@@ -378,7 +390,9 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
         """
         y = _labels(self, X, y)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        weight = _weights(X, sample_weight)
+        self.classes_ = np.unique(y if weight is None else y[weight > 0])
+        codes = np.searchsorted(self.classes_, y)  # of a row of weight 0 a number of nothing: it is left out
         num = len(self.classes_)
         if num < 2:
             (alone,) = self.classes_.tolist()
@@ -431,6 +445,17 @@ class GigabatchRegressor(RegressorMixin, _Estimator):
         return self._outputs(X)[:, 0]
 
 
+def _lost_mean(y: np.ndarray, bounded: bool) -> float:
+    """The mean of labels [N] float64, where float32, in which they are packed, would lose how they differ; else 0.
+
+    bounded: whether the labels mean something by their distance from 0, so that nothing may be taken off. Then
+    `DataError`."""
+    spread = LabelSpread.of(pd.Series(y), LABEL)
+    if bounded:
+        spread.require(LABEL)
+    return spread.moments.scale().mean if spread.is_lost else 0.0
+
+
 def _numbers(estimator: Any, y: np.ndarray) -> np.ndarray:
     """The labels of a regression as float64."""
     name, advice = type(estimator).__name__, "Give numbers, or take GigabatchClassifier for classes."
@@ -440,6 +465,16 @@ def _numbers(estimator: Any, y: np.ndarray) -> np.ndarray:
         return np.asarray(y, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{name}: y holds what is no number ({error}). {advice}") from error
+
+
+def _weights(X: Any, sample_weight: Any) -> np.ndarray | None:
+    """The rows' weights over their largest, [N] as float32 holds them; None where none are given."""
+    if sample_weight is None:
+        return None
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not weight.any():
+        raise ValueError("sample_weight: all weights are 0. Give at least one row a weight above 0.")
+    return (weight / weight.max()).astype(np.float32)
 
 
 def _labels(estimator: Any, X: Any, y: Any) -> np.ndarray:

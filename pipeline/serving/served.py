@@ -19,6 +19,7 @@ from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings
 from gigabatch.pipeline.runs.verify import require_own
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
+from gigabatch.pipeline.serving.parallel_loops import one_at_a_time
 from gigabatch.pipeline.serving.ranker import Asker, Ranker, null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.store.artifacts import MANIFEST
@@ -90,7 +91,8 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     else:
         ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle))
     served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle, manifest.get("created_utc"))
-    self_test(served)
+    with one_at_a_time():
+        self_test(served)
     return served
 
 

@@ -121,7 +121,7 @@ from gigabatch.pipeline.training.negatives import (
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
-from gigabatch.pipeline.training.target_scales import require_labels, require_steps_in_order
+from gigabatch.pipeline.training.target_scales import require_labels, require_steps_in_order, require_weights
 from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import (
     Trained,
@@ -1118,6 +1118,8 @@ class Encoded:
             log.warning(text)
         for text in self.ruled:
             log.info(text)
+        for split in ("train", "valid", "test"):
+            require_weights(self._resident(split), split, self.features.schema.only("weight"))
         require_labels(loss, self._resident("test"), "test")
         for split in ("train", "valid", "test"):  # here, where rows have the order of the split
             require_steps_in_order(model_class(spec.name), self._resident(split), split)

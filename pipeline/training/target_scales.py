@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gigabatch.features.exact.column_statistics import Moments
+from gigabatch.features.exact.column_statistics import Moments, WeightedMoments
 from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.losses import TargetLoss
@@ -23,22 +24,18 @@ BLOCK_ROWS = 1 << 20
 def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = None) -> tuple[TargetScale, ...]:
     """The scale of each regression target; of one that is constant, or varies by less than 2^-100, the deviation is 1.
 
-    loss: that is trained with, which may ask for logarithms. Sample weights do not count. Of a source they are
-    those of one epoch's batches, which it goes through once.
+    loss: that is trained with, which may ask for logarithms. A row of weight 2 is two rows, one of weight 0 none. Of a
+    source they are those of one epoch's batches, which it goes through once.
     """
     schema = rows.schema
     outputs = [sum(target.num_outputs for target in schema.targets[:place]) for place in range(len(schema.targets))]
     places = [place for place, target in enumerate(schema.targets) if target.task == "regression"]
     if not places:
         return ()
-    moments = [
-        [Moments.of(targets[place].cpu().contiguous().numpy()) for place in places]
-        for targets in (batch.targets for batch in unpacked_blocks(rows))
-    ]
-    totals = [reduce(Moments.merge, parts) for parts in zip(*moments, strict=True)]
+    moments = [[_moments(batch, place) for place in places] for batch in unpacked_blocks(rows)]
     found = []
-    for place, total in zip(places, totals, strict=True):
-        scale, target = total.scale(), schema.targets[place]
+    for place, parts in zip(places, zip(*moments, strict=True), strict=True):
+        scale, target = reduce(lambda left, right: left.merge(right), parts).scale(), schema.targets[place]
         if loss is not None and loss.regression[place].log_link:
             found.append(TargetScale(place, outputs[place], 0.0, scale.mean, log=True))
         else:
@@ -47,15 +44,32 @@ def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = Non
     return tuple(found)
 
 
+def _moments(batch: Batch, place: int) -> Any:
+    """Of a target's labels, by the rows' weights where they have some."""
+    labels = batch.targets[place].cpu().contiguous().numpy()
+    return Moments.of(labels) if batch.weight is None else WeightedMoments.of(labels, batch.weight.cpu().numpy())
+
+
+def require_weights(rows: PackedTable, split: str, column: str | None = None) -> None:
+    """Raise `TrainingError` where rows have weights and all of a split's are 0. column: of the weights, if known."""
+    weight = unpack(rows.schema, rows.words).weight
+    if weight is not None and len(weight) and not bool((weight > 0).any()):
+        name = "" if column is None else f" ({column!r})"
+        raise TrainingError(
+            f"{split} split: the weights{name} of all its {len(weight):,} rows are 0, so nothing can be learnt or "
+            "measured there. Give some of them a weight above 0, split the rows otherwise, or leave the weights out."
+        )
+
+
 def require_labels(loss: TargetLoss, rows: PackedTable | BatchSource, split: str) -> None:
-    """Raise `TrainingError` where labels of a split are not those of the loss: below 0, or in train all 0, where it
-    predicts logarithms."""
+    """Raise `TrainingError` where labels of a split, of rows that weigh something, are not those of the loss: below 0,
+    or in train all 0, where it predicts logarithms."""
     for place, (target, own) in enumerate(zip(rows.schema.targets, loss.regression, strict=True)):
         if target.task != "regression" or not own.log_link:
             continue
         least, largest, wrong = math.inf, 0.0, 0
         for batch in unpacked_blocks(rows):
-            labels = batch.targets[place]
+            labels = batch.targets[place] if batch.weight is None else batch.targets[place][batch.weight > 0]
             if len(labels):
                 least, largest = min(least, float(labels.min())), max(largest, float(labels.max()))
                 wrong += int((labels < 0).sum())

@@ -79,7 +79,13 @@ from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_metrics import require_selectable, selected_metric
-from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, require_steps_in_order, target_scales
+from gigabatch.pipeline.training.target_scales import (
+    fitted_loss,
+    require_labels,
+    require_steps_in_order,
+    require_weights,
+    target_scales,
+)
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
 __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
@@ -106,7 +112,7 @@ class Trained:
     steps, rows
         Those trained on, all epochs together.
     skipped_steps
-        Those of `steps` that changed nothing, because their loss or gradient was not finite.
+        Those of `steps` that changed no weight, because their loss or gradient was not finite.
     earlier_rows, earlier_seconds
         Of `rows`, those up to the checkpoint that this process went on from, and the seconds that they took.
     record
@@ -155,7 +161,8 @@ def train_model(
         nothing is checkpointed. Regression targets are standardised by the mean and deviation that they have
         in `train`, unless the model has scales already (`Model.target_scales`); losses are in these units.
     train
-        A packed table, shuffled by `seed` and cut into batches of `settings.batch_size` rows, or any source of batches.
+        A packed table, whose rows above weight 0 are shuffled by `seed` and cut into batches of `settings.batch_size`,
+        or any source of batches.
     valid_table
         Rows whose loss, and metric (`settings.select_by`), is measured after each epoch.
     loss
@@ -167,8 +174,8 @@ def train_model(
     device
         As torch names it.
     folder
-        Where checkpoints and metrics.jsonl go. If it holds a checkpoint of the same run, training goes on there. None
-        writes nothing.
+        Where checkpoints and metrics.jsonl go; it is made where it is missing. If it holds a checkpoint of the same
+        run, training goes on there. None writes nothing.
     after_step
         Called with the number of steps done.
     negatives
@@ -220,6 +227,12 @@ def train_model(
     if settings.ensemble > 1:
         raise TrainingError("train.ensemble: train_model trains one model. `Pipeline` trains an ensemble's members.")
     ranks = Ranks() if ranks is None else ranks
+    for split, table in (("train", train), ("valid", valid_table)):
+        if isinstance(table, PackedTable):
+            require_weights(table, split)
+    train = train.counted() if isinstance(train, PackedTable) else train
+    if folder is not None:  # now, and not at the first checkpoint
+        folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, FittedModel):
         refuse_steps(model, ranks, start, codistillation)
         return fitted_at_once(model, train, valid_table, loss, settings, device, folder, callbacks)
@@ -563,6 +576,8 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss |
     torch.manual_seed(seed)
     model = spec.build()
     model.require_targets([target.task for target in train.schema.targets])
+    require_weights(train, "train")
+    train = train.counted()
     model.scale_targets(target_scales(train, loss))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
@@ -930,7 +945,8 @@ def table_loss(
     tables: SpreadTables | None = None,
     collected: list[Tensor] | None = None,
 ) -> float:
-    """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
+    """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training;
+    not a number where no row weighs anything.
 
     It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64. ranks:
     each computes some of the blocks. tables: of the model, where they are spread over ranks. collected: gets the
@@ -944,10 +960,7 @@ def table_loss(
     totals, counts = (torch.stack(part) for part in zip(*parts, strict=True))  # a row a block
     if ranks is not None:  # a rank without a block has an empty one, which adds nothing
         totals, counts = (torch.cat(ranks.all_gather_rows(part, "valid loss")) for part in (totals, counts))
-    totals, counts = totals.sum(0), counts.sum(0)
-    if table.schema.has_weight:  # as of a batch: rows that all weigh nothing have the loss 0
-        counts = counts.clamp(min=torch.finfo(torch.float32).tiny)
-    return float((totals / counts).sum())
+    return float((totals.sum(0) / counts.sum(0)).sum())
 
 
 def evaluated_blocks(

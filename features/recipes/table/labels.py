@@ -13,7 +13,7 @@ import numpy as np
 from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.columns.times import is_text
 from gigabatch.features.encoding.label_spread import LARGEST_FLOAT32, LabelSpread
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.frame import counted_rows, engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.schema import TASKS, Target, Task
@@ -209,10 +209,12 @@ class SplitLabels:
     ----------
     targets
         By name. Their columns are clean already (`clean_labels`).
+    weight
+        Column of the rows' weights: a train row of weight 0 makes no class and bounds nothing. None: all rows count.
     """
 
-    def __init__(self, targets: Mapping[str, TargetSettings]) -> None:
-        self.targets = targets
+    def __init__(self, targets: Mapping[str, TargetSettings], weight: str | None = None) -> None:
+        self.targets, self.weight = targets, weight
         self._counts: dict[tuple[str, str], Counter[str]] = {}
         self._spreads: dict[str, LabelSpread] = {}
 
@@ -223,6 +225,7 @@ class SplitLabels:
 
     def look(self, split: str, frame: Any) -> None:
         """Count the classes of a part of a split."""
+        frame = counted_rows(frame, self.weight if split == "train" else None)
         for name, target in self.targets.items():
             if target.task == "multiclass":
                 self._count(name, split, frame[name])
@@ -247,7 +250,7 @@ class SplitLabels:
                 _require_two(name, self._count(name, split, column), target)
             found[name] = row_labels(name, column, target)
             if target.task == "regression" and split == "train":
-                spread = LabelSpread.of(column.astype("float64"), name)
+                spread = LabelSpread.of(counted_rows(frame, self.weight)[name].astype("float64"), name)
                 earlier = self._spreads.get(name)
                 self._spreads[name] = spread if earlier is None else earlier.merge(spread)
         return frame.assign(**found)
@@ -309,10 +312,10 @@ def typed_classes(name: str, classes: Sequence[str], label_type: str | None) -> 
 
 
 def encode_targets(
-    splits: dict[str, Any], targets: Mapping[str, TargetSettings]
+    splits: dict[str, Any], targets: Mapping[str, TargetSettings], weight: str | None = None
 ) -> tuple[dict[str, Any], tuple[Target, ...]]:
     """The splits with every label column as numbers (`SplitLabels`), and what the schema says of each."""
-    labels = SplitLabels(targets)
+    labels = SplitLabels(targets, weight)
     for name, frame in splits.items():
         labels.look(name, frame)
     encoded = {name: labels.encode(name, frame) for name, frame in splits.items()}

@@ -14,7 +14,7 @@ from gigabatch.features.columns.lists import ARROW_TYPES, is_list_type, list_ent
 from gigabatch.features.columns.time_types import is_time_type, time_type
 from gigabatch.features.columns.times import is_calendar, moments, timestamps
 from gigabatch.features.encoding.lists import require_list_weights
-from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.frame import counted_rows, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
 from gigabatch.features.operators.base import unused
@@ -90,7 +90,8 @@ class TableSettings:
         Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
         error.
     weight
-        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count.
+        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count. Train rows of weight 0 are
+        left out; the notes of the report say how many.
     group
         Column whose equal values are ranked together.
     time
@@ -366,9 +367,16 @@ class TableRecipe(Recipe):
         else:
             files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
             times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
-        splits, targets = encode_targets(self._split(files), self.targets)
+        weight = self.settings.weight
+        splits = self._split(files)
+        rows = len(splits["train"])
+        self._note_idle(rows - len(counted_rows(splits["train"], weight)), rows)
+        splits, targets = encode_targets(splits, self.targets, weight)
         workflow = self._typed_workflow(engine, times)
-        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
+        # Rows of weight 0 are history to others, so they go when the steps are done.
+        splits = workflow.fit_transform_splits(splits, done, weight)
+        splits |= {"train": counted_rows(splits["train"], weight)}
+        splits = {k: v.reset_index(drop=True) for k, v in splits.items()}
         made = {name: dtype for name, dtype in self._made_lists.items() if name in splits["train"]}
         splits = {name: cast(frame, made, "table, after the steps") for name, frame in splits.items()}
         schema = self._schema(splits["train"], times, targets)
@@ -394,6 +402,11 @@ class TableRecipe(Recipe):
             for (pattern, name), (nulls, rows) in self._nulls.items()
             if nulls
         ]
+        idle, rows = self._idle
+        if idle:
+            left_out.append(
+                f"train split: {idle:,} of {rows:,} rows left out, because their weight {self.settings.weight!r} is 0."
+            )
         return (*left_out, *self._told_notes(workflow), *map(_flag_note, flags.found()))
 
     def write_parts(
@@ -438,11 +451,12 @@ class TableRecipe(Recipe):
             staged[name].settle()
             self.report(f"read {pattern}")
         labels = SplitLabels(self.targets)
-        for split, frame in self._cut(staged) if labels.needs_a_look else ():
+        for split, frame in self._counted(staged) if labels.needs_a_look else ():
             labels.look(split, frame)
         times = {chosen.time: str(time_type)} if chosen.time else {}
         workflow = self._typed_workflow(engine, times)
-        parts: Iterator[tuple[str, Any]] = ((split, labels.encode(split, frame)) for split, frame in self._cut(staged))
+        cut = self._counted(staged)
+        parts: Iterator[tuple[str, Any]] = ((split, labels.encode(split, frame)) for split, frame in cut)
         if not workflow.fitted:
             waiting = StagedSplits(engine, raw / "splits")
             for split, frame in parts:
@@ -493,6 +507,25 @@ class TableRecipe(Recipe):
                 for split, part in parts.items():
                     if len(part):
                         yield split, part.reset_index(drop=True)
+
+    def _counted(self, staged: Mapping[str, StagedRows]) -> Iterator[tuple[str, Any]]:
+        """`_cut` without the train rows of weight 0: here no step looks at other rows, so nobody misses them."""
+        idle = rows = 0
+        for split, frame in self._cut(staged):
+            kept = counted_rows(frame, self.settings.weight) if split == "train" else frame
+            idle, rows = idle + len(frame) - len(kept), rows + len(frame) * (split == "train")
+            if len(kept):
+                yield split, kept.reset_index(drop=True)
+        self._note_idle(idle, rows)
+
+    def _note_idle(self, idle: int, rows: int) -> None:
+        """Keep for the report how many train rows weigh 0, of how many; `DataError` where all do."""
+        if rows and idle == rows:
+            raise DataError(
+                f"train split: the weight {self.settings.weight!r} of all its {rows:,} rows is 0, so there is nothing "
+                "to learn. Give some of them a weight above 0, split the rows otherwise, or leave features.weight out."
+            )
+        self._idle = idle, rows
 
     def _typed_workflow(self, engine: str, times: Mapping[str, str]) -> Workflow:
         """The steps, told what the columns are; times: what the files' time is."""

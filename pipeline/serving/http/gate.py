@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.metrics import Metrics
+from gigabatch.pipeline.serving.parallel_loops import one_at_a_time
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,7 +82,9 @@ class Line:
             future.set_exception(Refusal.busy(f"the model was busy for {self.timeout_seconds:g} s. Try again."))
             return
         try:
-            future.set_result(work())
+            with one_at_a_time():
+                found = work()
+            future.set_result(found)
         except Exception as error:  # belongs to whoever asked
             future.set_exception(error)
 

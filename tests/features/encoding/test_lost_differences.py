@@ -29,3 +29,23 @@ def test_whole_numbers_that_float32_makes_equal_are_warned_of(caplog, way, value
     with caplog.at_level(logging.WARNING):
         getattr(Preprocessor(Schema((Column("at", "continuous", "float32"),), ())), way)([frame])
     assert ("column 'at'" in caplog.text and "float32" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        (1e7 + np.linspace(-1, 1, 200), True),
+        (1e5 + np.linspace(-1, 1, 200), True),  # in steps of 1 / 128, a hundredth of the deviation
+        (1e3 + np.linspace(-1, 1, 200), False),
+        (1e5 + np.arange(5.0).repeat(40), False),  # whole numbers, which float32 holds
+        (np.full(200, 1e5 + 1 / 3), False),
+        (np.linspace(-1e5, 1e5, 200) + 1 / 3, False),
+    ],
+)
+def test_fractions_that_float32_loses_are_warned_of(caplog, values, warned):
+    """Held against NumPy: how far the cast moves values, as a share of their deviation."""
+    moved = np.abs(values - values.astype("float32")).max()
+    assert (moved > 1e-3 * values.std() > 1e-9) == warned
+    with caplog.at_level(logging.WARNING):
+        Preprocessor(Schema((Column("at", "continuous", "float32"),), ())).fit([pd.DataFrame({"at": values})])
+    assert ("column 'at': its numbers reach" in caplog.text) == warned

@@ -50,9 +50,13 @@ def log_loss(p, q, weight):
     return -(weight * (q * np.log(p) + (1 - q) * np.log(1 - p))).sum() / weight.sum()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("task", ["binary", "regression"])
-def test_self_ensemble_and_its_gradient_equal_the_formula(task, weighted):
+@pytest.mark.parametrize(
+    ("task", "weighted", "smoothing"),
+    [("binary", False, 0.0), ("binary", True, 0.0), ("regression", False, 0.0), ("regression", True, 0.0),
+     ("binary", True, 0.2)],
+)  # fmt: skip
+def test_self_ensemble_and_its_gradient_equal_the_formula(task, weighted, smoothing):
+    """Labels are smoothed, and predictions that teach are not."""
     draw = np.random.default_rng(0)
     weight = draw.random(9) if weighted else np.ones(9)
     labels = (draw.random(9) < 0.5).astype(float) if task == "binary" else draw.normal(size=9)
@@ -63,8 +67,9 @@ def test_self_ensemble_and_its_gradient_equal_the_formula(task, weighted):
     batch = Rows(
         torch.zeros(9, 3).int(), torch.zeros(9, 2), (torch.tensor(labels),), torch.tensor(weight) if weighted else None
     )
-    found = model.training_loss(batch, TargetLoss([(task, 1)]))
+    found = model.training_loss(batch, TargetLoss([(task, 1)], label_smoothing=smoothing))
     found.backward()
+    labels = labels * (1 - smoothing) + smoothing / 2 if smoothing else labels
 
     def by_formula(one, other, fixed):
         if task == "regression":

@@ -220,6 +220,37 @@ def test_a_regression_of_what_is_no_number_is_refused_plainly(rows, labels):
         GigabatchRegressor().fit(rows, labels)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_labels_far_from_0_are_learnt_as_those_near_it(members, tmp_path):
+    """At 2^30 float32 keeps one number in 64, and float64 each of these labels, which are multiples of 2^-10."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(400, 3))
+    near = np.round((3 * x[:, 0] - 2 * x[:, 1]) * 1024) / 1024
+    near -= np.round(near.mean() * 1024) / 1024
+    train = {"epochs": 5, "batch_size": 64, "ensemble": members}
+    found, expected = (GigabatchRegressor(random_state=0, train=train).fit(x, near + far) for far in (2.0**30, 0.0))
+    np.testing.assert_allclose(found.predict(x) - 2.0**30, expected.predict(x), atol=1e-3)
+    found.bundle_.save(tmp_path)
+    read = load_bundle(tmp_path, "cpu")
+    np.testing.assert_array_equal(
+        read.predict_raw(pd.DataFrame(x, columns=found.numbers_)).iloc[:, 0], found.predict(x)
+    )
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(found)).predict(x), found.predict(x))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"train": {"losses": {"y": {"kind": "poisson"}}}},
+        {"model": "tabular", "model_settings": {"output_range": [0, 2e9]}},
+    ],
+)
+def test_labels_far_from_0_that_are_bounded_there_are_refused(given):
+    x = np.arange(100.0)[:, None]
+    with pytest.raises(DataError, match=r"target 'y': float32, .* moves values by up to 32.*Subtract a constant"):
+        GigabatchRegressor(**given).fit(x, 1e9 + x[:, 0])
+
+
 def test_the_preprocessor_transformer_cleans_as_the_draft_says(rows):
     texts = rows["price"].round(2).astype("str") + " €"
     known = pd.DataFrame(
