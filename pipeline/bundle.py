@@ -52,7 +52,7 @@ FEW_VALUES = 20  # that may all be new, or null, by chance
 MORE_NULLS = 0.1  # of the rows, above the share in training
 WEIGHTS = "weights.safetensors"
 MOST_CLASSES = 20  # that a message names
-AGAIN = "Train again, which mends the run, or take another."
+AGAIN = "Train again, which mends a run, save it again where it was saved by hand, or take another."
 
 
 class BundleError(ValueError):
