@@ -418,3 +418,11 @@ def test_null_values_are_null_in_text_of_every_kind_of_file(tmp_path, ending):
     assert found.astype("object").where(found.notna(), None).to_dict("list") == {
         "city": ["Oslo", None, None, "NA"], "size": [1.5, None, None, 2.0], "kind": ["a", "b", None, None],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [[1.0, np.inf], [1.5, -np.inf, None]])
+def test_an_infinity_that_is_declared_text_is_told_as_one(values):
+    with pytest.raises(
+        DataError, match=r"'a' is declared string but holds float64 .*it holds an infinity; clip it, or"
+    ):
+        cast(pd.DataFrame({"a": values}), {"a": "string"}, "here")
