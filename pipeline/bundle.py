@@ -52,7 +52,7 @@ FEW_VALUES = 20  # that may all be new, or null, by chance
 MORE_NULLS = 0.1  # of the rows, above the share in training
 WEIGHTS = "weights.safetensors"
 MOST_CLASSES = 20  # that a message names
-AGAIN = "Train again, which mends the run, or take another."
+AGAIN = "Train again, which mends a run, save it again where it was saved by hand, or take another."
 
 
 class BundleError(ValueError):
@@ -162,6 +162,10 @@ class Bundle:
             As `predict` gives it, of each part. Behind the last one columns of the whole of which no value was there in
             training, or more is null, are warned of.
         """
+        yield from self._predicted(frames, {})
+
+    def _predicted(self, frames: Iterable[Any], types: Mapping[str, str]) -> Iterator[Any]:
+        """`predict_parts`; types: by column, of what was given before it was cast, for a warning."""
         unknown = dict[str, tuple[int, str]]()
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
@@ -172,7 +176,7 @@ class Bundle:
             lists = [column.to(self.device) for column in frame_lists(self.preprocessor, frame)]
             found = dict(self._unknown(ids, lists))
             before = {name: unknown.get(name, (0, ""))[0] for name in found if number == 0 or name in unknown}
-            unknown = {name: (before[name] + found[name], str(frame[name].dtype)) for name in before}
+            unknown = {name: (before[name] + found[name], types.get(name, str(frame[name].dtype))) for name in before}
             count_rows += len(frame)
             for name in nulls:
                 nulls[name] += int(frame[name].isna().sum())
@@ -228,7 +232,10 @@ class Bundle:
         Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
         names steps make. A time without a zone is UTC, also where the training's had one.
         """
-        return given_back(self.predict(self.from_raw(own_frame(frame, "predict_raw"))), frame)
+        own = own_frame(frame, "predict_raw")
+        types = {name: str(dtype) for name, dtype in own.dtypes.items()}
+        (found,) = self._predicted([self.from_raw(own)], types)
+        return given_back(found, frame)
 
     def from_raw(self, frame: Any) -> Any:
         """Raw rows, as `predict_raw` takes them, as rows of the features stage, as `predict` takes them."""

@@ -27,6 +27,7 @@ from gigabatch.features.encoding.lists import (
 from gigabatch.features.encoding.settings import CategorySettings, NumberSettings, PreprocessorSettings
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.encoding.tree_edges import FitTreeEdges
+from gigabatch.features.engines.arrow_tables import given_back, own_frame, own_parts
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.exact.column_statistics import RobustScale, Scale
@@ -145,7 +146,8 @@ class Preprocessor:
         Parameters
         ----------
         parts
-            Data frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition.
+            Data frames of any library that `gigabatch.fit` takes, or Parquet paths paired with an engine as
+            `(engine, path)`; each is one partition.
         scheduler
             Where parts are read, as Dask's `compute` takes it.
 
@@ -358,7 +360,7 @@ class Preprocessor:
             What `pack` gives for each part, and what `grow` gives.
         """
         start = self._start
-        _require_parts(parts, "grow by")
+        parts = own_parts(parts, "Preprocessor", "grow by")
         if refresh_scales or self.schema.lists:  # rows can only be packed when fills and shared vocabularies are known
             frames = [self.read(part) for part in parts]
             report = self.grow(frames, thresholds, refresh_scales=refresh_scales)
@@ -381,7 +383,7 @@ class Preprocessor:
         self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str
     ) -> dict[tuple[str, str], Any]:
         """What each operator learns from the parts; use: what the parts are for, in an error."""
-        _require_parts(parts, use)
+        parts = own_parts(parts, "Preprocessor", use)
         labels = {("label", name): FitLabels(name) for name in self._regressions(parts[0])}
         found = fit_together(
             {**operators, **labels}, parts, self._prepared, read=self._read_columns, scheduler=scheduler
@@ -448,7 +450,7 @@ class Preprocessor:
         list of int32 arrays [N, W]
             What `pack` gives for each part.
         """
-        _require_parts(parts, "fit on")
+        parts = own_parts(parts, "Preprocessor", "fit on")
         if self.schema.lists:  # a vocabulary may be that of several columns
             frames = [self.read(part) for part in parts]
             self.fit(frames)
@@ -739,7 +741,8 @@ class Preprocessor:
         Returns
         -------
         data frame
-            int32 ids, float32 continuous and `_na` columns, then targets, weight and group, on the frame's index.
+            int32 ids, float32 continuous and `_na` columns, then targets, weight and group, on the frame's index; of
+            another library than pandas and cuDF an Arrow table.
 
         Raises
         ------
@@ -759,12 +762,13 @@ class Preprocessor:
         1  0.000000       1.0
         2  1.224745       0.0
         """
+        given, frame = frame, own_frame(frame, "Preprocessor")
         rows, engine = self.pack(frame, targets), engine_of(frame)
         columns = {}
         for place, (name, dtype) in enumerate(self._words(targets)):
             words = engine.arrays.ascontiguousarray(rows[:, place])
             columns[name] = engine.series(words if dtype == "int32" else words.view("float32"), frame)
-        return engine.frame(columns, frame)
+        return given_back(engine.frame(columns, frame), given)
 
     def _words(self, targets: bool) -> list[tuple[str, str]]:
         """Name and type of every word of a row."""
@@ -837,6 +841,7 @@ class Preprocessor:
 
     def _typed(self, frame: Any, names: list[str]) -> Any:
         """These columns, cast to the schema's types, so that a frame from elsewhere cannot lie."""
+        frame = own_frame(frame, "Preprocessor")
         require_columns(frame, names, "Preprocessor")
         dtypes = {name: dtype for name, dtype in self.schema.table_dtypes.items() if name in set(names)}
         typed = cast(frame[names], dtypes, "Preprocessor", nullable=set(self.schema.names("categorical")))
@@ -968,13 +973,6 @@ def _require_all(fine: Any, values: Any, where: str, rule: str) -> None:
             f"Preprocessor: {where}: {int((~fine).sum())} of {len(values)} values are not {rule}; the first is "
             f"{values[row].item()} in row {row}. Correct the column or the schema."
         )
-
-
-def _require_parts(parts: Sequence[Any], use: str) -> None:
-    if hasattr(parts, "columns"):  # len(frame) is its rows, and its truth value is none
-        raise DataError(f"Preprocessor: a frame alone is nothing to {use}. Give a list of parts: [frame].")
-    if not parts:
-        raise DataError(f"Preprocessor: nothing to {use}, no partition was given.")
 
 
 def _one_zero(column: Any) -> Any:

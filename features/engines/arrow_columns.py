@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines import hash_tables as coding
+from gigabatch.features.engines.arrow_types import usual_types
 from gigabatch.features.exact.float_order import ALL_VALID, Bitmap
 
 # A Parquet column whose values take fewer bytes than this is stored as codes of a dictionary, and is read as them.
@@ -52,6 +53,7 @@ def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFram
 def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
     """`table.to_pandas`, also where pandas wrote the file from Arrow-backed lists or other nested columns: the types
     that it names for these (`large_list<element: string>[pyarrow]`) it does not know itself when it reads."""
+    table = usual_types(table)
     told = table.schema.pandas_metadata
     if told and (nested := [entry for entry in told.get("columns", ()) if "<" in str(entry.get("numpy_type"))]):
         for entry in nested:

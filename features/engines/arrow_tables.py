@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from gigabatch.features.engines.arrow_columns import exact_frame_of
+from gigabatch.features.engines.arrow_types import usual_column
+from gigabatch.features.engines.frame import is_own
 from gigabatch.features.errors import DataError
 
 
@@ -53,9 +55,23 @@ def given_back(found: Any, frame: Any) -> Any:
     return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
 
 
-def is_own(frame: Any) -> bool:
-    """Whether it is a frame of a library that operators work on, pandas or cuDF: others have no `iloc`."""
-    return hasattr(frame, "iloc")
+def listed_parts(parts: Any, where: str, use: str) -> list[Any]:
+    """The partitions as a list; `DataError` where there is none, or a frame stands in the place of a list of them.
+
+    where: who asks, use: what the partitions are for, in messages.
+    """
+    if is_own(parts) or hasattr(parts, "__arrow_c_stream__") or isinstance(parts, str):
+        what = f"the text {parts!r}" if isinstance(parts, str) else "a frame alone"
+        raise DataError(f"{where}: {what} is nothing to {use}. Give a list of parts: [frame].")
+    if not (found := list(parts)):
+        raise DataError(f"{where}: nothing to {use}, no partition was given.")
+    return found
+
+
+def own_parts(parts: Iterable[Any], where: str, use: str) -> list[Any]:
+    """`listed_parts` whose frames are as of `own_frame`; Parquet paths paired with an engine stay as they are."""
+    listed = listed_parts(parts, where, use)
+    return [part if isinstance(part, tuple) else own_frame(part, where) for part in listed]
 
 
 def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -131,6 +147,7 @@ def _of_pandas(column: pd.Series, name: str, where: str) -> pa.ChunkedArray:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    column = usual_column(column)
     kind = column.type
     if pa.types.is_dictionary(kind):  # by hand: Arrow has no cast of the dictionaries that Polars makes
         value_type = pa.large_string() if is_text(kind.value_type) else kind.value_type

@@ -93,6 +93,11 @@ def load_engine(name: str) -> Engine:
     return cast(Engine, importlib.import_module(f"gigabatch.features.engines.{module}"))
 
 
+def is_own(frame: Any) -> bool:
+    """Whether it is a frame of a library that operators work on, pandas or cuDF: others have no `iloc`."""
+    return hasattr(frame, "iloc")
+
+
 def engine_of(frame: Frame | Column) -> Engine:
     """Find the engine module that a frame or column belongs to.
 

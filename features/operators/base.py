@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.frame import engine_of, is_own
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.tables import Reading
@@ -192,7 +192,10 @@ class Operator(Configured, ABC):
     def transform(self, frame: Frame) -> Frame:
         """The frame with `outputs` added; same rows, same order, same index, unless the docstring says otherwise."""
 
-    def __call__(self, frame: Frame) -> Frame:
+    def __call__(self, frame: Any) -> Any:
+        """`transform` of a frame that has the inputs; an Arrow table where it is one, or of Polars."""
+        if not is_own(frame):
+            return of_another_library(self, frame, type(self).__name__)
         require_columns(frame, self.inputs, type(self).__name__)
         return self.transform(frame)
 
@@ -316,7 +319,9 @@ class FittedOperator(Configured, ABC):
         """The output columns by name, a pure function of the partition and the state."""
 
     def apply(self, frame: Frame, state: Any) -> Frame:
-        """The frame with the output columns added or replaced."""
+        """The frame with the output columns added or replaced; an Arrow table where it is one, or of Polars."""
+        if not is_own(frame):
+            return of_another_library(lambda own: self.apply(own, state), frame, type(self).__name__)
         return with_columns(frame.copy(deep=False), self.made_of(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
@@ -326,6 +331,8 @@ class FittedOperator(Configured, ABC):
 
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
         """`apply` for rows that the fit saw."""
+        if not is_own(frame):
+            return of_another_library(lambda own: self.apply_to_train(own, state), frame, type(self).__name__)
         return with_columns(frame.copy(deep=False), self.made_of(frame, state, train=True))
 
     def made_of(self, frame: Frame, state: Any, train: bool = False) -> dict[str, Column]:
@@ -336,7 +343,11 @@ class FittedOperator(Configured, ABC):
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
-        partitions = list(partitions)
+        alone = hasattr(partitions, "__arrow_c_stream__")  # a frame in the place of a list
+        if alone or not all(map(is_own, partitions := list(partitions))):
+            from gigabatch.features.engines.arrow_tables import own_parts  # imports Arrow
+
+            partitions = own_parts(partitions, type(self).__name__, "fit on")
         merged = None
         for frame in partitions:
             require_columns(frame, self.inputs, type(self).__name__)
@@ -356,6 +367,13 @@ class WithinGroups:
     @property
     def group_keys(self) -> tuple[str, ...]:
         return self.by
+
+
+def of_another_library(change: Callable[[Any], Any], frame: Any, where: str) -> Any:
+    """What a function of a frame of pandas gives for one of another library, as an Arrow table; where: who asks."""
+    from gigabatch.features.engines.arrow_tables import given_back, own_frame  # imports Arrow
+
+    return given_back(change(own_frame(frame, where)), frame)
 
 
 def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:

@@ -20,8 +20,8 @@ from typing import Any
 from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
-from gigabatch.features.engines.arrow_tables import given_back, is_own, own_frame
-from gigabatch.features.engines.frame import counted_rows, engine_of, load_engine
+from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
+from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
@@ -228,9 +228,10 @@ class Workflow:
         Parameters
         ----------
         parts
-            Data frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition, and the
-            state does not depend on where they are cut. Where a fit needs group-wise steps, several partitions are
-            gathered into one frame, so that groups are whole. Of a file only the columns that are needed are read.
+            Data frames of any library that `gigabatch.fit` takes, or Parquet paths paired with an engine as
+            `(engine, path)`; each is one partition, and the state does not depend on where they are cut. Where a fit
+            needs group-wise steps, several partitions are gathered into one frame, so that groups are whole. Of a file
+            only the columns that are needed are read.
         scheduler
             Where the passes are computed, as Dask's `compute` takes it; `gigabatch.features.workflow.fit.threads(n)`
             holds n partitions at once, the default one a core.
@@ -253,9 +254,7 @@ class Workflow:
         >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit(parts).states[0]
         Range(low=0.0, high=8.0)
         """
-        parts = _own_parts(parts)
-        if not parts:
-            raise DataError("workflow: nothing to fit on, no partition was given.")
+        parts = own_parts(parts, "workflow", "fit on")
         for part in parts:
             self._require_inputs(part)
         self.states, self._served = {}, False
@@ -606,8 +605,8 @@ class Workflow:
         >>> [part["price"].tolist() for part in found]
         [[0.0, 0.25], [1.0]]
         """
-        given = list(parts)
-        parts = _own_parts(given)
+        given = listed_parts(parts, "workflow", "fit on")
+        parts = own_parts(given, "workflow", "fit on")
         self.fit(parts, scheduler)
         frames = self._through(range(len(self.steps)), [read_part(part) for part in parts], [True] * len(parts))
         others = [part for part in given if not isinstance(part, tuple) and not is_own(part)]
@@ -650,7 +649,7 @@ class Workflow:
         >>> Workflow.from_steps([{"rolling": count}]).fit_transform_splits(splits)["test"]["n"].tolist()
         [2]
         """
-        names, frames = list(splits), list(splits.values())
+        names, frames = list(splits), [own_frame(frame, "workflow") for frame in splits.values()]
         train = [name == "train" for name in names]
         for frame in frames if done == 0 else ():
             self._require_inputs(frame)
@@ -662,7 +661,8 @@ class Workflow:
             self._fit(range(start, stop), [counted_rows(frames[names.index("train")], weight)], "threads")
             frames = self._through(range(start, stop), frames, train, gather=False)
             start = stop
-        return dict(zip(names, map(self._chosen, frames), strict=True))
+        found = zip(names, map(self._chosen, frames), strict=True)
+        return {name: given_back(frame, splits[name]) for name, frame in found}
 
     def typed(self, frame: Any) -> Any:
         """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie.
@@ -670,10 +670,11 @@ class Workflow:
         A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
         one of a format or unit as what that says, or a timestamp.
         """
+        given, frame = frame, own_frame(frame, "workflow")
         inputs = self.applied_inputs
         require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
-        return cast(frame, known, "workflow", set(known), self.decimal_marks)
+        return given_back(cast(frame, known, "workflow", set(known), self.decimal_marks), given)
 
     @property
     def decimal_marks(self) -> dict[str, str]:
@@ -894,10 +895,6 @@ def _of_one_type(group: Sequence[int], steps: Sequence[Configured], columns: Map
     for position, step in zip(group, steps, strict=True):
         found.setdefault(str(columns[step.inputs[0]].dtype), []).append(position)
     return list(found.values())
-
-
-def _own_parts(parts: Iterable[Any]) -> list[Any]:
-    return [part if isinstance(part, tuple) else own_frame(part, "workflow") for part in parts]
 
 
 def _gathered(parts: Sequence[Any], keys: Collection[str] = ()) -> Any:

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_types import usual_types
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
@@ -310,8 +311,9 @@ def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFra
                 left -= len(batches[-1])
                 if left <= 0:
                     break
-            types = {name: file.schema_arrow.field(name).type for name in names}
-            table = pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema(types))
+            schema = pa.schema([file.schema_arrow.field(name) for name in names])
+            table = usual_types(pa.Table.from_batches(batches, schema))
+            types = dict(zip(names, table.schema.types, strict=True))
             return table.to_pandas(types_mapper=pd.ArrowDtype), types, num_rows
     except DataError:
         raise

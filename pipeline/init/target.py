@@ -51,7 +51,7 @@ NO_ANSWER = ("none", "nil")
 LEAST_DELTA = 1e-3  # of Huber's loss, in deviations of the target
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
-FAR, MOST_FAR = 10, 0.05  # distances of the quartiles; share of the values
+FAR, LEAST_FAR, MOST_FAR = 10, 5e-5, 0.05  # distances of the quartiles; shares of the values, of which 5e-5 is 0.01 %
 ENDS = (" ", ".", "$", "€", "£", "%", " .", "$ ", "€ ", "£ ", "% ")
 
 
@@ -146,6 +146,12 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             known, raw, scales = known[is_number], raw[is_number], tuple(options.get("scales", ()))
             numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
     labels = set(numbers.drop_duplicates().astype("float64")) if numeric else set(counts.index)
+    if len(labels) == 1 and task in (None, "regression"):
+        ways = ", ".join(map(repr, sorted(counts.index)[:5]))
+        raise DataError(
+            f"target {name!r}: it holds one label alone, {labels.pop():g}, written in {len(counts)} ways ({ways}), "
+            "so there is nothing to learn. Name another column; where these are classes, set the task to multiclass."
+        )
     given, task = task is not None, task or _task(labels, len(counts), numeric)
     settings: dict[str, Any] = {"task": task}
     values, advice = np.full(len(texts), np.nan), ""
@@ -213,11 +219,11 @@ def _is_date(name: str, example: str) -> str:
 
 
 def _far_out(values: np.ndarray) -> tuple[float, float]:
-    """Share of the values farther from the median than ten times the distance of the quartiles, 0 where many are; and
-    that distance in deviations, from which on an error should count linearly."""
+    """Share of the values farther from the median than ten times the distance of the quartiles, 0 where many are or
+    next to none; and that distance in deviations, from which on an error should count linearly."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     share = float((np.abs(values - middle) > FAR * (high - low)).mean()) if high > low else 0.0
-    return (share, float((high - low) / values.std())) if 0 < share <= MOST_FAR else (0.0, 1.0)
+    return (share, float((high - low) / values.std())) if LEAST_FAR <= share <= MOST_FAR else (0.0, 1.0)
 
 
 def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarray:

@@ -69,13 +69,13 @@ class ServedBundle:
 
 
 def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
-    """A run's folder (`model/`, and `embeddings/` for a recommender), ready to answer.
+    """A run's folder (`model/`, and `embeddings/` for a recommender), or a bundle's alone, ready to answer.
 
     Without stored embeddings rows can be scored, but nothing ranked. Errors: `BundleError`, `EmbeddingsError` and
     `ServingError`, also where the bundle fails its own test.
     """
     manifest = _manifest(folder)
-    bundle = load_bundle(folder / "model", device)
+    bundle = load_bundle(bundle_folder(folder), device)
     bundle.model.eval().requires_grad_(False)
     ranker, obstacle = None, ""
     if bundle.schema.entity("user") is None or bundle.schema.entity("item") is None:
@@ -94,6 +94,11 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     with one_at_a_time():
         self_test(served)
     return served
+
+
+def bundle_folder(folder: Path) -> Path:
+    """Where the bundle of a run's folder lies; the folder itself where it is what `Bundle.save` wrote."""
+    return folder if (folder / "bundle.json").exists() else folder / "model"
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 from gigabatch.pipeline.embedding.embeddings import LATEST, STAGE
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.metrics import Metrics
-from gigabatch.pipeline.serving.served import ServedBundle
+from gigabatch.pipeline.serving.served import ServedBundle, bundle_folder
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
 log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ def log_refusal(folder: Path, answering: str, error: str, again: bool) -> None:
 
 def signature(folder: Path) -> Signature:
     """What changes when a folder's bundle or its stored embeddings do."""
-    heads = (folder / "model" / "bundle.json", folder / STAGE / LATEST / MANIFEST)
+    heads = (bundle_folder(folder) / "bundle.json", folder / STAGE / LATEST / MANIFEST)
     return (str(folder), *map(_head, heads))
 
 

@@ -497,7 +497,8 @@ class Features:
         Raises
         ------
         DataError
-            For a split or a column that does not exist; the message lists those that do.
+            For a split or a column that does not exist, where the message lists those that do; or a column that is
+            named twice.
         """
         engine = load_engine(self.pipeline.engine)
         wanted = self._columns(columns)
@@ -569,6 +570,8 @@ class Features:
             raise DataError(f"features: columns is a list of names, found {columns!r}. Give [{columns!r}].")
         if missing := [name for name in columns if name not in known]:
             raise DataError.missing_columns(missing, known, "features")
+        if twice := [name for name in dict.fromkeys(columns) if list(columns).count(name) > 1]:
+            raise DataError(f"features: column(s) {', '.join(map(repr, twice))} are named twice. Name each once.")
         return list(columns)
 
     def _rows_at(self, split: str, places: np.ndarray, columns: Sequence[str] | None) -> Any:

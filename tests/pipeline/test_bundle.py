@@ -17,6 +17,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.models.click.fm import FactorizationMachine
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
@@ -180,6 +181,10 @@ def test_a_column_of_which_no_value_is_known_is_named(caplog):
     (text,) = caplog.messages
     assert text.startswith("column 'shop': none of its 20 values (float64) was there in training")
     assert "'3.0', '4.0'" in text
+    caplog.clear()
+    bundle.workflow = Workflow([], [], {"shop": "string"}).fit([rows])
+    bundle.predict_raw(rows.assign(shop=[True, False, True] * 10))
+    assert caplog.messages[0].startswith("column 'shop': none of its 30 values (bool) was there in training")
 
 
 def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):

@@ -26,8 +26,9 @@ class ParseNumber(ColumnOperator):
     blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is
     negative, what `scales` names is taken off the end, separators of thousands are taken away where they stand before
     groups of three digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled
-    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text becomes null,
-    but text of which nothing else than what is taken away was there ("$", "%%") is an error. Row-wise.
+    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text and `nan`, in any
+    case, become null; `inf` and `infinity` are an infinity; but text of which nothing else than what is taken away was
+    there ("$", "%%") is an error. Row-wise.
 
     Parameters
     ----------

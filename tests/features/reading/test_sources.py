@@ -431,3 +431,11 @@ def test_decimals_in_a_frame_are_refused_with_what_makes_floats_of_them(kind, dt
     with pytest.raises(DataError, match=r"decimals.*price.*\.astype\('float64'\)"):
         cast(column.to_frame(), {"price": dtype}, "frame", nullable=("price",))
     assert column.astype("float64").tolist()[:2] == [1.5, 2.0]
+
+
+@pytest.mark.parametrize("values", [[1.0, np.inf], [1.5, -np.inf, None]])
+def test_an_infinity_that_is_declared_text_is_told_as_one(values):
+    with pytest.raises(
+        DataError, match=r"'a' is declared string but holds float64 .*it holds an infinity; clip it, or"
+    ):
+        cast(pd.DataFrame({"a": values}), {"a": "string"}, "here")

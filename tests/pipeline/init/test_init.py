@@ -477,6 +477,8 @@ def test_dates_of_no_one_form_are_left_out_where_their_null_is_a_value_elsewhere
             "y",
             "one label alone, 'Y', in 50 rows, and 100 are blank, .* Where a blank means the other label, write it",
         ),
+        ("x,y\n" + "1,01\n2,1\n3,001\n" * 50, "y", r"one label alone, 1, written in 3 ways \('001', '01', '1'\), so"),
+        ("x,y\n" + "1,5.0\n2,5\n" * 50, "y", r"one label alone, 5, written in 2 ways \('5', '5.0'\), so"),
         ("x,y\n" + "1,\n2,\n" * 50, "y", "it holds no label"),
         ("x,sold\n" + "1,0\n2,1\n" * 50, "sodl", r"no such column\. Did you mean 'sold'"),
         ("x,Sold \n" + "1,0\n2,1\n" * 50, "sold", r"no such column\. Did you mean 'Sold '"),

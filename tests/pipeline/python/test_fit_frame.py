@@ -361,6 +361,13 @@ def test_far_values_of_a_target_suggest_a_loss_that_they_pull_less_at(rows):
     )
 
 
+def test_so_few_far_values_that_they_round_to_nothing_suggest_no_loss():
+    pay = np.random.default_rng(3).normal(size=30_000)
+    pay[17] = 1000.0  # .003 %
+    made = draft_frame(arrow_table(pd.DataFrame({"price": pay[::-1], "pay": pay}), "rows"), labels={"pay": None})
+    assert not any("lie far out" in remark for remark in made.remarks)
+
+
 def test_a_tail_so_long_that_every_error_would_be_absolute_suggests_none(rows):
     pay = np.random.default_rng(3).normal(size=ROWS)
     pay[::100] = 1e8

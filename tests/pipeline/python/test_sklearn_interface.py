@@ -20,12 +20,14 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema
 from gigabatch.features.workflow.workflow import Workflow
-from gigabatch.pipeline.bundle import load_bundle
+from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, TrainSettings
 from gigabatch.pipeline.python.estimators import WITHOUT_EFFECT, GigabatchClassifier, GigabatchRegressor
 from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
 from gigabatch.pipeline.serving.ranker import null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
+from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.serving.swap import signature
 
 WEIGHTS = (
     "a row of weight 2 and the row twice fill other batches, whose steps differ, and the preprocessor counts rows, not "
@@ -444,3 +446,19 @@ def test_a_saved_bundle_says_of_which_label_its_probability_is(rows, classes, se
     assert found[is_second].mean() > 0.5 > found[~is_second].mean()
     assert ("of 'stays'" in repr(bundle)) == (second == "stays")
     assert GigabatchRegressor("lr", train={"epochs": 1}).fit(rows, is_second).bundle_.positive == {}
+
+
+def test_a_saved_bundle_is_served_by_its_folder(rows, sold, tmp_path):
+    model = GigabatchClassifier("lr", random_state=0, train={"epochs": 1}).fit(rows, sold)
+    model.bundle_.save(tmp_path / "churn")
+    served = load_served(tmp_path / "churn")
+    given = {"city": "Oslo", "price": 1.5, "seen": "2024-03-01"}
+    expected = model.predict_proba(pd.DataFrame([given]).assign(seen=pd.Timestamp("2024-03-01")))[0, 1]
+    (found,) = served.scorer([given], raw=True)["y"]
+    assert found == pytest.approx(expected, rel=1e-5)
+    before = signature(tmp_path / "churn")
+    GigabatchClassifier("lr", random_state=1, train={"epochs": 1}).fit(rows, sold).bundle_.save(tmp_path / "churn")
+    assert signature(tmp_path / "churn") != before
+    (tmp_path / "churn" / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(BundleError, match=r"damaged.*save it again where it was saved by hand"):
+        load_served(tmp_path / "churn")

@@ -293,6 +293,10 @@ def test_some_rows_and_columns_of_the_features_are_those_of_the_whole_frame(tiny
         (lambda: features.sample(2.5), r"a whole number from 0 on, found 2\.5"),
         (lambda: features.frame("train", "x"), r"columns is a list of names, found 'x'\. Give \['x'\]"),
         (lambda: features.head(1, columns=["nothing"]), "nothing"),
+        (
+            lambda: features.frame("valid", [names[0]] * 2),
+            rf"column\(s\) '{names[0]}' are named twice\. Name each once",
+        ),
         (lambda: features.head(1, "exam"), "split 'exam' does not exist. Known: train, valid, test"),
     ):
         with pytest.raises(DataError, match=said):

@@ -78,6 +78,12 @@ def test_words_for_null_and_empty_text_are_null():
     assert np.isnan(parsed(["ask", "", None, " ", "$"], null_values=["ask", "$"])).all()
 
 
+def test_words_of_readers_of_floats_are_what_they_are_there():
+    found = ParseNumber("price")(pd.DataFrame({"price": ["inf", "-Infinity", "NaN", "$nan", "7"]}))["price"]
+    assert found.tolist()[:2] == [np.inf, -np.inf]
+    assert found.isna().tolist() == [False, False, True, True, False]
+
+
 def test_numbers_are_taken_as_they_are():
     assert ParseNumber("x")(pd.DataFrame({"x": [1, 2]}))["x"].tolist() == [1.0, 2.0]
 

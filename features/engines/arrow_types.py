@@ -1,0 +1,55 @@
+"""Arrow's younger types as those that pandas and the loops here know, wherever a table enters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+
+def usual_types(table: pa.Table) -> pa.Table:
+    """The table with every column as `usual_column` makes it; the same one where none is of such a type.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> usual_types(pa.table({"city": pa.array(["Oslo"]).cast(pa.string_view())})).schema.types
+    [DataType(large_string)]
+    """
+    for place, column in enumerate(table.columns):
+        if (found := usual_column(column)) is not column:
+            table = table.set_column(place, table.schema.field(place).with_type(found.type), found)
+    return table
+
+
+def usual_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text views as `large_string`, also within dictionaries and lists, and runs as their values; others as they are.
+
+    Of string views pandas knows no values and Arrow no dictionaries, of runs Arrow takes no rows.
+    """
+    kind = column.type
+    if pa.types.is_run_end_encoded(kind):
+        chunks = [_repeated(chunk) for chunk in column.chunks]
+        return usual_column(pa.chunked_array(chunks) if chunks else pa.chunked_array([], kind.value_type))
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        usual = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
+        chunks = [
+            pa.DictionaryArray.from_arrays(
+                chunk.indices, chunk.dictionary.cast(pa.large_string()), ordered=kind.ordered
+            )
+            for chunk in column.chunks
+        ]
+        return pa.chunked_array(chunks, usual)
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if lists and pa.types.is_string_view(kind.value_type):
+        return column.cast(pa.large_list(pa.large_string()))
+    return column
+
+
+def _repeated(runs: pa.RunEndEncodedArray) -> pa.Array:
+    """The values [N] of runs; Arrow's own function knows neither dictionaries nor views."""
+    values = usual_column(pa.chunked_array([runs.values])).combine_chunks()
+    values = values.chunk(0) if isinstance(values, pa.ChunkedArray) else values
+    rows = np.arange(runs.offset, runs.offset + len(runs))
+    return values.take(pa.array(np.searchsorted(runs.run_ends.to_numpy(), rows, side="right")))
