@@ -105,7 +105,15 @@ def score(
     raw: Annotated[
         str | None, typer.Option("--input", metavar="FILES", help="Raw files without labels to score, not a split.")
     ] = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            show_default="inside the run's folder",
+            metavar="PATH",
+            help="A .csv or .parquet file to write; without --input also a folder.",
+        ),
+    ] = None,
 ) -> int:
     """Write a model's predictions of a split, or of raw files."""
     from gigabatch.pipeline.stages.score import score_run
