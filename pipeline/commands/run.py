@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", show_default="inside the run's folder", metavar="PATH", help="File or folder to write."),
+    typer.Option("--out", show_default="inside the run's folder", metavar="FOLDER", help="Folder to write."),
 ]
 
 
@@ -110,8 +110,8 @@ def score(
         typer.Option(
             "--out",
             show_default="inside the run's folder",
-            metavar="PATH",
-            help="A .csv or .parquet file to write; without --input also a folder.",
+            metavar="FILE",
+            help="File to write, .csv or .parquet.",
         ),
     ] = None,
 ) -> int:
