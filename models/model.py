@@ -100,6 +100,8 @@ class Model(nn.Module):
     is too large (`rule_rate`);
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
     use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
+    `item_is_its_key`, whether an item's vector follows from the id of its key alone, so that all items that train does
+    not have share one;
     `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks;
     `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the
     user leaves it out.
@@ -134,6 +136,7 @@ class Model(nn.Module):
     trace_obstacle: ClassVar[str | None] = None
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
+    item_is_its_key: ClassVar[bool] = False
     targets_are_steps: ClassVar[bool] = False
     for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 

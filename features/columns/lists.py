@@ -59,8 +59,9 @@ def require_separated(text: str, separator: str) -> None:
     in_brackets = re.match(BRACKETS, text) and "," in separator
     if in_brackets or (separator not in text and re.match(f"{BRACKETS}|{WHOLE_NUMBERS}", text)):
         raise ValueError(
-            f"{reprlib.repr(text)} is a list in another form; list_separator {separator!r} alone stands between "
-            f"elements, as in {f'3{separator}5{separator}7'!r}"
+            f"{reprlib.repr(text)} is a list in another form; the list separator {separator!r} alone stands between "
+            f"elements, as in {f'3{separator}5{separator}7'!r} (features.list_separator, of a history of interactions "
+            "features.history.separator)"
         )
 
 

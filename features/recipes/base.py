@@ -148,7 +148,11 @@ def require_splits(rows: Mapping[str, int]) -> None:
         if name not in rows:
             raise DataError(f"recipe: split {name!r} is missing.")
         if rows[name] == 0:
-            raise DataError(f"recipe: split {name!r} is empty. Give more data or other split fractions.")
+            raise DataError(
+                f"recipe: split {name!r} is empty. Give more data or other split fractions. Cut by time, rows of one "
+                "moment stay together in the earlier split: one that has more rows than a split's share leaves it "
+                "empty, and finer times do not."
+            )
 
 
 @dataclass(frozen=True)

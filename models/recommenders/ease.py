@@ -7,8 +7,8 @@ Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, arXiv 19
     s_ui = sum of B_ji over the items j of user u
 
 An item predicts others, never itself. Where l2 is not given, it is the one of a few that finds best what is left out
-of the train rows, one item of each user, as the paper chooses it by held-out rows. Which items are left out is drawn
-with a seed of its own: the same rows give the same scores.
+of the train rows, one item of each user, as the paper chooses it by held-out rows. Which items are left out follows
+from who has what, however users and items are numbered: the same rows give the same scores.
 
 Shapes: B rows of a batch, V ids of the item's column, A items with a row, N pairs of a user and an item.
 """
@@ -34,6 +34,7 @@ L2_TIMES = (1.0, 0.3, 3.0, 10.0)  # of the mean number of an item's users: what 
 MOST_ITEMS_TO_CHOOSE = 5_000  # beyond them four more solutions take minutes
 MOST_USERS_TO_CHOOSE = 4_096
 USERS_AT_ONCE = 256
+HASH_ROUNDS = 3  # after which users differ by the items of the users who share an item with them
 CUTOFF = 10  # of the NDCG by which l2 is chosen
 
 
@@ -165,7 +166,8 @@ def solved(gram: Tensor) -> Tensor:
 def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device | str = "cpu") -> float:
     """The l2 that finds best, by NDCG@10, an item of each user that it has not learnt from.
 
-    Of each user with two items or more one is left out, of at most `MOST_USERS_TO_CHOOSE` users, evenly spaced. It is
+    Of each user with two items or more one is left out, of at most `MOST_USERS_TO_CHOOSE` users, by `pair_hashes`, so
+    that other numbers of users and items choose the same l2, but where several items have the very same users. It is
     ranked among all items that the user does not have otherwise; of equal scores half count as above it.
 
     Parameters
@@ -192,13 +194,15 @@ def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device
     """
     mean = max(len(users) / max(num_items, 1), 1.0)
     _, row, counts = users.unique_consecutive(return_inverse=True, return_counts=True)
-    asked = (counts > 1).nonzero()[:, 0]
-    if num_items > MOST_ITEMS_TO_CHOOSE or not len(asked):
+    if num_items > MOST_ITEMS_TO_CHOOSE or not bool((counts > 1).any()):
         return mean
-    if len(asked) > MOST_USERS_TO_CHOOSE:
-        asked = asked[torch.arange(MOST_USERS_TO_CHOOSE) * len(asked) // MOST_USERS_TO_CHOOSE]
-    shares = torch.rand(len(asked), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    left_out = (counts.cumsum(0) - counts)[asked] + (shares * counts[asked]).long()
+    # Where hashes are equal, the first of a user's items by number would be none at random.
+    order, hashes = torch.randperm(len(users), generator=torch.Generator().manual_seed(0)), pair_hashes(row, items)
+    order = order[hashes[order].argsort(stable=True)]
+    order = order[row[order].argsort(stable=True)]  # user by user, each one's pairs by their hashes
+    left_out = order[counts.cumsum(0) - counts][counts > 1]
+    left_out = left_out[mixed(hashes[left_out]).argsort(stable=True)[:MOST_USERS_TO_CHOOSE]]
+    asked = row[left_out]
     question = torch.full((len(counts),), -1).index_put_((asked,), torch.arange(len(asked)))[row]
     kept = torch.ones(len(users), dtype=torch.bool).index_fill_(0, left_out, False)
     gram, wanted = item_gram(users[kept], items[kept], num_items, device), items[left_out].to(device)
@@ -219,6 +223,26 @@ def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device
             gains.append(torch.where(rank < CUTOFF, 1 / torch.log2(rank + 2), 0).double().sum())
         found.append(float(torch.stack(gains).sum()))
     return mean * L2_TIMES[found.index(max(found))]
+
+
+def pair_hashes(users: Tensor, items: Tensor) -> Tensor:
+    """A hash of each pair, int64 [N], that does not depend on how users and items are numbered.
+
+    It begins with how many pairs a user and an item have, and takes in what is said of each one's own pairs, in turns
+    (Weisfeiler and Leman, 1968). users, items: int64 [N] from 0, each with a pair.
+    """
+    of_users, of_items = users.bincount(), items.bincount()
+    for _ in range(HASH_ROUNDS):  # sums of int64 wrap, and depend on no order
+        of_users = mixed(of_users.index_add(0, users, of_items[items]))
+        of_items = mixed(of_items.index_add(0, items, of_users[users]))
+    return mixed(of_users[users] + 3 * of_items[items])
+
+
+def mixed(numbers: Tensor) -> Tensor:
+    """int64 whose bits all depend on all bits of the number (the end of splitmix64)."""
+    for shift, times in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        numbers = (numbers ^ (numbers >> shift)) * times
+    return numbers ^ (numbers >> 31)
 
 
 def item_gram(users: Tensor, items: Tensor, num_items: int, device: torch.device | str = "cpu") -> Tensor:

@@ -99,6 +99,7 @@ class MatrixFactorization(Model):
     Settings = MFSettings
     entities = ("user", "item")
     single_output = True
+    item_is_its_key = True
     for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "model": {"loss": "catalogue", "dim": 128},
         "train": {"select": "last"},  # the valid loss is of probabilities, which this one does not look at

@@ -183,6 +183,7 @@ class SASRec(ItemShares):
     Settings = SASRecSettings
     entities = ("user", "item")
     single_output = True
+    item_is_its_key = True
     takes_lists = True
     needs_lists = True
     shelf_name = "sasrec"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", show_default="inside the run's folder", metavar="PATH", help="File or folder to write."),
+    typer.Option("--out", show_default="inside the run's folder", metavar="FOLDER", help="Folder to write."),
 ]
 
 
@@ -107,7 +107,15 @@ def score(
     raw: Annotated[
         str | None, typer.Option("--input", metavar="FILES", help="Raw files without labels to score, not a split.")
     ] = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            show_default="inside the run's folder",
+            metavar="FILE",
+            help="File to write, .csv or .parquet.",
+        ),
+    ] = None,
 ) -> int:
     """Write a model's predictions of a split, or of raw files."""
     from gigabatch.pipeline.config.config import load_config

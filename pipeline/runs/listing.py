@@ -33,12 +33,13 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, and `trained_from` and
+        A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, `negatives` where some
+        run drew any (how many for each positive and how: metrics of other draws do not compare), and `trained_from` and
         `trained_until`, the first and last moment of the data that it was fitted and selected on: in ISO 8601, UTC,
         where its time column holds dates, else the numbers of that column. A final run has the metrics of the run that
-        measured it, and `final of` its id among its states. A run that cannot be read, or that a link or
-        a block names and that is not there, has `damaged` or `missing` among its states. One that lies elsewhere is
-        named by its folder; `files of` another run's id are those of the wrong folder.
+        measured it, and `final of` its id among its states. A run that cannot be read, or that a link or a block names
+        and that is not there, has `damaged` or `missing` among its states. One that lies elsewhere is named by its
+        folder; `files of` another run's id are those of the wrong folder.
 
     Examples
     --------
@@ -66,6 +67,8 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
                 measured = summary.get("measured")  # of a final run, whose own test rows are few
                 metrics_of = (measured or summary)["metrics"]["test"]
                 row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(metrics_of)}
+                if drawn := summary["config"]["train"].get("negatives"):
+                    row["negatives"] = f"{drawn['per_positive']}, {drawn['kind']}"
                 states += [f"files of {summary['id']}"] if is_of_another(path, summary["id"]) else []
                 states += [f"final of {measured['id']}"] if measured else []
                 dated = info.get("trained_from") is not None and _has_dates(path / "model")
@@ -75,7 +78,8 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
         metrics |= dict.fromkeys(name for name, value in row["metrics"].items() if value is not None)
         rows.append(row | {"state": ", ".join(states)})
     rows.sort(key=lambda row: (row["created_utc"], row["run"]), reverse=True)
-    return [_flat(row, list(metrics)) for row in rows]
+    others = ["negatives"] if any("negatives" in row for row in rows) else []
+    return [_flat(row, list(metrics), others) for row in rows]
 
 
 def _last_codes(home: Path, runs: Set[str]) -> dict[str, Any]:
@@ -142,7 +146,8 @@ def _moment(value: Any, dated: bool) -> str | None:
     return str(int(value)) if float(value).is_integer() else str(value)
 
 
-def _flat(row: dict[str, Any], metrics: list[str]) -> dict[str, Any]:
+def _flat(row: dict[str, Any], metrics: list[str], others: list[str]) -> dict[str, Any]:
     head = {name: row[name] for name in ("run", "created_utc", "state")}
     period = {name: row.get(name) for name in ("trained_from", "trained_until")}
-    return head | {name: row["metrics"].get(name) for name in metrics} | period
+    found = {name: row["metrics"].get(name) for name in metrics} | {name: row.get(name) for name in others}
+    return head | found | period

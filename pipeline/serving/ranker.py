@@ -100,6 +100,10 @@ class Ranker:
         self._item_lengths = [column.offsets.diff().numpy() for column in own_lists.values()]
         self._item_lists = {place: column.to(bundle.device) for place, column in own_lists.items()}
         self._item_vectors = None if items.vectors is None else items.vectors.to(bundle.device)
+        # They share the vector of the unseen, which says nothing of them.
+        plain = bundle.model.item_is_its_key or (self._item.ids == (self._item.key,) and not self._item.floats)
+        unseen = items.ids[:, self._item.ids.index(self._item.key)] < self._item.first
+        self._not_found = np.flatnonzero((unseen & (plain and not self._item.lists)).numpy())
 
     def asker(self, request: UserRequest) -> Asker:
         """Who asks: a stored user, one described by the request, or one that nothing is known of (nulls)."""
@@ -251,7 +255,8 @@ class Ranker:
     def recommend(
         self, asker: Asker, k: int, exclude: Sequence[Any], overfetch: int
     ) -> tuple[list[Any], list[float | None]]:
-        """The k best items and their scores, best first; fewer where the catalogue has no more.
+        """The k best items and their scores, best first; fewer where the catalogue has no more. An item that train does
+        not have is none of them where only its key speaks of it.
 
         The `overfetch * k` items whose vectors have the greatest product with the user's are ranked by the top network;
         equal scores keep the order of the retrieval.
@@ -261,7 +266,7 @@ class Ranker:
                 409, "not_available", "this bundle's model has no item vectors to search; /rank takes candidates."
             )
         banned = self.items.places(exclude, "exclude")
-        unwanted = torch.from_numpy(np.unique(banned[banned >= 0]))[None]
+        unwanted = torch.from_numpy(np.union1d(banned[banned >= 0], self._not_found))[None]
         try:
             with torch.inference_mode():
                 rows = self._search(self.user_vector(asker), k * overfetch, unwanted).rows[0].cpu().numpy()

@@ -97,7 +97,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics, token: str | None, line: Line) -> None:
         self.app, self.settings, self.metrics, self.line = app, settings, metrics, line
-        self._token = None if token is None else b"Bearer " + token.encode()
+        self._token = None if token is None else token.encode()
         self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,8 +142,9 @@ class Gate:
             return
         if self._token is not None:
             given = [value for name, value in scope["headers"] if name == b"authorization"]
+            scheme, _, own = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
             # Compared in constant time, so that its time tells nothing of how much of a guess is right.
-            if len(given) != 1 or not hmac.compare_digest(given[0], self._token):
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(own, self._token):
                 message = "this service asks for a token: Authorization: Bearer TOKEN."
                 raise Refusal(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
         if scope["path"] in WATCHED:

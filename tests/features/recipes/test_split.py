@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.recipes.base import SplitFractions, split_by_time
+from gigabatch.features.recipes.base import SplitFractions, require_splits, split_by_time
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 
 NAMES = ("train", "valid", "test")
@@ -31,6 +31,13 @@ def test_rows_of_one_moment_stay_together():
     frame = pd.DataFrame({"at": [0, 1, 2, 2, 2, 3, 4], "row": range(7)})
     found = split_by_time(frame, "at", "row", SplitFractions(valid_rows=2, test_rows=2))
     assert [found[name]["at"].tolist() for name in NAMES] == [[0, 1, 2, 2, 2], [], [3, 4]]
+
+
+def test_an_empty_split_is_told_with_what_a_moment_of_many_rows_does():
+    frame = pd.DataFrame({"at": [0, 1, *[2] * 18], "row": range(20)})
+    found = split_by_time(frame, "at", "row", SplitFractions())
+    with pytest.raises(DataError, match=r"split 'valid' is empty\. .* rows of one moment stay together"):
+        require_splits({name: len(rows) for name, rows in found.items()})
 
 
 def test_yesterdays_test_rows_are_trained_on_soon(tmp_path):

@@ -115,12 +115,13 @@ def test_popularity_is_the_summed_weight_of_positive_rows():
 
 
 def l2_by_hand(x: np.ndarray) -> float:
-    """A loop over what is tried and over users, each of whom one item is taken from, drawn as the model draws it."""
+    """A loop over what is tried and over users, each of whom the item is taken whose pair has the least hash."""
     x = x[:, x.sum(0) > 0][x.sum(1) > 0]
-    mean, users = x.sum() / x.shape[1], np.flatnonzero(x.sum(1) > 1)
-    shares = torch.rand(len(users), generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
+    mean, pairs = x.sum() / x.shape[1], x.nonzero()
+    hashes = np.zeros(x.shape, np.int64)
+    hashes[pairs] = ease.pair_hashes(*map(torch.from_numpy, pairs)).numpy()
     left_out = {
-        user: np.flatnonzero(x[user])[int(share * x[user].sum())] for user, share in zip(users, shares, strict=True)
+        user: min(np.flatnonzero(x[user]), key=lambda item: hashes[user, item]) for user in np.flatnonzero(x.sum(1) > 1)
     }
     without = x.copy()
     without[list(left_out), list(left_out.values())] = 0
@@ -181,6 +182,29 @@ def test_l2_is_the_mean_where_there_is_nothing_to_choose_by(monkeypatch):
     assert ease.chosen_l2(*some) == 3 * 8
     monkeypatch.setattr(ease, "MOST_ITEMS_TO_CHOOSE", 59)
     assert ease.chosen_l2(*some) == 8
+
+
+def test_the_choice_of_l2_does_not_depend_on_how_users_and_items_are_numbered(monkeypatch):
+    """Renaming them made it any of three."""
+    x = tastes(150, 60)
+    draw, least = np.random.default_rng(0), []
+    for asked in (ease.MOST_USERS_TO_CHOOSE, 20):
+        monkeypatch.setattr(ease, "MOST_USERS_TO_CHOOSE", asked)
+        shuffled = [x[draw.permutation(150)][:, draw.permutation(60)] for _ in range(6)]
+        assert len({ease.chosen_l2(*pairs_of(one)) for one in (x, *shuffled)}) == 1
+    for one in (x, *shuffled):
+        users, items, _ = pairs_of(one)
+        hashes = ease.pair_hashes(users, items)
+        least.append(hashes.sort().values.tolist())
+        assert len(set(hashes.tolist())) == len(hashes)
+    assert all(one == least[0] for one in least)
+
+
+def test_of_items_that_nothing_tells_apart_any_may_be_left_out():
+    """The first of them by number always: then nobody had it, and nothing was found."""
+    users, items = torch.arange(40).repeat_interleave(2), torch.arange(80) % 4
+    assert len(set(ease.pair_hashes(users, items).tolist())) == 1
+    assert ease.chosen_l2(users, items, 4) == 20
 
 
 def test_the_choice_of_l2_does_not_depend_on_blocks_and_asks_some_of_many_users(monkeypatch):

@@ -314,6 +314,11 @@ def test_runs_are_listed_with_date_state_metrics_and_the_period_of_their_data(tw
     assert rows[first.name]["auc"] == summary["metrics"]["test"]["auc"]
     assert rows[first.name]["created_utc"] == summary["created_utc"]
     assert (rows[first.name]["trained_from"], rows[first.name]["trained_until"]) == ("0", "539")
+    assert "negatives" not in rows[first.name]
+    summary["config"]["train"]["negatives"] = {"per_positive": 4, "kind": "popularity"}
+    (first / "summary.json").write_text(json.dumps(summary))
+    rows = {row["run"]: row for row in list_runs(load_config(tiny.config))}
+    assert (rows[first.name]["negatives"], rows[later.name]["negatives"]) == ("4, popularity", None)
     shutil.rmtree(first / "model")
     assert {row["run"]: row["state"] for row in list_runs(load_config(tiny.config))}[first.name] == "current, damaged"
     shutil.rmtree(first)

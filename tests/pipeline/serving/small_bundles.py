@@ -21,6 +21,7 @@ CITIES = ("Rome", "Oslo", "Lima", "Bonn")
 SETTINGS = {
     "two_tower": {"layers": (16,), "vector_dim": 8, "top": "mlp", "top_layers": (8,)},
     "tabular": {"layers": (8,)},
+    "mf": {},
 }
 
 

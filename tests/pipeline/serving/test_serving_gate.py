@@ -38,6 +38,8 @@ def test_with_the_token_alone_everything_is_answered(make_caller, served):
     headers = [*JSON.items(), right]
     assert caller("POST", "/rank", headers=headers, content=json.dumps(RANK).encode()).status_code == 200
     assert caller("GET", "/metrics", headers=headers).status_code == 200
+    for scheme in ("bearer", "BEARER"):  # names of schemes have no case (RFC 9110, 11.1)
+        assert caller("GET", "/metrics", headers=[("authorization", f"{scheme} {TOKEN}")]).status_code == 200
     assert caller("GET", "/metrics", headers=[("authorization", "Bearer wrong"), right]).status_code == 401
 
 

@@ -222,9 +222,9 @@ def test_columns_come_to_the_steps_as_the_workflow_types_them(served):
         ({"tags": 4}, "list column 'tags' holds 4. Give a list, or text whose elements '|' separates."),
         (
             {"tags": "[new, red]"},
-            "list column 'tags': '[new, red]' is a list in another form; list_separator '|' alone",
+            "list column 'tags': '[new, red]' is a list in another form; the list separator '|' alone",
         ),
-        ({"tags": "3 5 7"}, "list column 'tags': '3 5 7' is a list in another form; list_separator '|' alone"),
+        ({"tags": "3 5 7"}, "list column 'tags': '3 5 7' is a list in another form; the list separator '|' alone"),
         ({"sizes": [40, 0.5]}, "column 'sizes' is declared int64 but holds 0.5"),
         ({"rating": 3e38, "price": "9e99"}, "column 'price' holds an infinity"),
         ({"items": ...}, "a raw row misses the column(s) 'items'"),

@@ -153,6 +153,20 @@ def test_recommendations_are_the_best_of_the_whole_catalogue(frame, bundle, call
     assert caller.post("/recommend", {"user": "u2", "exclude": items}).json()["items"] == []
 
 
+@pytest.mark.parametrize("kind", ["mf", "two_tower"])
+def test_items_that_train_does_not_have_are_recommended_by_what_else_is_known_of_them_alone(
+    kind, frame, tmp_path, make_caller
+):
+    """Those of mf share one vector, so whoever likes it was given all of them."""
+    new = set(range(1000, 1010))
+    made = random_bundle(frame[~frame["item_id"].isin(new)], kind)
+    caller = make_caller(load_served(write_run(tmp_path / "run", made, frame)))
+    for user in ("u2", "u30"):
+        found = caller.post("/recommend", {"user": user, "k": 60}).json()["items"]
+        assert set(found) == set(range(1000, 1060)) - (new if kind == "mf" else set())
+    assert None not in caller.post("/rank", {"user": "u2", "items": sorted(new)}).json()["scores"]
+
+
 def test_the_top_network_ranks_what_the_vectors_retrieve(frame, served, caller):
     """With k 3 the 12 items nearest to the user are ranked by the top network, and no others."""
     ranker = served.ranker
