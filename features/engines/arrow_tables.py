@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from gigabatch.features.engines.arrow_columns import exact_frame_of
-from gigabatch.features.engines.arrow_nan import nan_is_null
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError
 
 
@@ -30,7 +30,7 @@ def own_frame(frame: Any, where: str) -> Any:
     >>> own_frame(pa.table({"price": [1, None]}), "rows")["price"].tolist()
     [1, <NA>]
     """
-    return nan_is_null(frame) if is_own(frame) else exact_frame_of(arrow_table(frame, where))
+    return as_plain(frame) if is_own(frame) else exact_frame_of(arrow_table(frame, where))
 
 
 def given_back(found: Any, frame: Any) -> Any:

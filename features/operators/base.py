@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from gigabatch.features.engines.arrow_nan import nan_is_null
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.tables import Reading
@@ -195,7 +195,7 @@ class Operator(Configured, ABC):
 
     def __call__(self, frame: Frame) -> Frame:
         require_columns(frame, self.inputs, type(self).__name__)
-        return self.transform(nan_is_null(frame, self.inputs))
+        return self.transform(as_plain(frame, self.inputs))
 
 
 class ColumnOperator(Operator):
@@ -333,7 +333,7 @@ class FittedOperator(Configured, ABC):
         """`columns`, or `train_columns`, of a frame that has the columns for it, and none that must not be replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
         self.require_free(frame.columns, self.outputs_of(state))
-        return (self.train_columns if train else self.columns)(nan_is_null(frame, self.inputs), state)
+        return (self.train_columns if train else self.columns)(as_plain(frame, self.inputs), state)
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
@@ -341,7 +341,7 @@ class FittedOperator(Configured, ABC):
         merged = None
         for frame in partitions:
             require_columns(frame, self.inputs, type(self).__name__)
-            part = self.partial(nan_is_null(frame, self.inputs))
+            part = self.partial(as_plain(frame, self.inputs))
             merged = part if merged is None else self.merge(merged, part)
         if merged is None:
             raise DataError(f"{type(self).__name__}: nothing to fit on, no partition was given.")

@@ -47,7 +47,7 @@ def test_text_as_a_dictionary_of_any_codes(width, tmp_path):
     pq.write_table(pa.table({"c": coded, "v": [1.0, 2.0, 3.0]}), tmp_path / "rows.parquet")
     schema = Schema((Column("c", "categorical", "string"),), ())
     for part in (frame, ("pandas", str(tmp_path / "rows.parquet"))):
-        assert Preprocessor(schema).fit([part]).pack(part).ravel().tolist() == [3, 1, 4]
+        assert Preprocessor(schema).fit([part]).pack(frame).ravel().tolist() == [3, 1, 4]
         assert Categorify("c").fit([frame]).values.tolist() == ["a", "b"]
     operator = JoinGroupby(["c"], ["v"], ["mean"])
     made = operator.apply(frame, operator.fit([frame, frame]))["v_mean_by_c"]
