@@ -35,7 +35,12 @@ from gigabatch.features.vocabulary.vocabulary import LAYOUT, METADATA, IdLayout,
 
 WHERE = "OnlineTransformer"
 FLOATS = frozenset({float, type(None), np.float64, np.float32})  # what NumPy reads as pandas would, None as NaN
-NARROW = frozenset({np.float16, np.float32})
+# What a dict finds rightly: it also finds a whole number by a narrow float that may be another one, and by decimals,
+# fractions and complex numbers, which are refused.
+FOUND: frozenset[type] = frozenset({
+    str, int, float, bool, type(None), np.str_, np.bool_, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8,
+    np.uint16, np.uint32, np.uint64,
+})  # fmt: skip
 INTEGERS = (int, np.bool_, np.integer)  # bool is an int
 PLAIN = (str, *INTEGERS, float, np.float16, np.float32)
 
@@ -207,10 +212,8 @@ class OnlineTransformer:
     def _ids(self, values: tuple[Any, ...]) -> list[int | None]:
         try:
             found = [find(value) for find, value in zip(self._finds, values, strict=False)]
-            if not NARROW.isdisjoint(
-                map(type, values)
-            ):  # a dict would find a whole number that such a float may not be
-                found = [None if type(value) in NARROW else known for known, value in zip(found, values, strict=False)]
+            if not FOUND.issuperset(map(type, values)):
+                found = [known if type(value) in FOUND else None for known, value in zip(found, values, strict=False)]
         except TypeError:  # a value that cannot be looked up; `encode` names its column
             found = [None] * len(self._finds)
         if None in found:
@@ -309,7 +312,7 @@ def _list(column: ListColumn, vocabulary: Vocabulary, known: dict[str, _Category
     category = copy.copy(known[column.owner])
     category.name = column.name
     as_weight = partial(_as_float, dtype="float32")
-    return OnlineList(column, category, vocabulary.layout.null, as_weight, _is_null, NARROW, WHERE)
+    return OnlineList(column, category, vocabulary.layout.null, as_weight, _is_null, FOUND, WHERE)
 
 
 class _Number:

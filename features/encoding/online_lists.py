@@ -30,8 +30,8 @@ class OnlineList:
 
     category: of the vocabulary that the column takes. null: the id that `category` gives a null; no value has it.
     as_weight: a number that is no null to the float that float32 holds, `ValueError` or `TypeError` for what is none.
-    is_null: whether a value is a null of Python, NumPy or pandas. narrow: types of floats that a dict would find though
-    the column cannot hold them.
+    is_null: whether a value is a null of Python, NumPy or pandas. direct: types of which a dict finds what the column
+    holds and no more.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class OnlineList:
         null: int,
         as_weight: Callable[[Any], float],
         is_null: Callable[[Any], bool],
-        narrow: frozenset[type],
+        direct: frozenset[type],
         where: str,
     ) -> None:
         self.column, self._category, self._null, self._where = column, category, null, where
-        self._as_weight, self._is_null, self._narrow = as_weight, is_null, narrow
+        self._as_weight, self._is_null, self._direct = as_weight, is_null, direct
 
     def pack(self, rows: Sequence[tuple[Any, ...]]) -> PackedList:
         """The lists of rows, given as values of the column's `columns`; `DataError` names the row, if there are many,
@@ -99,7 +99,7 @@ class OnlineList:
         if isinstance(given, tuple):
             return list(given)
         if isinstance(given, np.ndarray) and given.ndim == 1:
-            plain = given.dtype.kind in EXACT_KINDS and given.dtype.type not in self._narrow
+            plain = given.dtype.kind in EXACT_KINDS and given.dtype.type in self._direct
             return given.tolist() if plain else list(given)  # a float32 that skips whole numbers stays one
         if self._is_null(given):
             return []
@@ -114,8 +114,8 @@ class OnlineList:
             found = [find(value) for value in values]
         except TypeError:  # one that cannot be looked up; `encode` names it
             found = [None] * len(values)
-        if not self._narrow.isdisjoint(map(type, values)):
-            found = [None if type(value) in self._narrow else known for known, value in zip(found, values, strict=True)]
+        if not self._direct.issuperset(map(type, values)):
+            found = [known if type(value) in self._direct else None for known, value in zip(found, values, strict=True)]
         if None not in found:
             return found  # type: ignore[return-value]
         return [encode(value) if known is None else known for known, value in zip(found, values, strict=True)]

@@ -29,10 +29,11 @@ from gigabatch.features.encoding.state import SavedState, damage, vocabulary_pat
 from gigabatch.features.encoding.tree_edges import FitTreeEdges
 from gigabatch.features.engines.arrow_tables import given_back, own_frame, own_parts
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.exact.column_statistics import RobustScale, Scale
 from gigabatch.features.exact.sums import UNIT_EXPONENT
-from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.base import FittedOperator, with_columns
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.refit.churn import Churn, Thresholds, churn, deviation
@@ -402,7 +403,7 @@ class Preprocessor:
         """The columns cast to the schema's types, but for targets: the cast may round what those differ by."""
         targets = self.schema.names("target")
         typed = self._typed(frame, [name for name in frame.columns if name not in targets])
-        return typed.assign(**{name: frame[name] for name in frame.columns if name in targets})
+        return with_columns(typed, {name: frame[name] for name in frame.columns if name in targets})
 
     @property
     def learned(self) -> Learned:
@@ -833,7 +834,7 @@ class Preprocessor:
                 raise DataError(f"Preprocessor: {path} lacks {', '.join(missing)}. Run the features stage again.")
             return engine.read_columns(path, names)
         require_columns(part, names, "Preprocessor")
-        return part[names]
+        return as_plain(part[names])
 
     def _needed(self, targets: bool) -> list[str]:
         roles = ("categorical", "continuous") + (("target", "weight", "group") if targets else ())

@@ -51,11 +51,16 @@ def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFram
 
 
 def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
-    """`table.to_pandas`, also where pandas wrote the file from Arrow-backed lists or other nested columns: the types
-    that it names for these (`large_list<element: string>[pyarrow]`) it does not know itself when it reads."""
+    """`table.to_pandas`, in which a named index that pandas wrote is a column as others are. Also where pandas wrote
+    Arrow-backed lists or other nested columns: the types that it names for these (`large_list<element:
+    string>[pyarrow]`) it does not know itself when it reads."""
     table = usual_types(table)
-    told = table.schema.pandas_metadata
-    if told and (nested := [entry for entry in told.get("columns", ()) if "<" in str(entry.get("numpy_type"))]):
+    told = table.schema.pandas_metadata or {}
+    nested = [entry for entry in told.get("columns", ()) if "<" in str(entry.get("numpy_type"))]
+    index = told.get("index_columns", [])
+    unnamed = [entry for entry in index if not isinstance(entry, str) or entry.startswith("__index_level_")]
+    if nested or unnamed != index:
+        told["index_columns"] = unnamed
         for entry in nested:
             entry["numpy_type"] = "object"
         table = table.replace_schema_metadata(
@@ -113,9 +118,8 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _indices(column: pa.DictionaryArray) -> np.ndarray:
     """int32 [N] places in the dictionary, -1 for null."""
-    found = column.indices
-    found = found if found.null_count == 0 else found.fill_null(-1)
-    return found.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    found = column.indices.cast(pa.int32())  # they may be unsigned, which hold no -1
+    return (found if found.null_count == 0 else found.fill_null(-1)).to_numpy(zero_copy_only=False)
 
 
 def is_valid(column: pa.Array) -> np.ndarray:

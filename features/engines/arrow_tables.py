@@ -11,11 +11,13 @@ import pyarrow as pa
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_types import usual_column
 from gigabatch.features.engines.frame import is_own
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError
 
 
 def own_frame(frame: Any, where: str) -> Any:
-    """A frame of pandas or cuDF as it is, and one of any other library as pandas' by way of `arrow_table`.
+    """A frame of pandas or cuDF as it is, but for NaN in Arrow's floats, which is null; and one of any other library as
+    pandas' by way of `arrow_table`.
 
     Parameters
     ----------
@@ -30,7 +32,7 @@ def own_frame(frame: Any, where: str) -> Any:
     >>> own_frame(pa.table({"price": [1, None]}), "rows")["price"].tolist()
     [1, <NA>]
     """
-    return frame if is_own(frame) else exact_frame_of(arrow_table(frame, where))
+    return as_plain(frame) if is_own(frame) else exact_frame_of(arrow_table(frame, where))
 
 
 def given_back(found: Any, frame: Any) -> Any:

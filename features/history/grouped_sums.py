@@ -55,6 +55,9 @@ class GroupedSums:
         keyed = xp.nonzero(codes >= 0)[0]
         first, groups = _numbered(xp, codes[keyed])
         keys = frame[list(by)].take(keyed[first]).reset_index(drop=True)
+        coded = [name for name in by if str(keys[name].dtype).startswith("dictionary<values=")]
+        if coded:  # which Arrow does not sort
+            keys = keys.astype(dict.fromkeys(coded, "str"))
         sums: dict[tuple[int, int, int], Any] = {}
         extremes = {}
         for column, name in enumerate(values):

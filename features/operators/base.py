@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from gigabatch.features.engines.frame import engine_of, is_own
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.tables import Reading
@@ -197,7 +198,7 @@ class Operator(Configured, ABC):
         if not is_own(frame):
             return of_another_library(self, frame, type(self).__name__)
         require_columns(frame, self.inputs, type(self).__name__)
-        return self.transform(frame)
+        return self.transform(as_plain(frame, self.inputs))
 
 
 class ColumnOperator(Operator):
@@ -339,7 +340,7 @@ class FittedOperator(Configured, ABC):
         """`columns`, or `train_columns`, of a frame that has the columns for it, and none that must not be replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
         self.require_free(frame.columns, self.outputs_of(state))
-        return (self.train_columns if train else self.columns)(frame, state)
+        return (self.train_columns if train else self.columns)(as_plain(frame, self.inputs), state)
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
@@ -351,7 +352,7 @@ class FittedOperator(Configured, ABC):
         merged = None
         for frame in partitions:
             require_columns(frame, self.inputs, type(self).__name__)
-            part = self.partial(frame)
+            part = self.partial(as_plain(frame, self.inputs))
             merged = part if merged is None else self.merge(merged, part)
         if merged is None:
             raise DataError(f"{type(self).__name__}: nothing to fit on, no partition was given.")

@@ -53,7 +53,8 @@ class CountEncoding(ColumnOperator):
     tables = ("events",)
 
     def __init__(self, events: Any, by: Sequence[str], output: str, *, at: str) -> None:
-        self.events, self.by, self.output, self.at = events, tuple(by), output, at
+        # As they are now: a copy that shares memory until the caller changes theirs.
+        self.events, self.by, self.output, self.at = events.copy(deep=False), tuple(by), output, at
         require_columns(events, [*by, at], f"events of {output!r}")
 
     def compute(self, frame: Frame) -> dict[str, Column]:
@@ -103,7 +104,8 @@ class LastBefore(ColumnOperator):
     tables = ("events",)
 
     def __init__(self, events: Any, by: Sequence[str], columns: Mapping[str, str], *, at: str, order: str) -> None:
-        self.events, self.by, self.columns, self.at, self.order = events, tuple(by), dict(columns), at, order
+        self.events, self.by, self.columns = events.copy(deep=False), tuple(by), dict(columns)  # as of CountEncoding
+        self.at, self.order = at, order
         require_columns(events, [*by, at, order, *columns], f"events of {', '.join(columns.values())}")
 
     def compute(self, frame: Frame) -> dict[str, Column]:

@@ -8,6 +8,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Moments, Scale
 from gigabatch.features.operators.base import FittedOperator
 
+LARGEST = 1e150  # whose square float64 still holds, of many rows too
+
 
 class Normalize(FittedOperator):
     """Scale a column to zero mean and unit standard deviation.
@@ -47,7 +49,13 @@ class Normalize(FittedOperator):
         self.column, self.output = column, column if output is None else output
 
     def partial(self, frame: Frame) -> Moments:
-        return Moments.of(filled_values(frame, self.column, "Normalize"))
+        values = filled_values(frame, self.column, "Normalize")
+        if bool((abs(values) >= LARGEST).any()):
+            raise DataError(
+                f"Normalize: column {self.column!r} holds numbers of 1e150 and beyond, whose squares leave float64. "
+                "Divide them by a power of ten, or take the logarithm first."
+            )
+        return Moments.of(values)
 
     def merge(self, left: Moments, right: Moments) -> Moments:
         return left.merge(right)

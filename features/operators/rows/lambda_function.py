@@ -9,7 +9,7 @@ from typing import Any
 
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns
-from gigabatch.features.operators.base import Operator
+from gigabatch.features.operators.base import Operator, with_columns
 from gigabatch.features.operators.rows.fingerprint import function_hash
 from gigabatch.own_code import Registry, came_from, running_module
 
@@ -177,4 +177,4 @@ class LambdaFunction(Operator):
                 f"{where}: returned {len(found)} row(s) for {len(frame)}, or another index. Each row must "
                 "come out at its own place; to leave rows out use Filter."
             )
-        return frame.assign(**{name: found[name] for name in self.outputs})
+        return with_columns(frame.copy(deep=False), {name: found[name] for name in self.outputs})

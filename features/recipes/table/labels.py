@@ -15,7 +15,7 @@ from gigabatch.features.columns.times import is_text
 from gigabatch.features.encoding.label_spread import LARGEST_FLOAT32, LabelSpread
 from gigabatch.features.engines.frame import counted_rows, engine_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.operators.base import ColumnOperator, with_columns
 from gigabatch.features.schema import TASKS, Target, Task
 from gigabatch.features.workflow.steps import parse_steps
 
@@ -179,7 +179,7 @@ def clean_labels(frame: Any, targets: Mapping[str, TargetSettings]) -> Any:
     """Rows of a file with labels as `label_strip` and `label_steps` make them; `DataError` names the target."""
     for name, target in targets.items():
         if target.label_strip:
-            frame = frame.assign(**{name: frame[name].str.strip(target.label_strip)})
+            frame = with_columns(frame.copy(deep=False), {name: frame[name].str.strip(target.label_strip)})
         for operator in _label_operators(name, target.label_steps, target.task):
             try:
                 frame = operator(frame)
@@ -253,7 +253,7 @@ class SplitLabels:
                 spread = LabelSpread.of(counted_rows(frame, self.weight)[name].astype("float64"), name)
                 earlier = self._spreads.get(name)
                 self._spreads[name] = spread if earlier is None else earlier.merge(spread)
-        return frame.assign(**found)
+        return with_columns(frame.copy(deep=False), found)
 
     def require(self) -> None:
         """Raise `DataError` for what only all parts together tell: labels whose differences float32 loses."""
@@ -397,6 +397,6 @@ def _classes(name: str, counts: Mapping[str, Counter[str]]) -> tuple[str, ...]:
 
 
 def _sorted_classes(values: list[str]) -> list[str]:
-    """Ascending: by value where every class is a whole number, else as text."""
+    """Ascending: by value where every class is a whole number, those of one value (1, 01) as text; else as text."""
     whole = all(value.removeprefix("-").isdecimal() for value in values)
-    return sorted(values, key=int if whole else str)
+    return sorted(values, key=lambda value: (int(value) if whole else 0, value))

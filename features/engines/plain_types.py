@@ -1,0 +1,38 @@
+"""Columns as operators know them, where a frame of pandas enters: without NaN that is no null, and not sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def as_plain(frame: Any, names: Iterable[str] | None = None) -> Any:
+    """The frame, in whose Arrow-backed columns of floats (those of `names`, by default all) a NaN is null, as it is in
+    other columns of pandas, and whose sparse columns are dense; the frame itself where there is neither.
+
+    >>> import pandas as pd
+    >>> ratio = pd.DataFrame({"x": pd.array([0.0, 1.0], dtype="float64[pyarrow]")}) / 0.0
+    >>> ratio["x"].isna().tolist(), as_plain(ratio)["x"].isna().tolist()
+    ([False, False], [True, False])
+    """
+    if not type(frame).__module__.startswith("pandas") or not frame.columns.is_unique:
+        return frame
+    columns, found = frame.columns, {}
+    for name in columns if names is None else dict.fromkeys(names):
+        dtype = frame[name].dtype if name in columns else None
+        kind = getattr(dtype, "pyarrow_dtype", None)
+        if type(dtype).__name__ == "SparseDtype":
+            found[name] = frame[name].sparse.to_dense()
+        elif kind in ("halffloat", "float", "double"):
+            import pyarrow.compute as pc  # only here, since a row is encoded without it
+
+            values = frame[name].array.__arrow_array__()
+            nan = pc.is_nan(values)
+            if pc.any(nan).as_py():
+                found[name] = type(frame[name].array)(pc.if_else(nan, None, values))
+    if not found:
+        return frame
+    frame = frame.copy(deep=False)
+    for name, column in found.items():
+        frame[name] = column
+    return frame
