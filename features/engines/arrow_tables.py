@@ -1,18 +1,19 @@
-"""Data frames of any library as Arrow tables of plain types."""
+"""Data frames of any library as Arrow tables of plain types. To import it does not import pandas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 
-from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_types import usual_column
 from gigabatch.features.engines.frame import is_own
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def own_frame(frame: Any, where: str) -> Any:
@@ -32,7 +33,11 @@ def own_frame(frame: Any, where: str) -> Any:
     >>> own_frame(pa.table({"price": [1, None]}), "rows")["price"].tolist()
     [1, <NA>]
     """
-    return as_plain(frame) if is_own(frame) else exact_frame_of(arrow_table(frame, where))
+    if is_own(frame):
+        return as_plain(frame)
+    from gigabatch.features.engines.arrow_columns import exact_frame_of
+
+    return exact_frame_of(arrow_table(frame, where))
 
 
 def given_back(found: Any, frame: Any) -> Any:
@@ -107,6 +112,8 @@ def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) ->
     >>> arrow_table(frame, "rows").schema.types
     [DataType(large_string), DataType(int64)]
     """
+    import pandas as pd
+
     if isinstance(frame, pd.DataFrame):
         names = list(frame.columns)
     elif isinstance(frame, pa.RecordBatch):

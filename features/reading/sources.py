@@ -748,7 +748,7 @@ def _require_whole(column: Column, whole: Any) -> None:
 def _require_exact(column: Column, numbers: Any) -> None:
     """Raise `ValueError` where the floats of the column's type skip whole numbers."""
     exact = exact_below(column.dtype)
-    if bool((numbers.abs() == float("inf")).any()):
+    if bool((numbers.abs() >= float("inf")).any()):
         raise ValueError("it holds an infinity; clip it, or make it null")
     if bool((numbers.abs() >= exact).any()):
         reached = f"2^{exact.bit_length() - 1}, where {column.dtype} skips whole numbers"

@@ -146,7 +146,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             known, raw, scales = known[is_number], raw[is_number], tuple(options.get("scales", ()))
             numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
     labels = set(numbers.drop_duplicates().astype("float64")) if numeric else set(counts.index)
-    if len(labels) == 1 and task in (None, "regression"):
+    # Of numbers, and not of floats, which whole numbers of 2^53 and beyond share.
+    if len(labels) == 1 and task in (None, "regression") and len({Decimal(str(label)) for label in set(numbers)}) == 1:
         ways = ", ".join(map(repr, sorted(counts.index)[:5]))
         raise DataError(
             f"target {name!r}: it holds one label alone, {labels.pop():g}, written in {len(counts)} ways ({ways}), "

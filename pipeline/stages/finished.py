@@ -41,7 +41,8 @@ RATES_TITLE = (
 )
 WITHOUT_PRIOR = "; log losses are without train.prior, at the share of label 1 in these rows"  # of baselines
 MEMBERS_TITLE = (
-    "Members of the ensemble, each alone and uncalibrated, and their mean prediction; all without train.prior"
+    "Members of the ensemble, each alone and uncalibrated, and their mean prediction; all without train.prior; with "
+    "several targets each metric is the mean over those that have it"
 )
 SHOWN_METRICS = (*HEADLINE, *REGRESSION_HEADLINE, *LOSS_METRICS)
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title

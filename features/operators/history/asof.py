@@ -38,7 +38,8 @@ class Mean:
     """Average a whole-number column over the earlier events; null where there is none.
 
     With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known at
-    the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)).
+    the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)). The prior is over all the
+    past, also where the mean has a `window`.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class Last:
     Parameters
     ----------
     columns
-        New names by those of the columns to take.
+        New names by those of the columns to take: {old: new}.
     dtype
         float32, float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds, or int64 for whole
         numbers, exact also above 2^53 such as nanoseconds since 1970 and ids; int64 columns can hold nulls.
@@ -89,7 +90,11 @@ class AsOf(LooksBack):
     at, known_at
         Whole-number times in one unit: when a row asks, and when its outcome is known. `at` holds no nulls.
     aggregations
-        Any of `Count`, `Mean` and `Last`.
+        Any of `Count(output, window=None)`, the number of events; `Mean(value, output, window=None, smoothing=0.0)` of
+        a whole-number column, null without an event, with `smoothing` k > 0 (sum + k * prior) / (count + k), whose
+        prior is the mean over all groups and, whatever the window, all the past; and `Last(columns, dtype="float32")`,
+        the columns {old: new} of the last event, as float32, float64 or int64. A `window` is in the unit of `at`; None
+        for all the past. As a step: `{mean: {value: delay, output: mean_delay}}`.
     order
         Whole-number column without nulls, unique, that settles ties for `Last`.
 

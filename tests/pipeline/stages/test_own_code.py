@@ -69,7 +69,7 @@ def trips(tmp_path, monkeypatch):
                          "hours": rng.uniform(1, 3, 300)})  # fmt: skip
     rows["late"] = (rows["km"] / rows["hours"] < 2).astype(int)
     rows.to_csv("trips.csv", index=False)
-    assert list(SHOWN) == ["run.yaml", "my_steps.py", "my_model.py"]
+    assert list(SHOWN) == ["run.yaml", "my_steps.py", "my_model.py", "my_metric.py"]
     for name, text in SHOWN.items():
         Path(name).write_text(text)
     return tmp_path
@@ -103,6 +103,12 @@ def test_the_page_s_operator_and_model_run_and_are_as_small_as_said(trips):
     logit = weights["head.weight"][0] @ vector + weights["head.bias"][0]
     found = bundle.model(words[:, :1], words[:, 1:].view(torch.float32))
     torch.testing.assert_close(found[0, 0], logit)
+    measured: dict = {}
+    exec(SHOWN["my_metric.py"], measured)
+    labels = pd.concat(map(pd.read_parquet, Pipeline.from_config("run.yaml").features().parts("test")))["late"]
+    flagged = [probability > 0.2 for probability in run.bundle().predict(measured["rows"])["late"]]
+    costs = [5 if label and not flag else int(flag and not label) for flag, label in zip(flagged, labels, strict=True)]
+    assert measured["cost"] == sum(costs) > 0
     code = {name: text.partition("@register")[2].count("\n") for name, text in SHOWN.items()}
     assert code["my_steps.py"] <= 10
     assert code["my_model.py"] <= 20

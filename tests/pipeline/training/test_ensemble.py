@@ -69,6 +69,7 @@ def test_the_probability_is_the_mean_of_runs_alone_with_the_members_seeds(tiny):
     assert ensemble.summary["seconds"]["train"] >= sum(told["seconds"])
     page = (ensemble.path / "report.html").read_text()
     assert "Members of the ensemble" in page
+    assert "with several targets each metric is the mean over those that have it" in page
     assert tiny.train(TWO).skipped == ("features", "encode", "train", "evaluate")
 
 

@@ -100,3 +100,13 @@ def test_last_whole_numbers_come_exact_as_int64_and_are_refused_as_float64():
         last("float64")
     with pytest.raises(DataError, match="the dtype of Last is one of float32, float64, int64, found 'int8'"):
         last("int8")
+
+
+def test_the_prior_of_a_windowed_mean_is_over_all_the_past():
+    """At 100 no event lies in the window of 5, so the mean is the prior: (4 + 8) / 2 of the two events of all time."""
+    frame = pd.DataFrame(
+        {"group": ["a", "a", "b"], "at": [10, 20, 100], "known": [11, 21, 101], "value": [4, 8, 1], "row": [0, 1, 2]}
+    )
+    found = AsOf(["group"], "at", "known", [Mean("value", "mean", window=5, smoothing=1.0)], "row")(frame)["mean"]
+    assert found.tolist()[1:] == [4.0, 6.0]
+    assert found.isna().tolist() == [True, False, False]
