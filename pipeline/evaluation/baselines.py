@@ -19,6 +19,7 @@ from gigabatch.pipeline.evaluation.told import NAMES, NOISE
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
 FEW_STEPS = 1000  # few enough to be why a model is poor
+MOST_ENTROPY = 1.05  # log loss over that of the share of positives, beyond which outputs are no probabilities
 FAR, FEWEST = 2.0, 20  # times a baseline's RMSE that is worse whatever the noise, and the rows that tell it
 STRETCHED = 20.0  # deviations that a column reaches where a robust scale is worth a try
 
@@ -151,6 +152,32 @@ def below_mean(
         if r2 is not None and r2 < -(NOISE**2) / rows:
             found.append(
                 f"{where}R² is {r2:.3g}, and below 0 the mean of these rows alone predicts better than the model."
+            )
+    return found
+
+
+def no_probabilities(
+    targets: Sequence[Target], metrics: Mapping[str, Mapping[str, float | None]], split: str
+) -> list[str]:
+    """Sentences about binary targets whose log loss is above `MOST_ENTROPY` times that of the labels' share alone.
+
+    For rows among drawn negatives, for which no constant is compared. metrics: by target, of `Evaluation`.
+
+    Examples
+    --------
+    >>> found = {"logloss": 0.9, "normalised_entropy": 1.3}
+    >>> no_probabilities([Target("chosen", "binary")], {"chosen": found}, "test")[0].partition(": ")[2][:45]
+    'log loss is 0.9, 1.3 times that of the share '
+    """
+    found = []
+    for target in targets:
+        values = metrics[target.name]
+        times = values.get("normalised_entropy")
+        if times is not None and times > MOST_ENTROPY:
+            found.append(
+                f"{target.name!r} on the {split} split: log loss is {values['logloss']:.3g}, {times:.3g} times that of "
+                "the share of positives alone. The model's outputs rank, but are no probabilities: set "
+                "train.calibration=isotonic where these are needed."
             )
     return found
 

@@ -29,6 +29,7 @@ from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baselines,
     below_mean,
+    no_probabilities,
     stretched_columns,
 )
 from gigabatch.pipeline.evaluation.checks import Flag, data_warnings
@@ -200,6 +201,8 @@ def evaluate_bundle(
         stretched = [name for name in stretched_columns(data.tables["train"]) if name in scales]
         warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None, stretched)}"
     drawn = data.item_column is not None
+    if drawn:
+        warnings += no_probabilities(schema.targets, found[split].metrics, split)
     warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, drawn, data.raw_of)
     return {
         "split": split,

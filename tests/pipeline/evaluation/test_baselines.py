@@ -7,13 +7,14 @@ import pytest
 import torch
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
-from gigabatch.pipeline.evaluation.baselines import advice, baselines, below_mean
+from gigabatch.pipeline.evaluation.baselines import advice, baselines, below_mean, no_probabilities
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.evaluation.told import baseline_rows
@@ -341,3 +342,16 @@ def test_baselines_that_are_kept_are_learnt_once_and_say_the_same(tmp_path, monk
     assert {name: asked[0][name] for name in ("baselines", "seed", "splits", "quantiles")} == {
         "baselines": list(ALL), "seed": 1, "splits": ["test"], "quantiles": [],
     }  # fmt: skip
+
+
+def test_outputs_that_are_no_probabilities_among_drawn_negatives_are_told():
+    test = table_of("binary", 400, 2)
+    (target,), labels = test.schema.targets, test.unpack(test.words).targets[0].double()
+    share = log_loss(labels.numpy(), np.full(400, float(labels.mean())))
+    wrong = torch.where(torch.arange(400) % 5 == 0, 1 - labels, labels).clamp(0.02, 0.98)  # sure, and wrong in a fifth
+    (sentence,) = no_probabilities([target], evaluation_of(test, wrong).metrics, "test")
+    loss = log_loss(labels.numpy(), wrong.numpy())
+    assert sentence.startswith(f"'label' on the test split: log loss is {loss:.3g}, {loss / share:.3g} times that of")
+    assert "train.calibration=isotonic" in sentence
+    sure = torch.full((400,), float(labels.mean()) + 0.02, dtype=torch.float64)  # as far off as by chance
+    assert no_probabilities([target], evaluation_of(test, sure).metrics, "test") == []
