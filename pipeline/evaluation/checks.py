@@ -65,7 +65,7 @@ def data_warnings(
     preprocessor
         Fitted; its vocabularies say which ids are unseen.
     tables
-        Packed rows by split, `train` among them.
+        Packed rows by split, `train` among them. Rows of weight 0 say nothing.
     missing
         Shares of nulls by split and column; see `missing_shares`.
     only_positives
@@ -73,6 +73,7 @@ def data_warnings(
     raw_of
         The raw columns that a column is made of, as `Workflow.raw_of` gives them.
     """
+    tables = {split: table.counted() for split, table in tables.items()}
     rows = {split: len(table) for split, table in tables.items()}
     found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"], preprocessor)]
     lists = [column.name for column in tables["train"].schema.lists]

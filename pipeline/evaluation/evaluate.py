@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ from gigabatch.pipeline.training.target_metrics import (
 )
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
+log = logging.getLogger(__name__)
 CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
@@ -570,7 +572,8 @@ def permutation_importance(
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
     repeats, largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is AUC for a
     binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in standard
-    deviations of the target, whatever it was trained with). ranks: each measures some of the shuffled features, and all
+    deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row, there are
+    no rows, and a warning says so. ranks: each measures some of the shuffled features, and all
     get the same result.
     """
     rows = spread_rows(table, settings.importance_rows or MOST_ROWS)
@@ -611,6 +614,13 @@ def permutation_importance(
                 measured.append(measure(shuffled))
     own = [iter(values) for values in ranks.gather(measured, "importance")]
     base, *rest = (next(own[number % len(own)]) for number in range(1 + len(features) * num_repeats))
+    if math.isnan(base):
+        log.warning(
+            "importance: the %s of %s row(s) is no number, so nothing is told of the features. Set "
+            "evaluate.importance_rows higher, give rows of both labels, or set evaluate.importance=false.",
+            metric, f"{len(words):,}",
+        )  # fmt: skip
+        return metric, []
     found = []
     for place, name in enumerate(features):
         repeats = slice(place * num_repeats, (place + 1) * num_repeats)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Moments, WeightedMoments
 from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
@@ -51,11 +52,11 @@ def _moments(batch: Batch, place: int) -> Any:
 
 
 def require_weights(rows: PackedTable, split: str, column: str | None = None) -> None:
-    """Raise `TrainingError` where rows have weights and all of a split's are 0. column: of the weights, if known."""
+    """Raise `DataError` where rows have weights and all of a split's are 0. column: of the weights, if known."""
     weight = unpack(rows.schema, rows.words).weight
     if weight is not None and len(weight) and not bool((weight > 0).any()):
         name = "" if column is None else f" ({column!r})"
-        raise TrainingError(
+        raise DataError(
             f"{split} split: the weights{name} of all its {len(weight):,} rows are 0, so nothing can be learnt or "
             "measured there. Give some of them a weight above 0, split the rows otherwise, or leave the weights out."
         )

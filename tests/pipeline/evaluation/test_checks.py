@@ -14,6 +14,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation.checks import (
     blank_warnings,
     column_warnings,
+    data_warnings,
     label_warnings,
     leak_warnings,
     missing_shares,
@@ -75,6 +76,20 @@ def test_labels_that_differ_by_more_than_the_bound_are_told_and_no_others(task, 
 def test_a_difference_within_chance_is_not_told():
     tables = {"train": labelled("binary", drawn("binary", 1)), "test": labelled("binary", [1.0] * 10 + [0.0] * 20)}
     assert label_warnings(tables) == []  # .33 of thirty rows
+
+
+def test_rows_of_weight_0_say_nothing():
+    """Of test half the rows weigh 0, and are labels and floats of another kind."""
+    tables = {}
+    for seed, split in enumerate(("train", "test")):
+        idle = torch.arange(ROWS) % 2 * (split == "test") > 0
+        labels = torch.where(idle, 1.0, torch.as_tensor(drawn("binary", seed)).float())
+        floats = torch.where(idle, 1e6, torch.randn(ROWS, generator=torch.Generator().manual_seed(seed)))
+        schema = TensorSchema((), ("x",), (Target("y", "binary"),), has_weight=True)
+        tables[split] = PackedTable.from_columns(schema, [], [floats], [labels], 1 - idle.float())
+    preprocessor = Preprocessor(Schema((Column("x", "continuous", "float32"),), ()))
+    preprocessor.fit([pd.DataFrame({"x": np.arange(9.0)})])
+    assert not data_warnings(preprocessor, tables, {split: {"x": 0.0} for split in tables})
 
 
 def test_a_class_that_a_split_lacks_is_named():

@@ -220,6 +220,14 @@ def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(bin
     assert torch.equal(table.words, before)
 
 
+def test_importance_by_a_metric_that_is_no_number_is_told_and_not_given(binary, caplog):
+    table, model = binary
+    schema = schema_of(Target("label", "binary"))
+    found = permutation_importance(model, table.with_words(table.words[:1]), schema, EvaluateSettings(), 1, "cpu")
+    assert found == ("AUC", [])
+    assert "importance: the AUC of 1 row(s) is no number" in caplog.text
+
+
 def test_importance_of_a_feature_includes_its_indicator(binary):
     table, _ = binary
     assert feature_words(table) == {"city": [0], "used": [1, 3], "noise": [2]}

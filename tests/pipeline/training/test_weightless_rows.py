@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gigabatch.features.errors import DataError
 from gigabatch.features.schema import IdColumn, IdList, Target, TensorSchema
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.tables.packed import PackedTable
@@ -15,7 +16,6 @@ from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.pipeline.config.config import TrainSettings, parse_config
 from gigabatch.pipeline.stages.stages import Pipeline
-from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.target_scales import require_labels, target_scales
 from gigabatch.pipeline.training.train import new_model, table_loss, table_outputs, train_model
 from tests.models.shelf_helpers import random_rows
@@ -110,7 +110,7 @@ def test_a_split_whose_rows_all_weigh_0_is_refused_before_training(split, name):
     }
     model = ModelSpec(name, inputs, model_class(name).Settings()).build()
     steps, loss = [], TargetLoss([("binary", 1)])
-    with pytest.raises(TrainingError, match=rf"{split} split: the weights of all its 40 rows are 0"):
+    with pytest.raises(DataError, match=rf"{split} split: the weights of all its 40 rows are 0"):
         train_model(
             model, tables["train"], tables["valid"], loss, SETTINGS, seed=1, device="cpu", folder=None,
             after_step=steps.append,
@@ -139,5 +139,5 @@ def test_a_run_whose_valid_or_test_rows_all_weigh_0_ends_before_it_trains(tmp_pa
         }
     )  # fmt: skip
     monkeypatch.setattr("gigabatch.pipeline.stages.stages.train_model", lambda *_, **__: pytest.fail("it trains"))
-    with pytest.raises(TrainingError, match=rf"{split} split: the weights \('w'\) of all its 30 rows are 0"):
+    with pytest.raises(DataError, match=rf"{split} split: the weights \('w'\) of all its 30 rows are 0"):
         Pipeline(config).train()
