@@ -96,8 +96,8 @@ class Configured:
         value = getattr(self, attribute)
         if value is None or isinstance(value, str):
             return value
-        if attribute == "by":
-            require_once(value, type(self).__name__)
+        if attribute in ("by", "on"):
+            require_once(value, f"{type(self).__name__}: {attribute}")
         parameter = inspect.signature(type(self)).parameters.get(attribute)
         if parameter is not None and str(parameter.annotation) in ("str", "str | None"):
             raise DataError(f"{type(self).__name__}: {attribute} names one column, found {value!r}.")
@@ -393,10 +393,10 @@ def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
     return engine.frames.concat([frame, *(column.rename(name) for name, column in new.items())], axis=1)
 
 
-def require_once(by: Sequence[str], where: str) -> None:
+def require_once(by: Collection[str], where: str) -> None:
     """Raise `DataError` where a key column is named more than once, which is hardly what was meant."""
     if twice := [name for name in dict.fromkeys(by) if list(by).count(name) > 1]:
-        raise DataError(f"{where}: by names {twice[0]!r} more than once. Name each key column once.")
+        raise DataError(f"{where} names {twice[0]!r} more than once. Name each key column once.")
 
 
 def _names(given: Any) -> tuple[str, ...]:

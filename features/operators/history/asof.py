@@ -126,7 +126,7 @@ class AsOf(LooksBack):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        require_once(self.by, "AsOf")
+        require_once(self.by, "AsOf: by")
         values: list[str] = []
         for item in self.aggregations:
             values += [item.value] if isinstance(item, Mean) else list(item.columns) if isinstance(item, Last) else []

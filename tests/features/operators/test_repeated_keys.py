@@ -6,6 +6,8 @@ import pytest
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes
+from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.operators.history.asof import AsOf, Count
 from gigabatch.features.operators.history.target_encoding import TargetEncoding
 from gigabatch.features.workflow.workflow import Workflow
 
@@ -35,6 +37,15 @@ def test_a_key_that_is_named_twice_is_refused(step):
     """Codes began anew at the first key's second place, so that rows were grouped by that column alone."""
     with pytest.raises(DataError, match=r"by names 'a' more than once"):
         Workflow.from_steps([step])
+
+
+def test_a_key_of_a_joined_table_that_is_named_twice_is_refused():
+    table = pd.DataFrame({"a": [1], "city": ["x"]})
+    with pytest.raises(DataError, match=r"on names 'a' more than once"):
+        Workflow([JoinExternal(table, ["a", "a"], {"city": "city"})])
+    aggregations = [Count("n")]
+    with pytest.raises(DataError, match=r"by names 'a' more than once"):
+        Workflow([AsOf(TWICE, "t", "t", aggregations, "t")])
 
 
 def test_groups_by_a_column_twice_are_those_of_the_columns():
