@@ -3,8 +3,9 @@
 What differs from file to file (rows, nulls, shares of classes, means, how far files reach back) is bounded by one rule,
 `_ends`: what one ordinary file in some thousands passes, by how far files differ, with a prediction interval that is
 wide where few files tell it, and by how few rows a file has; and at least by a slack around the extremes. A file of few
-rows counts for less, and one that is far beyond the others not at all. Fewer than three files show no spread, so their
-slacks are wide, and of a single one what only several files tell (rows a file, unseen values, freshness) is left open.
+rows counts for less, and one that is far beyond the others, which may be the first Sunday, only moves the bound on its
+own side until it lies within. Fewer than three files show no spread, so their slacks are wide, and of a single one what
+only several files tell (rows a file, unseen values, freshness) is left open.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ ORDINARY = 0.9998  # of files, whose value lies below an upper bound
 STABLE, MOST_UNSEEN = 0.05, 0.2
 WEEK, NEARLY_ALL = 7, 0.95
 HALF = 0.5  # of the usual rows, below which a file's value is no extreme
+TINY = 0.1  # of the usual rows, below which no other file of that size is expected
 NEAR = 0.05  # of a file's time, by which any may begin before the end of those before it
 LEAST_ROWS, MOST_ROWS = math.log(1.5), math.log(2)  # by which the rows of a file may differ from those of any before
 MOST_SHARE = 0.2  # by which a share may lie beyond those before it, however few files there were
@@ -99,7 +101,7 @@ def learn(
     Returns
     -------
     Contract
-        All files of the history keep it, but for one of few rows and one that is far from all others.
+        All files of the history keep it.
     """
     moment = time.time() if now is None else now
     files = {item.kind.name: _kind(item, moment) for item in histories}
@@ -213,10 +215,12 @@ def _ends(
 
     values: of files. least, most: the slacks around the extremes, whatever `_width` says. sampled: how far the value
     of a file of the usual size may lie from the mean by chance alone. rows: of the files; of fewer than usual a value
-    tells less.
+    tells less. Values that do not count lie within as well, with what chance may do to another file of that size: the
+    one small day of the first week comes again.
     """
     usual = statistics.median(rows) if rows else 1
     weights = [min(1.0, count / usual) for count in rows] or [1.0] * len(values)
+    seen = list(zip(values, weights, strict=True))
     if len(values) > SEVERAL:  # without the farthest one, where it lies twice as far as the others would let it
         middle = _mean(values, weights)
         far = max(range(len(values)), key=lambda place: abs(values[place] - middle))
@@ -227,7 +231,13 @@ def _ends(
     middle, slack = _mean(values, weights), max(_width(values, weights), sampled)
     extremes = [value for value, weight in zip(values, weights, strict=True) if weight >= HALF]
     low, high, most = min(extremes), max(extremes), max(most, sampled)
-    return max(min(middle - slack, low - least), low - most), min(max(middle + slack, high + least), high + most)
+    bottom = max(min(middle - slack, low - least), low - most)
+    top = min(max(middle + slack, high + least), high + most)
+    around = [(value, max(least, sampled / math.sqrt(weight) if weight > TINY else 0.0)) for value, weight in seen]
+    return (
+        min([bottom, *(value - reach for value, reach in around if value < low)]),
+        max([top, *(value + reach for value, reach in around if value > high)]),
+    )
 
 
 def _sampled(count: float, rows: Sequence[int]) -> float:

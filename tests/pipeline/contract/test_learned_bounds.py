@@ -88,27 +88,30 @@ def test_one_small_file_does_not_open_the_bound_of_nulls_and_more_files_narrow_i
     assert bounds[1] == 0.01  # the least that is allowed
 
 
-def history(folder, rows, mean=50.0):
+def history(folder, rows, rate=lambda day: 0.3):
     """The contract of files of so many rows, and what is known of them when a new one is checked."""
     recipe, files = recipe_of(folder), {}
     for day, count in enumerate(rows):
-        path = write(folder / f"{day:02}.csv", np.random.default_rng(day), count, 0.1, 0.3, mean)
+        path = write(folder / f"{day:02}.csv", np.random.default_rng(day), count, 0.1, rate(day), 50.0)
         files[path] = FileEntry("all", "accepted", f"{day}", "", rows=count)
     return recipe, learn("table", list(read_history(recipe, "pandas").values())), Accepted(files)
 
 
-def checked(folder, made, rows, **labels):
+def checked(folder, made, rows, rate=0.3, **labels):
     recipe, contract, accepted = made
-    path = write(folder / "new.csv", np.random.default_rng(99), rows, 0.1, 0.3, 50.0)
+    path = write(folder / "new.csv", np.random.default_rng(99), rows, 0.1, rate, 50.0)
     pd.read_csv(path).assign(**labels).to_csv(path, index=False)
     return check_file(contract, recipe, path, accepted)
 
 
-def test_one_small_file_opens_no_bound(tmp_path):
+def test_one_small_file_opens_no_bound_unseen(tmp_path):
     """A first day of 20 rows: `rows` began at 0, half the labels turned round passed, and so did other ones."""
     made = history(tmp_path, [20, *[2000] * 8])
     assert checked(tmp_path, made, 2000).accepted
-    assert "too few rows, 1,000" in " ".join(checked(tmp_path, made, 1000).reasons)
+    assert 0 < made[1].files["all"].rows[0] <= 20
+    half = checked(tmp_path, made, 1000)
+    assert half.accepted
+    assert "few rows, 1,000; the usual accepted file has 2,000" in " ".join(half.warnings)
     assert "of its labels are '1'" in " ".join(checked(tmp_path, made, 2000, bought=lambda f: 1 - f["bought"]).reasons)
     for change in (lambda f: 100 - f["paid"] + 10, lambda f: f["paid"] + 10):  # whose range is that of before
         assert "the mean of this label" in " ".join(checked(tmp_path, made, 2000, paid=change).reasons)
@@ -135,6 +138,27 @@ def test_a_small_day_of_each_week_is_no_news(tmp_path):
     made = history(tmp_path, [2000, 2100, 1900, 2050, 2000, 900, 950] * 3)
     found = checked(tmp_path, made, 940)
     assert (found.accepted, found.warnings) == (True, ())
+
+
+@pytest.mark.parametrize("days", [7, 10, 13])
+@pytest.mark.parametrize(("rows", "rate"), [(500, 0.3), (2000, 0.5), (500, 0.6), (5000, 0.3)])
+def test_the_one_other_day_of_a_week_is_refused_neither_in_history_nor_when_it_comes_again(tmp_path, days, rows, rate):
+    """It was left out as far from all others, so the next Sunday was refused, and history's own lay out of bounds."""
+    made = history(
+        tmp_path,
+        [rows if day == 6 else 2000 + 20 * (day % 5) for day in range(days)],
+        lambda day: rate if day == 6 else 0.3,
+    )
+    terms = made[1].files["all"]
+    for path, entry in made[2].files.items():
+        labels = pd.read_csv(path).bought
+        assert terms.rows[0] <= entry.rows <= terms.rows[1]
+        for label, (low, high) in terms.columns["bought"].shares.items():
+            assert low <= (labels == int(label)).mean() <= high
+    for again in (0.96, 1.04):
+        found = checked(tmp_path, made, round(again * rows), rate)
+        assert found.accepted, found.reasons
+    assert "of its labels are '1'" in " ".join(checked(tmp_path, made, 2000, 0.85).reasons)
 
 
 def test_files_that_never_reached_back_may_do_so_a_little(tmp_path):
