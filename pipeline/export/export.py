@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import logging
 import os
 import warnings
@@ -67,9 +68,9 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
 
     Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
     and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
-    An export that is there stays whole then; `export.json` is removed before its files are replaced, or removed where
-    they are of formats that are not asked for, and written last, so what lies there without one, after a kill, is no
-    export.
+    An export that is there stays whole then; `export.json` is removed before the files that it names are replaced, or
+    removed where they are of formats that are not asked for, and written last, so what lies there without one, after a
+    kill, is no export. Files that it does not name stay, with a warning where they have a format's name.
     """
     require_formats(formats)
     engines = {engine_of(vocabulary.values).NAME for vocabulary in bundle.preprocessor.vocabularies.values()}
@@ -92,15 +93,29 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
             difference = chosen.compare(scratch / chosen.file, sample)
             found.append(Exported(name, folder / chosen.file, difference))
         content = description(bundle, found) | {"run": run}
+        earlier = _named(folder)
         (folder / "export.json").unlink(missing_ok=True)
-        for path in {folder / item.file for item in FORMATS.values()} - {item.path for item in found}:
-            if path.exists():  # of another model, maybe, and no export.json would name it
+        for path in filter(Path.exists, (folder / item.file for item in FORMATS.values())):
+            is_new = path in {item.path for item in found}
+            if path.name not in earlier:
+                if not is_new:
+                    log.warning("%s stays: no export.json named it, and it is none of this export's files", path)
+                continue
+            if not is_new:
                 log.warning("%s of an earlier export is removed; name all formats that are wanted in one export", path)
-                path.unlink()
+            path.unlink()  # the new ones too: after a kill nothing would tell of whom it is
         for item in found:
             os.replace(scratch / item.path.name, item.path)
         write_json(folder / "export.json", content)
     return found
+
+
+def _named(folder: Path) -> set[str]:
+    """Names of the files of the export in this folder; empty where there is none, or its export.json is no such one."""
+    try:
+        return set(json.loads((folder / "export.json").read_bytes())["files"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
 
 
 def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:

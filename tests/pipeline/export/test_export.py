@@ -550,6 +550,18 @@ def test_an_export_of_fewer_formats_removes_the_file_of_the_other_one_and_says_s
     assert f"{tmp_path / 'rows.onnx'} of an earlier export is removed" in caplog.text
 
 
+@pytest.mark.parametrize("listed", [None, "[", "{}", '{"files": {"model.pt2": {}}}'])
+def test_a_file_that_no_export_named_stays_and_is_told_of(tmp_path, caplog, listed):
+    """A file of another origin was deleted, and was said to be of an earlier export."""
+    (tmp_path / "rows.onnx").write_text("mine")
+    if listed is not None:
+        (tmp_path / "export.json").write_text(listed)
+    export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"])
+    assert (tmp_path / "rows.onnx").read_text() == "mine"
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith(f"{tmp_path / 'rows.onnx'} stays: no export.json named it")
+
+
 def test_rows_made_up_for_the_check_are_not_warned_of(bundle, tmp_path, caplog):
     export_bundle(bundle, tmp_path, ["torch"])
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
