@@ -1351,12 +1351,7 @@ def ranking_of(
             "%s split are left out.",
             users_text(preprocessor, left_out), f"{int(asked.sum()):,}", f"{len(asked):,}", split,
         )  # fmt: skip
-    warn_of_unknown_users(
-        "evaluate.ranking",
-        positives.words[:, catalogue.user_column],
-        catalogue.first_user,
-        "only the row's own item is kept out of what it is ranked among, and recall@k counts each of them as a user",
-    )
+    warn_of_unknown_users(preprocessor, pipeline.config, positives.words[:, catalogue.user_column], split)
     given: dict[str, Any] = {
         "positives": positives,
         "catalogue": catalogue,
@@ -1382,6 +1377,8 @@ def evaluation_data(
     config, places = pipeline.config, list(tables)
     require_positives(config, preprocessor)
     item = inputs.item if config.train.negatives is not None else None
+    if config.evaluate.ranking is None and inputs.user is not None:  # else ranking_of tells of them
+        warn_of_unknown_users(preprocessor, config, tables[split].words[:, inputs.user.key], split)
     packed = list(tables.values())
     return EvaluationData(
         config=config,

@@ -160,14 +160,21 @@ def users_text(preprocessor: Preprocessor, users: Tensor) -> str:
     return f"{len(found):,} of column {entity.key!r} ({names})"
 
 
-def warn_of_unknown_users(setting: str, users: Tensor, first_user: int, effect: str) -> None:
-    """Tell of positives whose user's id [R] says only that the user is none of the train split's."""
-    unknown = int((users < first_user).sum())
+def warn_of_unknown_users(preprocessor: Preprocessor, config: RunConfig, users: Tensor, split: str) -> None:
+    """Tell, once an evaluation, of positives whose user's id [R] says only that the vocabulary does not have the user,
+    where that changes the split's negatives or ranks."""
+    drawn = config.train.negatives is not None and config.train.negatives.exclude_known
+    ranked = config.evaluate.ranking is not None
+    unknown = int((users < first_id(preprocessor, "user")).sum()) if drawn or ranked else 0
     if unknown:
         log.warning(
-            "%s: %s of %s positives are of users that the train split does not have. These share one id, so what such "
-            "a user chose in other rows is not known: %s.",
-            setting, f"{unknown:,}", f"{len(users):,}", effect,
+            "%s: %s of %s positives of the %s split are of users whose id the vocabulary does not have: not in train, "
+            "or rarer than preprocess.min_count or max_size lets in. These share one id, so what such a user chose in "
+            "other rows is not known: only the row's own item is kept out of %s%s.",
+            " and ".join(["train.negatives"] * drawn + ["evaluate.ranking"] * ranked),
+            f"{unknown:,}", f"{len(users):,}", split,
+            " and ".join(["its negatives"] * drawn + ["what it is ranked among"] * ranked),
+            ", and recall@k counts each of them as a user" if ranked else "",
         )  # fmt: skip
 
 
@@ -191,8 +198,4 @@ def with_negatives(
         preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:]
     )
     batches.use_kernels(config.train.kernels)
-    if settings.exclude_known and inputs.user is not None:
-        users = tables[place].words[:, inputs.user.key]
-        effect = "only the row's own item is kept out of its negatives"
-        warn_of_unknown_users("train.negatives", users, first_id(preprocessor, "user"), effect)
     return batches.table(tables[place])

@@ -17,9 +17,9 @@ from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
-from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
-from gigabatch.pipeline.training.train import model_inputs, train_model
+from gigabatch.pipeline.training.train import train_model
 
 USERS, ITEMS = 120, 40
 FEATURES = {"path": "t.csv", "categorical": ["item"], "targets": {"chosen": {"task": "binary"}}}
@@ -267,25 +267,30 @@ def test_users_that_train_does_not_have_are_evaluated_as_many(home, tmp_path):
     assert set(items[:, 1:].flatten().tolist()) == set(range(3, 33))
 
 
-def test_rows_of_users_that_train_does_not_have_are_counted_in_a_warning(home, tmp_path, caplog):
-    """The items of their other rows cannot be left out of what is drawn and ranked."""
+@pytest.mark.parametrize("least", [1, 25])
+def test_rows_of_users_that_the_vocabulary_does_not_have_are_counted_in_one_warning(home, tmp_path, caplog, least):
+    """The items of their other rows cannot be left out of what is drawn and ranked. It said that train lacks them,
+    which is not so of those rarer than `min_count`, and said it of each split and of the ranking."""
     random = np.random.default_rng(5)
     users = [f"u{n // 30 if n % 3 else n % 7}" for n in range(2000)]
     rows = [{"user": user, "item": f"i{random.integers(300)}", "at": n} for n, user in enumerate(users)]
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     features = f"features={{path: {tmp_path / 'rows.csv'}, time: at, split_by: time}}"
-    made = Pipeline.from_config(home / "run.yaml", features).features()
+    made = Pipeline.from_config(
+        home / "run.yaml", features, f"preprocess.columns={{user: {{min_count: {least}}}}}"
+    ).features()
     train, test = (pd.concat([pd.read_parquet(part) for part in made.parts(split)]).user for split in ("train", "test"))
-    new = int((~test.isin(train)).sum())
+    counts = train.value_counts()
+    new = int((~test.isin(counts.index[counts >= least])).sum())
     assert 0 < new < len(test)
     encoded = made.encode()
-    encoded.evaluation_table("test")
-    encoded.ranking(model_inputs(encoded.preprocessor))
-    counted = f"{new} of {len(test)} positives are of users that the train split does not have"
-    drawn, ranked = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert drawn.startswith(f"train.negatives: {counted}")
-    assert ranked.startswith(f"evaluate.ranking: {counted}")
-    assert "recall@k counts each of them as a user" in ranked
+    tables = {split: encoded.table(split) for split in ("train", "valid", "test")}
+    evaluation_data(made, encoded.preprocessor, tables, ("valid", "test"), "test")
+    found = [record.getMessage() for record in caplog.records if "share one id" in record.getMessage()]
+    counted = f"{new} of {len(test)} positives of the test split are of users whose id the vocabulary does not have"
+    (told,) = found
+    assert told.startswith(f"train.negatives and evaluate.ranking: {counted}: not in train, or rarer than")
+    assert told.endswith("and recall@k counts each of them as a user.")
 
 
 def test_a_notebook_shows_what_a_terminal_shows(run, capsys):
