@@ -1,13 +1,15 @@
 """A plan as it is told, and plans that this machine has made before: no model and no torch is imported for them.
 
-A plan is kept in `artifacts/plans.json`, by the configuration, the sources and libraries, the processor, and the input
-files' sizes and times. It is told again while as much memory is free that all would be decided as it was.
+A plan is kept in `artifacts/plans.json`, by the configuration, the sources and libraries, the processor, the threads
+that the environment sets, and the input files' sizes and times. It is told again while as much memory is free that all
+would be decided as it was.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +27,7 @@ from gigabatch.pipeline.store.keys import SETTLED_NS, artifact_key, signature, v
 log = logging.getLogger(__name__)
 PLANS = "plans.json"  # in the folder of artifacts
 MOST_PLANS = 100
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")  # from which torch and numba take theirs
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,8 @@ class KeptPlans:
         newest = max((max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats.values()), default=0)
         if time.time_ns() - newest < SETTLED_NS:
             return cls(path, None)
-        machine = {"processor": processor(), "versions": versions()}
+        threads = {name: os.environ.get(name) for name in THREADS}
+        machine = {"processor": processor(), "versions": versions(), "threads": threads}
         signed = {name: list(signature(stat)) for name, stat in stats.items()}
         return cls(path, artifact_key("plan", signed, {"request": request.key, "machine": machine}, ""))
 

@@ -128,7 +128,9 @@ def test_plans_that_cannot_be_written_are_told_and_change_nothing(made, monkeypa
     assert Path("artifacts", PLANS).read_text() == before
 
 
-@pytest.mark.parametrize("changed", ["asked", "rows", "settings", "sources", "processor", "memory", "disk", "damaged"])
+@pytest.mark.parametrize(
+    "changed", ["asked", "rows", "settings", "sources", "processor", "threads", "memory", "disk", "damaged"]
+)
 def test_a_plan_of_something_else_is_made_anew_and_kept(made, monkeypatch, caplog, capsys, changed):
     given = []
     if changed == "asked":
@@ -141,6 +143,8 @@ def test_a_plan_of_something_else_is_made_anew_and_kept(made, monkeypatch, caplo
         monkeypatch.setattr("gigabatch.pipeline.stages.asked.source_hash", lambda modules: "other sources")
     elif changed == "processor":
         monkeypatch.setattr(kept, "processor", lambda: {"names": "another"})
+    elif changed == "threads":
+        monkeypatch.setenv("OMP_NUM_THREADS", "1" if os.environ.get("OMP_NUM_THREADS") != "1" else "2")
     elif changed == "memory":
         monkeypatch.setattr(kept, "this_machine", lambda *_: Machine(1 << 20, 0, 1 << 50, 2))
     elif changed == "disk":
