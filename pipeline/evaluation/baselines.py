@@ -157,27 +157,33 @@ def below_mean(
 
 
 def no_probabilities(
-    targets: Sequence[Target], metrics: Mapping[str, Mapping[str, float | None]], split: str
+    targets: Sequence[Target], metrics: Mapping[str, Mapping[str, float | None]], split: str, calibration: str
 ) -> list[str]:
     """Sentences about binary targets whose log loss is above `MOST_ENTROPY` times that of the labels' share alone.
 
-    For rows among drawn negatives, for which no constant is compared. metrics: by target, of `Evaluation`.
+    For rows among drawn negatives, for which no constant is compared. metrics: by target, of `Evaluation`. calibration:
+    `train.calibration`.
 
     Examples
     --------
     >>> found = {"logloss": 0.9, "normalised_entropy": 1.3}
-    >>> no_probabilities([Target("chosen", "binary")], {"chosen": found}, "test")[0].partition(": ")[2][:45]
+    >>> no_probabilities([Target("chosen", "binary")], {"chosen": found}, "test", "none")[0].partition(": ")[2][:45]
     'log loss is 0.9, 1.3 times that of the share '
     """
     found = []
+    ways_out = (
+        "The curve of train.calibration=isotonic, fitted on the valid split, does not hold here: look at what differs "
+        "between the splits, or give valid more rows."
+        if calibration == "isotonic"
+        else "Set train.calibration=isotonic where these are needed."
+    )
     for target in targets:
         values = metrics[target.name]
         times = values.get("normalised_entropy")
         if times is not None and times > MOST_ENTROPY:
             found.append(
                 f"{target.name!r} on the {split} split: log loss is {values['logloss']:.3g}, {times:.3g} times that of "
-                "the share of positives alone. The model's outputs rank, but are no probabilities: set "
-                "train.calibration=isotonic where these are needed."
+                f"the share of positives alone. The model's outputs rank, but are no probabilities. {ways_out}"
             )
     return found
 

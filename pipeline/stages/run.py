@@ -202,7 +202,7 @@ def evaluate_bundle(
         warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None, stretched)}"
     drawn = data.item_column is not None
     if drawn:
-        warnings += no_probabilities(schema.targets, found[split].metrics, split)
+        warnings += no_probabilities(schema.targets, found[split].metrics, split, data.config.train.calibration)
     warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, drawn, data.raw_of)
     return {
         "split": split,

@@ -297,7 +297,12 @@ def typed_classes(name: str, classes: Sequence[str], label_type: str | None) -> 
     if label_type is None:
         return np.array(classes, dtype=object)
     try:
-        found = np.array([FLAGS[text] if label_type == "bool" else text for text in classes]).astype(label_type)
+        if label_type != "bool" and any("_" in text for text in classes):  # which Python reads over
+            raise ValueError("an underscore is no digit")
+        with np.errstate(over="ignore"):
+            found = np.array([FLAGS[text] if label_type == "bool" else text for text in classes]).astype(label_type)
+        if found.dtype.kind == "f" and not np.isfinite(found).all():
+            raise OverflowError("a class is no finite number")
     except (ValueError, OverflowError, KeyError) as error:
         raise DataError(
             f"target {name!r}: its classes {_shown(classes)} are not all of label_type {label_type} ({error}). Leave "

@@ -349,9 +349,12 @@ def test_outputs_that_are_no_probabilities_among_drawn_negatives_are_told():
     (target,), labels = test.schema.targets, test.unpack(test.words).targets[0].double()
     share = log_loss(labels.numpy(), np.full(400, float(labels.mean())))
     wrong = torch.where(torch.arange(400) % 5 == 0, 1 - labels, labels).clamp(0.02, 0.98)  # sure, and wrong in a fifth
-    (sentence,) = no_probabilities([target], evaluation_of(test, wrong).metrics, "test")
+    (sentence,) = no_probabilities([target], evaluation_of(test, wrong).metrics, "test", "none")
     loss = log_loss(labels.numpy(), wrong.numpy())
     assert sentence.startswith(f"'label' on the test split: log loss is {loss:.3g}, {loss / share:.3g} times that of")
-    assert "train.calibration=isotonic" in sentence
+    assert sentence.endswith("Set train.calibration=isotonic where these are needed.")
+    (set_already,) = no_probabilities([target], evaluation_of(test, wrong).metrics, "test", "isotonic")
+    assert "Set train.calibration" not in set_already
+    assert "does not hold here" in set_already
     sure = torch.full((400,), float(labels.mean()) + 0.02, dtype=torch.float64)  # as far off as by chance
-    assert no_probabilities([target], evaluation_of(test, sure).metrics, "test") == []
+    assert no_probabilities([target], evaluation_of(test, sure).metrics, "test", "none") == []
