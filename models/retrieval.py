@@ -266,6 +266,10 @@ class ApproximateIndex:
                 )
             probes = min(2 * probes, lists)
 
+    def remove(self, rows: Tensor) -> None:
+        """Leave rows [R], int64, out of the lists for good: no search finds them, and none takes time for them."""
+        self._index.remove_ids(rows.cpu().numpy())
+
     def search(self, queries: Tensor, k: int, exclude: Tensor | None = None) -> TopK:
         """As `top_k`, of the items that the lists give. Excluded rows are found first and dropped then.
 

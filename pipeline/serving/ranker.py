@@ -104,6 +104,8 @@ class Ranker:
         plain = bundle.model.item_is_its_key or (self._item.ids == (self._item.key,) and not self._item.floats)
         unseen = items.ids[:, self._item.ids.index(self._item.key)] < self._item.first
         self._not_found = np.flatnonzero((unseen & (plain and not self._item.lists)).numpy())
+        if index is not None:  # which would look for as many more at every request
+            index.remove(torch.from_numpy(self._not_found))
 
     def asker(self, request: UserRequest) -> Asker:
         """Who asks: a stored user, one described by the request, or one that nothing is known of (nulls)."""
@@ -266,7 +268,10 @@ class Ranker:
                 409, "not_available", "this bundle's model has no item vectors to search; /rank takes candidates."
             )
         banned = self.items.places(exclude, "exclude")
-        unwanted = torch.from_numpy(np.union1d(banned[banned >= 0], self._not_found))[None]
+        banned = banned[banned >= 0]
+        if self.index is None:
+            banned = np.union1d(banned, self._not_found)
+        unwanted = torch.from_numpy(banned)[None]
         try:
             with torch.inference_mode():
                 rows = self._search(self.user_vector(asker), k * overfetch, unwanted).rows[0].cpu().numpy()

@@ -252,6 +252,21 @@ def test_the_index_leaves_out_what_is_excluded_and_still_finds_k(catalogue, inde
     assert recall_at_k(found.rows, expected) > 0.9
 
 
+def test_rows_that_are_removed_are_not_found_and_not_looked_for(catalogue):
+    """As exclusions, 30,000 of 150,000 rows took 20 ms at each request."""
+    items, queries = catalogue
+    made = ApproximateIndex.build(items, queries, k=20, recall=0.97)
+    gone = torch.from_numpy(np.unique(sorted_by_numpy(queries, items, 3)[1]))
+    for _ in range(2):  # the second time there is nothing to remove
+        made.remove(gone)
+    found = made.search(queries, 20)
+    assert (found.rows >= 0).all()
+    assert not torch.isin(found.rows, gone).any()
+    banned = gone.expand(len(queries), -1).numpy()
+    expected = torch.from_numpy(sorted_by_numpy(queries, items, 20, banned)[1])
+    assert recall_at_k(found.rows, expected) > 0.9
+
+
 def test_a_small_catalogue_and_more_asked_than_it_has():
     items = whole_numbers(0, 3, 2, most=50)
     made = ApproximateIndex.build(items, torch.ones(1, 2), k=5, recall=1.0)

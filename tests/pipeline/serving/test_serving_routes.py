@@ -153,14 +153,15 @@ def test_recommendations_are_the_best_of_the_whole_catalogue(frame, bundle, call
     assert caller.post("/recommend", {"user": "u2", "exclude": items}).json()["items"] == []
 
 
+@pytest.mark.parametrize("index", ["exact", "approximate"])
 @pytest.mark.parametrize("kind", ["mf", "two_tower"])
 def test_items_that_train_does_not_have_are_recommended_by_what_else_is_known_of_them_alone(
-    kind, frame, tmp_path, make_caller
+    kind, index, frame, tmp_path, make_caller
 ):
     """Those of mf share one vector, so whoever likes it was given all of them."""
     new = set(range(1000, 1010))
     made = random_bundle(frame[~frame["item_id"].isin(new)], kind)
-    caller = make_caller(load_served(write_run(tmp_path / "run", made, frame)))
+    caller = make_caller(load_served(write_run(tmp_path / "run", made, frame, index=index, recall=0.8)))
     for user in ("u2", "u30"):
         found = caller.post("/recommend", {"user": user, "k": 60}).json()["items"]
         assert set(found) == set(range(1000, 1060)) - (new if kind == "mf" else set())
