@@ -348,7 +348,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             return Decision(refused=tuple(refused), warnings=tuple(warnings), drift=found, waiting=waiting)
         there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
         by_person = [name for name in pending["accepted"] if name in there_to_read]
-        taken = {"accepted": by_person, "cold": stays}
+        taken = {"accepted": by_person, "cold": stays, "told": [*by_person, *stays]}
         after = replace(after, pending=taken | {"before": state.where_not(after)})
         if write:
             for item in reports:
@@ -373,11 +373,11 @@ def _calendar(contract: Contract | None) -> frozenset[str]:
 
 def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "cold": []}
+    return {"accepted": [], "cold": [], "told": [], "before": {}}
 
 
 def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
-    """Forget what the night was told: it has been done.
+    """Forget what the night was told: it has been done. What a person has accepted since is for the next one.
 
     cold: why the next night is to be cold, too, as no model of this one was promoted.
     """
@@ -385,7 +385,10 @@ def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
     with place.lock():
         state = read_state(place.home)
         if state.pending is not None:
-            write_state(place.home, replace(state, pending=_told_nothing() | {"cold": cold} if cold else None))
+            told = _told_nothing() | state.pending
+            accepted, since = ([text for text in told[key] if text not in told["told"]] for key in ("accepted", "cold"))
+            rest = _told_nothing() | {"accepted": accepted, "cold": [*cold, *since], "told": list(cold)}
+            write_state(place.home, replace(state, pending=rest if accepted or rest["cold"] else None))
 
 
 def accept(config: RunConfig, file: str) -> str:
@@ -421,7 +424,7 @@ def accept(config: RunConfig, file: str) -> str:
             )
         (path,) = named
         known = state.known(there).get(path)
-        told = _told_nothing() | {"before": {}} | (state.pending or {})
+        told = _told_nothing() | (state.pending or {})
         # What a night accepted that did not end, the next one may refuse, but for a person's word.
         if known is not None and known[1].state == ACCEPTED and known[0] not in told["before"]:
             return f"{path} is accepted already."
@@ -444,6 +447,7 @@ def accept(config: RunConfig, file: str) -> str:
         pending = {
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
             "cold": list(dict.fromkeys([*told["cold"], *cold])),
+            "told": [text for text in told["told"] if text not in (same_file(path), *cold)],
             "before": {name: item for name, item in told["before"].items() if name not in taken},
         }
         files |= {same_file(path): _entry(report, kind, "person")}

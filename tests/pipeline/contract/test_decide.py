@@ -471,6 +471,23 @@ def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned
     assert rows(learned) == 8 * 2000
 
 
+def test_what_a_person_accepts_after_a_night_was_told_is_told_to_the_next_one(learned):
+    """The end of that night forgot it, and the next one stayed warm on the rows as they had been."""
+    nights_with(learned, 6)
+    path = learned.write(6, constant_labels(6))
+    night(learned, 6)
+    finish(learned.config())
+    assert night(learned, 6).cold == ()
+    accept(learned.config(), path.name)
+    finish(learned.config())
+    for _ in range(2):
+        decision = night(learned, 6)
+        assert decision.accepted == (str(path),)
+        assert [text for text in decision.cold if "day-006.csv: it has changed" in text]
+    finish(learned.config())
+    assert (night(learned, 6).accepted, night(learned, 6).cold) == ((), ())
+
+
 def test_a_night_waits_for_a_person_who_learns_or_accepts(learned):
     """`gigabatch contract` holds the lock while it reads all files: no reason to fail a night."""
     learned.write(6, shop_day(6))
