@@ -68,6 +68,8 @@ class FileReport:
         Of its content; empty where nobody asked.
     instead_of
         The accepted file whose rows these are and that is not there any more, as one that was compressed; else empty.
+    since
+        As `measured`, against what a night that did not end accepted of it, where that was another content.
     """
 
     path: str
@@ -79,6 +81,7 @@ class FileReport:
     measured: Measured | None = None
     checksum: str = ""
     instead_of: str = ""
+    since: Measured | None = None
 
 
 @dataclass
@@ -95,12 +98,15 @@ class Accepted:
         Those of `files` whose content is nowhere any more.
     put_aside
         By path what was accepted of files whose later content lies in quarantine.
+    unended
+        By path what was accepted last, also by a night that did not end: a person may have promoted its model.
     """
 
     files: dict[str, FileEntry] = field(default_factory=dict)
     statistics: dict[str, Statistics] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
     put_aside: dict[str, FileEntry] = field(default_factory=dict)
+    unended: dict[str, FileEntry] = field(default_factory=dict)
 
     def before(self, path: str) -> FileEntry | None:
         """What was accepted last under this name, as `same_file` gives it."""
@@ -194,7 +200,8 @@ def check_file(
         return FileReport(path, kind.name, False, (f"input {path}: it is a directory, no file.",), checksum=checksum)
     limit = (time.time() if now is None else now) + max_future_seconds
     before = accepted.before(mine)
-    rules = _rules(kind, terms, contract, path, others, limit, before)
+    latest = accepted.unended.get(mine)
+    rules = _rules(kind, terms, contract, path, others, limit, latest or before)
     drops = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
     drop = contract.max_bad_rows if contract is not None and drops else 0.0
     try:
@@ -205,6 +212,10 @@ def check_file(
     reasons: list[str] = []
     warnings: list[str] = []
     print_ = f"{found.fingerprint:016x}"
+    since = None
+    if latest is not None and latest.fingerprint not in (print_, None if before is None else before.fingerprint):
+        since = measure_file(kind, engine, path, cache, rules, drop, time_unit, known=known_rows(latest))
+        before = latest
     twins = [name for name, item in others.items() if item.fingerprint == print_]
     gone = next((name for name in twins if name not in there), "")
     if gone:  # rows that were accepted are not too old to be
@@ -228,7 +239,7 @@ def check_file(
             if found.added is not None:
                 _check_added(terms, name, path, found.added, statistics, reasons)
     return FileReport(
-        path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum, gone
+        path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum, gone, since
     )  # fmt: skip
 
 

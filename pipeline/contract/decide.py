@@ -181,7 +181,7 @@ def contract_path(config: RunConfig) -> Path:
 
 def new_files(config: RunConfig) -> list[NewFile]:
     """Files of the recipe about which no person, and no night that has ended, has decided, or whose content is another
-    now; in the recipe's order.
+    now, also than a night that did not end found it; in the recipe's order.
 
     Raises
     ------
@@ -191,13 +191,29 @@ def new_files(config: RunConfig) -> list[NewFile]:
         The recipe's files cannot be found.
     """
     place = _Place(config)
-    state, there, kinds = read_state(place.home).ended(), place.there(), place.kinds()
-    known, state = state.known(there), state.moved(there)
+    recorded, there, kinds = read_state(place.home), place.there(), place.kinds()
+    known, state = _decided(recorded, there), recorded.ended().moved(there)
     return [
         NewFile(path, kinds[path], checksum, state.files.get(same_file(path)))
         for path, checksum in there.items()
         if path not in known
     ]
+
+
+def _decided(recorded: FilesState, there: Mapping[str, str]) -> set[str]:
+    """Paths of which the record says the same as before a night that has not ended."""
+    before, now = recorded.ended().known(there), recorded.known(there)
+    return {path for path in before.keys() & now.keys() if before[path][1].state == now[path][1].state}
+
+
+def _lost(recorded: FilesState, there: Mapping[str, str]) -> dict[str, FileEntry]:
+    """What a night that has not ended accepted and is not there any more: a person may have promoted its model."""
+    present, kept = set(map(same_file, there)), recorded.ended().moved(there).files.keys()
+    return {
+        name: replace(item, gone=False)
+        for name, item in recorded.moved(there).files.items()
+        if item.last_accepted is not None and name not in present and name not in kept
+    }
 
 
 def quarantined(config: RunConfig) -> list[str]:
@@ -232,11 +248,15 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
         return []
     place = _Place(config)
     contract, there = place.contract(), place.there()
-    state = read_state(place.home).ended().moved(there)
-    accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
+    recorded = read_state(place.home)
+    state = recorded.ended().moved(there)
+    files = _lost(recorded, there) | state.files
+    accepted = Accepted({path: item for path, item in files.items() if item.state == ACCEPTED})
     accepted.gone = frozenset(accepted.files.keys() - {name for name, _ in state.known(there).values()})
     held = {path: item.last_accepted for path, item in state.files.items() if item.state == QUARANTINED}
     accepted.put_aside = {path: item for path, item in held.items() if item is not None}
+    last = {path: item.last_accepted for path, item in recorded.moved(there).files.items()}
+    accepted.unended = {path: item for path, item in last.items() if item is not None}
     kinds = {kind.name: kind for kind in place.recipe.raw_files()}
     for name in {item.kind for item in new}:
         entries = state.of_kind(name)
@@ -287,29 +307,31 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         state, there = recorded.ended(), place.there()
         if changed := [item.path for item in reports if there.get(item.path) != item.checksum]:
             raise ContractError(f"input {changed[0]} has changed since it was checked. Run again when it is complete.")
-        decided = state.known(there)  # by a person, while they were checked
+        decided = _decided(recorded, there)  # by a person, while they were checked
         reports = [item for item in reports if item.path not in decided]
         kinds = {kind.name: kind for kind in place.recipe.raw_files()}
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]
         _require_clock(recorded, bad, now)
         refused = _refusals(contract, kinds, state, there, good, bad)
-        state = state.moved(there)
+        state, last = state.moved(there), recorded.moved(there)
         before = {name: state.of_kind(name) for name in kinds}
-        files = {name: entry for name, entry in state.files.items() if name not in {item.instead_of for item in good}}
+        replaced = {item.instead_of for item in good}
+        files = {name: entry for name, entry in state.files.items() if name not in replaced}
+        # By the record, here and below: what a night accepted that did not end may have been learned by hand.
         files |= {
-            same_file(item.path): _entry(item, kinds[item.kind], before=state.files.get(same_file(item.path)))
+            same_file(item.path): _entry(item, kinds[item.kind], before=last.files.get(same_file(item.path)))
             for item in reports
         }
+        found = _drifts(place, contract, kinds, before, FilesState(files), good, write)
+        files |= {name: entry for name, entry in _lost(recorded, there).items() if name not in replaced}
         after = FilesState(files)
-        found = _drifts(place, contract, kinds, before, after, good, write)
         told = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("warn")]
         far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
         if contract is not None and contract.on_drift == "refuse":
             refused += [f"drift: {text} (on_drift: refuse)" for text in far]
         pending = _told_nothing() | (state.pending or {})
-        # By the record: what a night accepted that did not end may have been learned by hand.
-        stays = list(dict.fromkeys([*pending["cold"], *_corrected(kinds, recorded.moved(there), good)]))
+        stays = list(dict.fromkeys([*pending["cold"], *_corrected(kinds, last, good)]))
         drifted = far if contract is not None and contract.on_drift == "cold" else []
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
         warnings += [f"drift: {text}" for text in told]
@@ -326,7 +348,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             return Decision(refused=tuple(refused), warnings=tuple(warnings), drift=found, waiting=waiting)
         there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
         by_person = [name for name in pending["accepted"] if name in there_to_read]
-        taken = {"accepted": by_person, "cold": stays}
+        taken = {"accepted": by_person, "cold": stays, "told": [*by_person, *stays]}
         after = replace(after, pending=taken | {"before": state.where_not(after)})
         if write:
             for item in reports:
@@ -351,11 +373,11 @@ def _calendar(contract: Contract | None) -> frozenset[str]:
 
 def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "cold": []}
+    return {"accepted": [], "cold": [], "told": [], "before": {}}
 
 
 def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
-    """Forget what the night was told: it has been done.
+    """Forget what the night was told: it has been done. What a person has accepted since is for the next one.
 
     cold: why the next night is to be cold, too, as no model of this one was promoted.
     """
@@ -363,7 +385,10 @@ def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
     with place.lock():
         state = read_state(place.home)
         if state.pending is not None:
-            write_state(place.home, replace(state, pending=_told_nothing() | {"cold": cold} if cold else None))
+            told = _told_nothing() | state.pending
+            accepted, since = ([text for text in told[key] if text not in told["told"]] for key in ("accepted", "cold"))
+            rest = _told_nothing() | {"accepted": accepted, "cold": [*cold, *since], "told": list(cold)}
+            write_state(place.home, replace(state, pending=rest if accepted or rest["cold"] else None))
 
 
 def accept(config: RunConfig, file: str) -> str:
@@ -399,26 +424,31 @@ def accept(config: RunConfig, file: str) -> str:
             )
         (path,) = named
         known = state.known(there).get(path)
-        if known is not None and known[1].state == ACCEPTED:
+        told = _told_nothing() | (state.pending or {})
+        # What a night accepted that did not end, the next one may refuse, but for a person's word.
+        if known is not None and known[1].state == ACCEPTED and known[0] not in told["before"]:
             return f"{path} is accepted already."
         kind = next(item for item in place.recipe.raw_files() if item.name == kinds[path])
         try:
             before, unit = state.moved(there).files.get(same_file(path)), config.nightly.time_unit
             earlier = known_rows(None if before is None else before.last_accepted)
-            measured = measure_file(kind, place.engine, path, place.cache, time_unit=unit, known=earlier)
+            left_out = known[1].dropped if known is not None and known[1].state == ACCEPTED else ()
+            measured = measure_file(
+                kind, place.engine, path, place.cache, time_unit=unit, without=left_out, known=earlier
+            )
         except DataError as error:
             raise ContractError(f"contract: {path} cannot be read, so it cannot be accepted. {error}") from error
         reasons = known[1].reasons if known is not None else ()
-        report = FileReport(path, kind.name, True, reasons, (), (), measured, there[path])
+        report = FileReport(path, kind.name, True, reasons, (), left_out, measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
         # For the next night to be told, which then goes on though its own new files may all be bad.
-        told = _told_nothing() | (state.pending or {})
         cold = _corrected({kind.name: kind}, state.moved(there), [report])
         taken = {same_file(path), *(() if known is None else known[:1])}
         pending = {
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
             "cold": list(dict.fromkeys([*told["cold"], *cold])),
-            "before": {name: item for name, item in told.get("before", {}).items() if name not in taken},
+            "told": [text for text in told["told"] if text not in (same_file(path), *cold)],
+            "before": {name: item for name, item in told["before"].items() if name not in taken},
         }
         files |= {same_file(path): _entry(report, kind, "person")}
         write_state(place.home, replace(state, files=files, pending=pending))
@@ -588,7 +618,12 @@ def _drifts(
     """New rows of each kind against those accepted before; write: the statistics of both together are kept."""
     found = {}
     for name, kind in kinds.items():
-        new = [item for item in good if item.kind == name and item.measured is not None]
+        told = {(path, entry.checksum) for path, entry in before[name].items()}  # as one that was put back is
+        new = [
+            item
+            for item in good
+            if item.kind == name and item.measured is not None and (same_file(item.path), item.checksum) not in told
+        ]
         if not new:
             continue
         fresh: Statistics | None = None
@@ -618,7 +653,7 @@ def _corrected(kinds: Mapping[str, RawFiles], state: FilesState, good: Sequence[
     for ones that its weights have seen; of a file that has grown it sees later ones, and that there are late ones."""
     told = []
     for item in good:
-        entry, found = state.files.get(same_file(item.path)), item.measured
+        entry, found = state.files.get(same_file(item.path)), item.since or item.measured
         before = None if entry is None else entry.last_accepted
         if before is None or before.last is None or found is None or found.added is not None:
             continue

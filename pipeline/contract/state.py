@@ -92,8 +92,8 @@ class FilesState:
         By path, as `same_file` gives it.
     pending
         Of a night that has not ended yet: `before`, where the record was another before it decided, by path the
-        entries of then, null where there was none; what persons have `accepted` since the night before; and why it is
-        to be `cold`, whatever it decides. None where there is nothing of these.
+        entries of then, null where there was none; what persons have `accepted` since the night before; why it is to
+        be `cold`, whatever it decides; and what of these two it was `told`. None where there is nothing of these.
     """
 
     files: dict[str, FileEntry] = field(default_factory=dict)

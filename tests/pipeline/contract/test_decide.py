@@ -246,13 +246,70 @@ def test_a_night_after_one_that_was_killed_tells_of_the_files_as_they_are_now(le
         far.unlink()
     for _ in range(2):  # the second of them was killed, too
         decision = night(learned, day)
+        lost = f"{far}: it was accepted and is not there any more; its rows are lost."  # a model may have learned them
+        assert decision.warnings.count(lost) == ("away" in change)
         if change == "moved away":
-            assert (decision.drift, decision.accepted, decision.warnings) == ({}, (), ())
+            assert (decision.drift, decision.accepted, decision.warnings) == ({}, (), (lost,))
             continue
         found, told = decision.drift["all"], any("'price'" in text for text in decision.warnings)
         assert (decision.accepted, found.rows_old, found.rows) == ((str(near or far),), 12_000, 2000)
         assert (found.verdicts()["price"], told) == (("drift", True) if change == "grown" else ("ok", False))
     assert rows(learned) == (6 if change == "moved away" else 7) * 2000
+
+
+@pytest.mark.parametrize("ended_before", [0, 1500])
+def test_a_correction_of_what_a_night_accepted_that_did_not_end_gives_a_cold_night(learned, ended_before):
+    """A person may have promoted that night's model: nights stayed warm, on weights that had learned the old rows."""
+    day = shop_day(6)
+    if ended_before:
+        learned.write(6, day.iloc[:ended_before])
+        night(learned, 6)
+        finish(learned.config())
+    path = learned.write(6, day.iloc[:1800])
+    assert night(learned, 6).cold == ()
+    learned.write(6, day.assign(bought=np.where(day.index == 1700, 1 - day["bought"], day["bought"])))
+    for _ in range(2):
+        decision = night(learned, 6)
+        assert decision.accepted == (str(path),)
+        assert decision.cold == (
+            f"{path}: it has changed and its earlier rows are others, so all rows are learned anew.",
+        )
+        assert decision.drift["all"].rows == 2000 - ended_before  # no night has been told of these
+
+
+@pytest.mark.parametrize("ended_before", [0, 1500])
+def test_a_file_that_a_night_accepted_that_did_not_end_may_lose_no_rows(learned, ended_before):
+    """It was taken with the rows that had come, as if nobody knew of the others."""
+    day = shop_day(6)
+    if ended_before:
+        learned.write(6, day.iloc[:ended_before])
+        night(learned, 6)
+        finish(learned.config())
+    path = learned.write(6, day)
+    assert night(learned, 6).accepted == (str(path),)
+    learned.write(6, day.iloc[:1500])
+    for end in (False, False, True):  # of which the last one ends
+        decision = night(learned, 6)
+        assert (decision.accepted, decision.quarantined, decision.drift) == ((), (str(path),), {})
+        assert f"{path}: it was accepted with 2,000 rows and now holds 1,500." in decision.warnings
+        if end:
+            finish(learned.config())
+    learned.write(6, day)
+    assert night(learned, 6).accepted == (str(path),)
+    assert rows(learned) == 7 * 2000
+
+
+def test_a_person_takes_what_a_night_accepted_that_did_not_end(learned):
+    """It was said to be accepted, and the next night put it in quarantine."""
+    path = learned.write(6, shop_day(6))
+    assert night(learned, 6).accepted == (str(path),)
+    assert "is accepted, with its 2,000 rows" in accept(learned.config(), path.name)
+    assert accept(learned.config(), path.name).endswith("is accepted already.")
+    contract = contract_path(learned.config())
+    contract.write_text(re.sub(r"rows: \[[^]]*\]", "rows: [5000, 9000]", contract.read_text()))
+    decision = night(learned, 6)
+    assert (decision.accepted, decision.quarantined) == ((str(path),), ())
+    assert read_state(learned.root / "runs" / "shop").files[str(path)].by == "person"
 
 
 def test_a_crash_leaves_the_old_record_or_the_new(learned, monkeypatch):
@@ -412,6 +469,23 @@ def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned
     entry = read_state(learned.root / "runs" / "shop").files[str(bad)]
     assert (entry.state, entry.by) == ("accepted", "person")
     assert rows(learned) == 8 * 2000
+
+
+def test_what_a_person_accepts_after_a_night_was_told_is_told_to_the_next_one(learned):
+    """The end of that night forgot it, and the next one stayed warm on the rows as they had been."""
+    nights_with(learned, 6)
+    path = learned.write(6, constant_labels(6))
+    night(learned, 6)
+    finish(learned.config())
+    assert night(learned, 6).cold == ()
+    accept(learned.config(), path.name)
+    finish(learned.config())
+    for _ in range(2):
+        decision = night(learned, 6)
+        assert decision.accepted == (str(path),)
+        assert [text for text in decision.cold if "day-006.csv: it has changed" in text]
+    finish(learned.config())
+    assert (night(learned, 6).accepted, night(learned, 6).cold) == ((), ())
 
 
 def test_a_night_waits_for_a_person_who_learns_or_accepts(learned):

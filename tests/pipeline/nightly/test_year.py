@@ -320,7 +320,7 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
 def cold_asked(finished) -> dict:
     """As if tonight's decision about new files had asked for a cold night."""
     state = read_state(finished.home)
-    told = {"accepted": ["day-001.csv"], "quarantined": [], "cold": ["far drift"], "warnings": ["far drift"]}
+    told = {"accepted": ["day-001.csv"], "cold": ["far drift"], "told": ["day-001.csv", "far drift"], "before": {}}
     write_state(finished.home, replace(state, pending=told))
     return told
 
