@@ -373,6 +373,10 @@ class TableRecipe(Recipe):
         self._note_idle(rows - len(counted_rows(splits["train"], weight)), rows)
         splits, targets = encode_targets(splits, self.targets, weight)
         workflow = self._typed_workflow(engine, times)
+        if weight and self._workflow.makes(weight):  # the weight of the files tells which rows count
+            given = unused(f"raw__{weight}", self._workflow.columns_after(splits["train"].columns))
+            splits = {name: frame.assign(**{given: frame[weight]}) for name, frame in splits.items()}
+            weight = given
         # Rows of weight 0 are history to others, so they go when the steps are done.
         splits = workflow.fit_transform_splits(splits, done, weight)
         splits |= {"train": counted_rows(splits["train"], weight)}

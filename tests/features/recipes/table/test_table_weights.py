@@ -92,3 +92,24 @@ def test_rows_of_weight_0_are_history_to_others(tmp_path):
     assert (train["w"] > 0).all()
     assert train["before"].nunique() == 1  # each has as many rows before it; without history they would grow from 0
     assert len(train) == 100 - 30 - len(tables.splits["valid"]) - len(tables.splits["test"])
+
+
+@pytest.mark.parametrize("rows_per_part", [None, 40])
+def test_the_weights_of_the_file_tell_which_rows_count_whatever_steps_make_of_them(tmp_path, rows_per_part):
+    """Rows that a step gave another weight were told as left out and were there, or not, by the size of the table."""
+    frame = shop().fillna({"price": 3.0}).assign(w=np.arange(len(shop())) % 3)
+    idle = int((frame["w"][:300] == 0).sum())
+    paths = {"train": frame[:300], "valid": frame[300:350], "test": frame[350:]}
+    given = {
+        "targets": {"late": {"task": "binary"}}, "continuous": ("price",), "weight": "w",
+        "steps": ({"clip": {"column": "w", "low": 1.0}},),
+        **{f"{name}_path": saved(_folder(tmp_path / name), part) for name, part in paths.items()},
+    }  # fmt: skip
+    if rows_per_part is None:
+        tables = TableRecipe(TableSettings(**given)).build("pandas")
+        weights, notes = tables.splits["train"]["w"], tables.notes
+    else:
+        notes = in_parts(given, tmp_path / "parts", rows_per_part).notes
+        weights = pd.concat([pd.read_parquet(path) for path in (tmp_path / "parts" / "train").glob("*.parquet")])["w"]
+    assert weights.value_counts().to_dict() == {1.0: 100, 2.0: 100}
+    assert f"train split: {idle} of 300 rows left out, because their weight 'w' is 0." in notes
