@@ -39,8 +39,8 @@ from gigabatch.features.recipes.table.labels import (
     TargetSettings,
     clean_labels,
     encode_targets,
+    frame_labels,
     require_filled,
-    row_labels,
     target_settings,
     with_labels,
 )
@@ -622,7 +622,7 @@ class TableRecipe(Recipe):
         }
         labelled = frame.assign(
             **{raw[name]: frame[name] for name in read},
-            **{name: row_labels(name, frame[name], self.targets[name]) for name in read},
+            **{name: frame_labels(name, frame, self.targets[name], self.settings.weight) for name in read},
         )
         made, pasts = follow(steps, labelled, module.array(frame[ROW] >= start), finished, before)
         made = made.assign(**{name: made[raw[name]] for name in read}).drop(columns=list(raw.values()))
