@@ -18,7 +18,8 @@ def as_plain(frame: Any, names: Iterable[str] | None = None) -> Any:
     >>> ratio["x"].isna().tolist(), as_plain(ratio)["x"].isna().tolist()
     ([False, False], [True, False])
     """
-    if not type(frame).__module__.startswith("pandas") or not frame.columns.is_unique:
+    of_pandas = any(base.__module__.startswith("pandas") for base in type(frame).__mro__)  # which is not imported here
+    if not of_pandas or not frame.columns.is_unique:
         return frame
     columns, found = frame.columns, {}
     for name in columns if names is None else dict.fromkeys(names):
