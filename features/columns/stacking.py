@@ -66,7 +66,10 @@ def _of_one_type(columns: list[Any], where: str, compared: bool) -> list[Any]:
     """The columns, for `stacked`; those of kinds that no rule is known for stay as they are."""
     known = [place for place, column in enumerate(columns) if bool(column.notna().any())]
     kinds = {category_kind(columns[place]) for place in known}
-    if WHOLE in kinds <= {WHOLE, FLOAT} or (compared and kinds == {FLOAT}):
+    if all(getattr(columns[place].dtype, "kind", "?") == "u" for place in known):
+        for place in known:
+            columns[place] = _unsigned(columns[place])
+    elif WHOLE in kinds <= {WHOLE, FLOAT} or (compared and kinds == {FLOAT}):
         sides = {place: canonicalize(columns[place], where) for place in known}
         if compared:
             for left, right in combinations(sides.values(), 2):
@@ -76,10 +79,19 @@ def _of_one_type(columns: list[Any], where: str, compared: bool) -> list[Any]:
             for place, side in sides.items():
                 columns[place] = _whole(side, where)
     like = columns[known[0]] if known else None
+    if str(getattr(like, "dtype", "")).startswith("interval"):  # of whole numbers it has no null
+        return columns
     return [
         column if like is None or place in known else nulls_like(len(column), like)
         for place, column in enumerate(columns)
     ]
+
+
+def _unsigned(column: Any) -> Any:
+    """As uint64 with its nulls: 2^63 and beyond are no int64."""
+    engine, null = engine_of(column), column.isna()
+    values = (column.fillna(0) if bool(null.any()) else column).astype("uint64")
+    return engine.with_nulls(values, null) if bool(null.any()) else values
 
 
 def _whole(side: Canonical, where: str) -> Any:
@@ -87,5 +99,6 @@ def _whole(side: Canonical, where: str) -> Any:
     engine = engine_of(side.values)
     if side.kind == FLOAT:
         values = engine.array(side.values)
-        require_exact(side.values, reaching(side, side.exact) | (values != engine.arrays.floor(values)), where)
+        none = (values != engine.arrays.floor(values)) | (abs(values) == float("inf"))
+        require_exact(side.values, reaching(side, side.exact) | none, where)
     return nullable(side.values.astype("int64"), engine.frames.Series(side.null))

@@ -377,6 +377,13 @@ def of_another_library(change: Callable[[Any], Any], frame: Any, where: str) -> 
     return given_back(change(own_frame(frame, where)), frame)
 
 
+def own_table(frame: Any, where: str) -> Any:
+    """`own_frame` of a table that is given to an operator: a copy, which shares memory until the caller changes it."""
+    from gigabatch.features.engines.arrow_tables import own_frame  # imports Arrow
+
+    return own_frame(frame, where).copy(deep=False)
+
+
 def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
     """The frame, which may be changed for it, with these columns in the place of those of their names or behind all."""
     new = {name: column for name, column in columns.items() if name not in frame.columns}

@@ -412,7 +412,8 @@ class SplitFractions:
             Where `valid_rows` and `test_rows` leave no row for train.
         """
         if self.valid_rows is None or self.test_rows is None:
-            train, valid = (Fraction(str(share)) for share in (self.train, self.valid))  # .7 + .2 is less than .9
+            # In floats .7 + .2 is less than .9; and a third, written as a decimal, is less than one.
+            train, valid = (Fraction(share).limit_denominator(10**7) for share in (self.train, self.valid))
             return int(num_rows * train), int(num_rows * (train + valid))
         rest = num_rows - self.valid_rows - self.test_rows
         if rest < 1:

@@ -20,7 +20,7 @@ class BatchSource(ABC):
     batch_size: the most rows a step of this rank has. num_rows, global_batch_size: of all ranks together.
     """
 
-    epoch: int
+    times_set: int = 0  # how often an epoch was chosen, the same one again too
     kernels: str = "compiled"  # that put rows in their order, of `gather.CHOICES`; a stream's order is the host's
 
     def __init__(self, schema: TensorSchema, batches: RankBatches, shuffle: bool, seed: int) -> None:
@@ -34,6 +34,15 @@ class BatchSource(ABC):
         self.rank = batches.rank
         self.num_ranks = batches.num_ranks
         self._batches = batches
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.times_set += 1
 
     @property
     @abstractmethod

@@ -23,10 +23,11 @@ class BatchLoader:
     """Iterates over the batches of the current epoch of `source`, each on `device`.
 
     Each `for` runs a whole epoch: the first one that of `source`, each other one the epoch after the last of which a
-    batch was handed out, also where that loop was left (`break`). But the first `for` after `load_state_dict` goes on
-    at `step`, the number of batches that were handed out. A batch counts as handed out before its consumer works on
-    it, so a state saved after a training step resumes with the next one. A state saved after the last batch and
-    loaded again gives an epoch with no batches left, so that what follows an epoch (evaluation, say) is not skipped.
+    batch was handed out, also where that loop was left (`break`), or the one that `source.set_epoch` has named since,
+    the same one too. But the first `for` after `load_state_dict` goes on at `step`, the number of batches that were
+    handed out. A batch counts as handed out before its consumer works on it, so a state saved after a training step
+    resumes with the next one. A state saved after the last batch and loaded again gives an epoch with no batches left,
+    so that what follows an epoch (evaluation, say) is not skipped.
 
     Batches lie in a ring of buffers that are filled again: a batch is valid until the one after the next one is asked
     for.
@@ -84,7 +85,8 @@ class BatchLoader:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.copy = copy
         self.step = 0
-        self._begun: int | None = None  # the epoch of which this loader has handed out batches, until the next starts
+        # `times_set` of the source at the last batch handed out, until the next epoch starts
+        self._begun: int | None = None
         from_host = source.device.type == "cpu"
         to_gpu = from_host and self.device.type == "cuda"
         self.prefetch = int(to_gpu) if prefetch is None else prefetch
@@ -109,19 +111,19 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self._begun is not None:
-            self._start_next(self._begun)
+            self._start_next(self._begun == self.source.times_set)
         while self.step < len(self.source):
             words, lists = self._next_words()
             self.step += 1
-            self._begun = self.epoch
+            self._begun = self.source.times_set
             batch = unpack(self.source.schema, words)
             yield batch._replace(lists=lists) if lists else batch
-        self._start_next(self.epoch)
+        self._start_next(True)
 
-    def _start_next(self, begun: int) -> None:
-        """Stand at step 0 of the epoch after `begun`, or of the one that the source was set to since."""
-        if self.epoch == begun:
-            self.source.set_epoch(begun + 1)
+    def _start_next(self, begun: bool) -> None:
+        """Stand at step 0 of the source's epoch, or where that is `begun`, of the one after."""
+        if begun:
+            self.source.set_epoch(self.epoch + 1)
         self.step, self._begun = 0, None
 
     def _next_words(self) -> tuple[Tensor, tuple[JaggedColumn, ...]]:

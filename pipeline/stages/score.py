@@ -232,8 +232,10 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, tar
     return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
 
 
-def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str) -> Any:
-    """The rows of files that need no label, as the recipe reads them and the bundle's `predict_raw` takes them."""
+def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] = ()) -> Any:
+    """The rows of files that need no label, as the recipe reads them and the bundle's `predict_raw` takes them.
+
+    also: more columns of the files that the recipe knows."""
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     columns = bundle.raw_workflow.applied_inputs
     history = getattr(pipeline.config.features, "history", None)
@@ -248,7 +250,7 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str) -> Any:
             history.require_whole_ids(items, [path for path, names in there.items() if HISTORY in names])
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
-    return recipe.raw_rows(pipeline.engine, raw, columns)
+    return recipe.raw_rows(pipeline.engine, raw, [*columns, *also])
 
 
 def _written(content: Any, target: Path, used: FoundRun) -> int:

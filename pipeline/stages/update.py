@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gigabatch.features.encoding.growth import changed_settings
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.state import FILE
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.frame import counted_rows, engine_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
+from gigabatch.features.reading.encodings import UTF8
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
@@ -101,14 +103,22 @@ def _feature_files(
 ) -> Iterator[Sequence[str]]:
     """Parquet files of the features stage, within a `with` block: those of `data`, or one that is made of raw ones.
 
+    Rows of weight 0 are left out, as a training does, where the files hold the weights.
+
     used: the run whose steps raw rows go through; the current one where it is None, as found lies in a folder, start.
     """
     files, lists = expand(data), [name for column in found.schema.lists for name in column.columns]
     there = {path: _columns(path) for path in files}
     columns = [*found.schema.names("categorical", "continuous"), *lists]
     lacking = [path for path, names in there.items() if names is None or not set(columns).issubset(names)]
+    weight = found.schema.only("weight")
     if not lacking:
-        yield files
+        with _own_rows(pipeline) as folder:
+            made = folder / "rows-{}.parquet"
+            yield [
+                _counted(path, [*columns, weight], Path(str(made).format(place))) if weight in there[path] else path
+                for place, path in enumerate(files)
+            ]
         return
     path, names = lacking[0], there[lacking[0]]
     steps = used or find_run(pipeline.config, None)
@@ -122,14 +132,35 @@ def _feature_files(
         print(f"raw rows through the steps of {steps}")
     if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
         raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
-    rows = bundle.from_raw(raw_rows(pipeline, bundle, data))
+    given = pipeline.config.features
+    named = getattr(given, "column_names", None)
+    form = getattr(given, "separator", ","), getattr(given, "encoding", UTF8)
+    known = weight and all(weight in (named or file_columns(pipeline.engine, path, *form)) for path in files)
+    raw = raw_rows(pipeline, bundle, data, [weight] if known else [])
+    rows = bundle.from_raw(counted_rows(raw, weight if weight in raw.columns else None))
+    with _own_rows(pipeline) as folder:
+        made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
+        engine_of(rows).write_parquet(rows[columns], made)
+        yield [str(made)]
+
+
+@contextmanager
+def _own_rows(pipeline: Pipeline) -> Iterator[Path]:
+    """A folder for rows that are there within the block alone."""
     pipeline.store.root.mkdir(parents=True, exist_ok=True)  # nothing may have been made there yet
     remove_leftovers(pipeline.store.root)
     folder = temporary_path(pipeline.store.root / "rows")
     with own_folder(folder):
-        made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
-        engine_of(rows).write_parquet(rows[columns], made)
-        yield [str(made)]
+        yield folder
+
+
+def _counted(path: str, columns: Sequence[str], made: Path) -> str:
+    """The Parquet file, or where some of its rows weigh 0, one of the others that is made; weight: the last column."""
+    weights = pc.field(columns[-1])
+    if pq.read_table(path, columns=[columns[-1]], filters=weights == 0).num_rows == 0:
+        return path
+    pq.write_table(pq.read_table(path, columns=list(columns), filters=weights > 0), made)
+    return str(made)
 
 
 def _columns(path: str) -> Sequence[str] | None:

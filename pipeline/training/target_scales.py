@@ -26,7 +26,7 @@ def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = Non
     """The scale of each regression target; of one that is constant, or varies by less than 2^-100, the deviation is 1.
 
     loss: that is trained with, which may ask for logarithms. A row of weight 2 is two rows, one of weight 0 none. Of a
-    source they are those of one epoch's batches, which it goes through once.
+    source they are those of one epoch's batches, which it goes through once; `DataError` where all their weights are 0.
     """
     schema = rows.schema
     outputs = [sum(target.num_outputs for target in schema.targets[:place]) for place in range(len(schema.targets))]
@@ -36,7 +36,10 @@ def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = Non
     moments = [[_moments(batch, place) for place in places] for batch in unpacked_blocks(rows)]
     found = []
     for place, parts in zip(places, zip(*moments, strict=True), strict=True):
-        scale, target = reduce(lambda left, right: left.merge(right), parts).scale(), schema.targets[place]
+        total, target = reduce(lambda left, right: left.merge(right), parts), schema.targets[place]
+        if isinstance(total, WeightedMoments) and not total.mass.units:
+            raise _weightless("train")
+        scale = total.scale()
         if loss is not None and loss.regression[place].log_link:
             found.append(TargetScale(place, outputs[place], 0.0, scale.mean, log=True))
         else:
@@ -55,11 +58,15 @@ def require_weights(rows: PackedTable, split: str, column: str | None = None) ->
     """Raise `DataError` where rows have weights and all of a split's are 0. column: of the weights, if known."""
     weight = unpack(rows.schema, rows.words).weight
     if weight is not None and len(weight) and not bool((weight > 0).any()):
-        name = "" if column is None else f" ({column!r})"
-        raise DataError(
-            f"{split} split: the weights{name} of all its {len(weight):,} rows are 0, so nothing can be learnt or "
-            "measured there. Give some of them a weight above 0, split the rows otherwise, or leave the weights out."
-        )
+        raise _weightless(split, column, f"{len(weight):,} ")
+
+
+def _weightless(split: str, column: str | None = None, rows: str = "") -> DataError:
+    name = "" if column is None else f" ({column!r})"
+    return DataError(
+        f"{split} split: the weights{name} of all its {rows}rows are 0, so nothing can be learnt or measured there. "
+        "Give some of them a weight above 0, split the rows otherwise, or leave the weights out."
+    )
 
 
 def require_labels(loss: TargetLoss, rows: PackedTable | BatchSource, split: str) -> None:

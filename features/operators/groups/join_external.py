@@ -8,7 +8,7 @@ from typing import Any
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.key_index import KeyIndex, take_or_null
-from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.operators.base import ColumnOperator, own_table
 
 
 class JoinExternal(ColumnOperator):
@@ -21,7 +21,7 @@ class JoinExternal(ColumnOperator):
     Parameters
     ----------
     table
-        The other frame; each key is there once. Rows of it with a null key are never found.
+        The other frame, as of `arrow_table`; each key is there once. Rows of it with a null key are never found.
     on
         Key columns, in both frames.
     columns
@@ -56,6 +56,7 @@ class JoinExternal(ColumnOperator):
         where = f"JoinExternal of {name}"
         if not self.on or isinstance(on, str):
             raise DataError(f"{where}: on is a list of one or more key columns, found {on!r}.")
+        table = own_table(table, where)
         require_columns(table, [*self.on, *self.columns], where)
         self.table = table[list(dict.fromkeys((*self.on, *self.columns)))]
         known = self.table[list(self.on)].dropna(subset=list(self.on))

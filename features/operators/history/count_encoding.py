@@ -10,7 +10,7 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.history.key_index import take_or_null
-from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.operators.base import ColumnOperator, own_table
 
 
 class CountEncoding(ColumnOperator):
@@ -22,7 +22,7 @@ class CountEncoding(ColumnOperator):
     Parameters
     ----------
     events
-        A frame that holds `by` and `at` too.
+        A frame, as of `arrow_table`, that holds `by` and `at` too.
     by
         Key columns, in both frames.
     output
@@ -53,9 +53,9 @@ class CountEncoding(ColumnOperator):
     tables = ("events",)
 
     def __init__(self, events: Any, by: Sequence[str], output: str, *, at: str) -> None:
-        # As they are now: a copy that shares memory until the caller changes theirs.
-        self.events, self.by, self.output, self.at = events.copy(deep=False), tuple(by), output, at
-        require_columns(events, [*by, at], f"events of {output!r}")
+        where = f"events of {output!r}"
+        self.events, self.by, self.output, self.at = own_table(events, where), tuple(by), output, at
+        require_columns(self.events, [*by, at], where)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
@@ -70,7 +70,7 @@ class LastBefore(ColumnOperator):
     Parameters
     ----------
     events
-        A frame that holds `by`, `at`, `order` and the columns to take.
+        A frame, as of `arrow_table`, that holds `by`, `at`, `order` and the columns to take.
     by
         Key columns, in both frames.
     columns
@@ -104,9 +104,10 @@ class LastBefore(ColumnOperator):
     tables = ("events",)
 
     def __init__(self, events: Any, by: Sequence[str], columns: Mapping[str, str], *, at: str, order: str) -> None:
-        self.events, self.by, self.columns = events.copy(deep=False), tuple(by), dict(columns)  # as of CountEncoding
+        where = f"events of {', '.join(columns.values())}"
+        self.events, self.by, self.columns = own_table(events, where), tuple(by), dict(columns)
         self.at, self.order = at, order
-        require_columns(events, [*by, at, order, *columns], f"events of {', '.join(columns.values())}")
+        require_columns(self.events, [*by, at, order, *columns], where)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)

@@ -143,7 +143,10 @@ def _join_pandas(entries: Column, lengths: Array, separator: str) -> Any:
     import pandas as pd
 
     offsets = np.concatenate([[0], lengths.cumsum()])
-    lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries, type=pa.large_string(), from_pandas=True))
+    texts = pa.array(entries, type=pa.large_string(), from_pandas=True)
+    if isinstance(texts, pa.ChunkedArray):  # of text of several frames below each other
+        texts = texts.combine_chunks()
+    lists = pa.LargeListArray.from_arrays(offsets, texts)
     return pd.Series(pc.binary_join(lists, pa.scalar(separator, pa.large_string())).to_pandas(), dtype="str")
 
 

@@ -210,7 +210,8 @@ class SplitLabels:
     targets
         By name. Their columns are clean already (`clean_labels`).
     weight
-        Column of the rows' weights: a train row of weight 0 makes no class and bounds nothing. None: all rows count.
+        Column of the rows' weights: a train row of weight 0 makes no class, bounds nothing and may hold any label.
+        None: all rows count.
     """
 
     def __init__(self, targets: Mapping[str, TargetSettings], weight: str | None = None) -> None:
@@ -246,11 +247,12 @@ class SplitLabels:
                 known = engine.frames.Series(self.classes[name])
                 found[name] = engine.series(engine.positions_in(column, known).astype("int32"), column.to_frame())
                 continue
+            weight = self.weight if split == "train" else None
             if target.positive is not None:
-                _require_two(name, self._count(name, split, column), target)
-            found[name] = row_labels(name, column, target)
+                _require_two(name, self._count(name, split, counted_rows(frame, weight)[name]), target)
+            found[name] = frame_labels(name, frame, target, weight)
             if target.task == "regression" and split == "train":
-                spread = LabelSpread.of(counted_rows(frame, self.weight)[name].astype("float64"), name)
+                spread = LabelSpread.of(counted_rows(frame, weight)[name].astype("float64"), name)
                 earlier = self._spreads.get(name)
                 self._spreads[name] = spread if earlier is None else earlier.merge(spread)
         return with_columns(frame.copy(deep=False), found)
@@ -333,6 +335,17 @@ def row_labels(name: str, column: Any, target: TargetSettings) -> Any:
     if target.positive is not None:
         return (column == target.positive).astype("float32")
     return _numbers(name, column, target)
+
+
+def frame_labels(name: str, frame: Any, target: TargetSettings, weight: str | None) -> Any:
+    """`row_labels` of the frame's rows; in one whose `weight` is 0, null where it holds none of the target's labels."""
+    counted = counted_rows(frame, weight)
+    if len(counted) == len(frame) or target.positive is not None:
+        return row_labels(name, frame[name], target)
+    engine, found = engine_of(frame), row_labels(name, counted[name], target)
+    idle = engine.frames.to_numeric(frame[frame[weight] == 0][name], errors="coerce").astype("float64")
+    known = (idle == 0) | (idle == 1) if target.task == "binary" else abs(idle) <= LARGEST_FLOAT32
+    return engine.frames.concat([found, idle.where(known).astype("float32")]).sort_index()
 
 
 def _values(column: Any) -> list[Any]:

@@ -39,8 +39,8 @@ from gigabatch.features.recipes.table.labels import (
     TargetSettings,
     clean_labels,
     encode_targets,
+    frame_labels,
     require_filled,
-    row_labels,
     target_settings,
     with_labels,
 )
@@ -373,6 +373,10 @@ class TableRecipe(Recipe):
         self._note_idle(rows - len(counted_rows(splits["train"], weight)), rows)
         splits, targets = encode_targets(splits, self.targets, weight)
         workflow = self._typed_workflow(engine, times)
+        if weight and self._workflow.makes(weight):  # the weight of the files tells which rows count
+            given = unused(f"raw__{weight}", self._workflow.columns_after(splits["train"].columns))
+            splits = {name: frame.assign(**{given: frame[weight]}) for name, frame in splits.items()}
+            weight = given
         # Rows of weight 0 are history to others, so they go when the steps are done.
         splits = workflow.fit_transform_splits(splits, done, weight)
         splits |= {"train": counted_rows(splits["train"], weight)}
@@ -618,7 +622,7 @@ class TableRecipe(Recipe):
         }
         labelled = frame.assign(
             **{raw[name]: frame[name] for name in read},
-            **{name: row_labels(name, frame[name], self.targets[name]) for name in read},
+            **{name: frame_labels(name, frame, self.targets[name], self.settings.weight) for name in read},
         )
         made, pasts = follow(steps, labelled, module.array(frame[ROW] >= start), finished, before)
         made = made.assign(**{name: made[raw[name]] for name in read}).drop(columns=list(raw.values()))

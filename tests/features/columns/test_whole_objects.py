@@ -176,3 +176,37 @@ def test_stacked_frames_without_any_value_or_row():
     frames = [pd.DataFrame({"id": [None]}), pd.DataFrame({"id": []}), pd.DataFrame({"id": ["x"]})]
     assert stacked(frames, "here")["id"].tolist()[1:] == ["x"]
     assert len(stacked(frames[:2], "here")) == 1
+
+
+def below(*columns):
+    """Python's values of columns below each other, None for a null."""
+    found = stacked([pd.DataFrame({"x": column}) for column in columns], "here")["x"]
+    return [None if pd.isna(value) else value for value in found]
+
+
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+def test_an_infinity_below_a_whole_number_that_floats_round_is_refused_by_name(infinity):
+    """It ended in pandas' IntCastingNaNError."""
+    with pytest.raises(DataError, match="here: column 'x'"):
+        below(pd.Series([A]), pd.Series([infinity, 1.0]))
+
+
+@pytest.mark.parametrize("first", [
+    pd.Series([1, 2**63 + 1], dtype="uint64"), pd.Series([1, 2**63 + 1], dtype="UInt64"),
+    pd.Series([1, 2**63 + 1], dtype="uint64[pyarrow]"),
+], ids=lambda column: str(column.dtype))  # fmt: skip
+@pytest.mark.parametrize("second", [
+    pd.Series([7, 255], dtype="uint8"), pd.Series([2**64 - 1, None], dtype="UInt64"),
+    pd.Series([2**64 - 1, 0], dtype="uint64"), pd.Series([None, 2**64 - 1], dtype="uint64[pyarrow]"),
+    pd.Series([None, None], dtype="object"),
+], ids=lambda column: str(column.dtype))  # fmt: skip
+def test_unsigned_numbers_of_several_types_stay_what_they_are(first, second):
+    """Those of 2^63 and beyond were refused."""
+    expected = [None if pd.isna(value) else int(value) for column in (first, second) for value in column]
+    assert below(first, second) == expected
+
+
+def test_intervals_below_a_column_of_nulls_stay_intervals():
+    """It ended in pandas' IntCastingNaNError."""
+    intervals = pd.Series(pd.interval_range(0, 2))
+    assert below(pd.Series([None]), intervals) == [None, *intervals]

@@ -5,7 +5,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.operators.history.count_encoding import CountEncoding, LastBefore
 from gigabatch.features.workflow.workflow import Workflow
 
 STEPS = {
@@ -51,3 +54,37 @@ def test_a_step_takes_a_nan_of_arrow_for_null(name, kind):
     assert said(alone[0][made[0].columns]) == said(alone[1][made[0].columns])
     assert np.isnan(arrow["x"].array.__arrow_array__()[1].as_py())
     pd.testing.assert_frame_equal(arrow, before)
+
+
+LOOKED_UP = {
+    "join_external": lambda table: JoinExternal(table, ["t"], {"x": "y"}),
+    "last_before": lambda table: LastBefore(table, ["g"], {"x": "y"}, at="t", order="t"),
+    "count_encoding": lambda table: CountEncoding(table, ["g"], "y", at="t"),
+}
+
+
+class Own(pd.DataFrame):
+    """A frame of a library that builds on pandas, such as GeoPandas."""
+
+    @property
+    def _constructor(self):
+        return Own
+
+
+@pytest.mark.parametrize("way", ["arrow columns", "arrow table", "subclass"])
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_a_table_that_is_looked_up_may_be_of_any_library_and_its_nan_is_null(name, way):
+    """A NaN of Arrow was a number there, and an Arrow table ended in an AttributeError."""
+    arrow, numpy = frames("float64")
+    given = {"arrow columns": arrow, "arrow table": pa.Table.from_pandas(arrow), "subclass": Own(arrow)}[way]
+    asked = numpy[["g", "t"]].assign(t=[2, 3, 4, 5])
+    found, expected = [LOOKED_UP[name](table)(asked)["y"] for table in (given, numpy)]
+    assert found.isna().tolist() == expected.isna().tolist()
+    assert found.dropna().tolist() == expected.dropna().tolist()
+    known = {"join_external": [4.0], "last_before": [1.0, 4.0], "count_encoding": [1.0, 2.0, 3.0, 4.0]}
+    assert found.dropna().tolist() == known[name]
+
+
+def test_a_frame_that_builds_on_pandas_is_one_of_pandas():
+    arrow, _ = frames("float64")
+    assert as_plain(Own(arrow))["x"].isna().tolist() == [False, True, True, False]

@@ -19,3 +19,17 @@ def test_a_share_of_rows_is_that_of_decimals(train, rows):
 
 def test_seven_two_and_one_tenths():
     assert SplitFractions(0.7, 0.2, 0.1).ends(1000) == (700, 900)
+
+
+@pytest.mark.parametrize(
+    ("shares", "rows", "ends"),
+    [
+        ((1 / 3, 1 / 3, 1 / 3), 300, (100, 200)),
+        ((2 / 3, 1 / 6, 1 / 6), 600, (400, 500)),
+        ((5 / 6, 1 / 12, 1 / 12), 1200, (1000, 1100)),
+        ((1 / 7, 2 / 7, 4 / 7), 7 * 10**9, (10**9, 3 * 10**9)),
+    ],
+)
+def test_thirds_and_sixths(shares, rows, ends):
+    """A third written as a decimal is less than one, so that train was a row short."""
+    assert SplitFractions(*shares).ends(rows) == ends

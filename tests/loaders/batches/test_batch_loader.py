@@ -103,6 +103,19 @@ def test_the_epoch_that_the_source_was_set_to_follows_the_last_batch(make_table)
     assert [rows_of(loader) for _ in range(3)] == expected[5:]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_epoch_that_the_source_was_set_to_follows_a_loop_that_was_left_in_it(make_table, prefetch):
+    """A look at the first batch made epochs 1, 1 and 2 of a training that sets 0, 1 and 2."""
+    table = make_table(105)
+    whole = new_loader(table)
+    expected = [rows_of(whole) for _ in range(3)]
+    loader = new_loader(table, prefetch=prefetch)
+    next(iter(loader))
+    for epoch in range(3):
+        loader.source.set_epoch(epoch)
+        assert rows_of(loader) == expected[epoch]
+
+
 def test_a_state_of_the_last_batch_gives_an_empty_epoch_also_to_the_loader_that_saved_it(make_table):
     loader = new_loader(make_table(50))
     rows_of(islice(loader, len(loader)))

@@ -187,3 +187,28 @@ def test_a_preprocessor_that_is_not_there_is_told_with_those_that_are(next_day, 
     assert f"Updates so far, the newest first: {made}. That of a run" in told(Path(made).parent)
     Path(made, "preprocessor.json").write_text("{")
     assert "damaged" in told(made)
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.parquet"])
+def test_rows_of_weight_0_teach_nothing(tiny_in, tmp_path, capsys, name):
+    """An update took the values of rows that a training leaves out; the file without them gives the same state."""
+    tiny = tiny_in(tmp_path / "tiny")
+    day_of_rows(0, 2400).assign(w=1.0).to_parquet(tmp_path / "old.parquet", index=False)
+    features = {
+        "path": str(tmp_path / "old.parquet"), "categorical": ["city"], "continuous": ["signal"], "weight": "w",
+        "targets": {"clicked": {"task": "binary"}},
+    }  # fmt: skip
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "weighed", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    tiny.train("train.epochs=1")
+    new = day_of_rows(1, 500)[["city", "signal"]].assign(w=2.0)
+    idle = new.head(200).assign(city="Atlantis", signal=1e9, w=0.0)
+    states = []
+    for rows in (pd.concat([idle, new]), new):
+        path = tmp_path / name
+        rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path, index=False)
+        call = ["update", "--config", str(tiny.config), f"artifacts={tmp_path / 'artifacts'}", "--data", str(path)]
+        assert main(call) == 0
+        states.append(Preprocessor.load(last_folder(capsys.readouterr().out)))
+    assert states[0].version.rows[1] == 500
+    assert checksum(states[0].learned) == checksum(states[1].learned)

@@ -141,3 +141,15 @@ def test_a_run_whose_valid_or_test_rows_all_weigh_0_ends_before_it_trains(tmp_pa
     monkeypatch.setattr("gigabatch.pipeline.stages.stages.train_model", lambda *_, **__: pytest.fail("it trains"))
     with pytest.raises(DataError, match=rf"{split} split: the weights \('w'\) of all its 30 rows are 0"):
         Pipeline(config).train()
+
+
+def test_a_source_of_batches_whose_rows_all_weigh_0_is_refused_as_a_table_is():
+    """Its labels were divided by 0."""
+    spec = spec_of("tabular")
+    inputs = replace(spec.inputs, targets=(("regression", 1),) * spec.inputs.num_outputs)
+    spec, loss = replace(spec, inputs=inputs), TargetLoss([("regression", 1)] * inputs.num_outputs)
+    idle = table_of(spec, "regression", torch.ones(ROWS, dtype=torch.bool), slice(None))
+    valid = table_of(spec, "regression", None, slice(0, 100))
+    for rows in (idle, BatchDataset(idle, 64)):
+        with pytest.raises(DataError, match=r"train split: the weights of all its .*rows are 0"):
+            train_model(spec.build(), rows, valid, loss, SETTINGS, seed=7, device="cpu", folder=None)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
+from gigabatch.features.workflow.workflow import Workflow
 from tests.examples import examples
 
 ROWS = st.lists(
@@ -55,3 +56,14 @@ def test_settings_without_meaning_are_an_error(columns, length, message):
 def test_whole_numbers_beyond_floats_and_nulls_stay_what_they_are_in_lists():
     frame = pd.DataFrame({"k": [1, 1], "at": [0, 1], "x": pd.array([2**60 + 1, None], dtype="Int64")})
     assert list(GroupbyToSequence(("k",), "at", ["x"], 2, None)(frame)["x"][0]) == [2**60 + 1, None]
+
+
+@pytest.mark.parametrize("dtype", ["str", "string", "object"])
+def test_text_of_several_parts_is_one_sequence(dtype):
+    """Text that lies in several pieces, as that of parts below each other does, ended in a TypeError of Arrow."""
+    frame = pd.DataFrame({"k": [1, 1, 2], "at": [1, 2, 3], "s": pd.Series(["a", "b", "c"], dtype=dtype)})
+    below = pd.concat([frame[:2], frame[2:]], ignore_index=True)
+    assert GroupbyToSequence(("k",), "at", ["s"], 3, "|")(below)["s"].tolist() == ["a|b", "c"]
+    steps = [{"groupby_to_sequence": {"by": ["k"], "order": "at", "columns": ["s"], "max_length": 3}}]
+    (made,) = Workflow.from_steps(steps).fit_transform([frame[:2], frame[2:]])
+    assert made["s"].tolist() == ["a|b", "c"]
