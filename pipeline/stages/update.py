@@ -116,7 +116,9 @@ def _feature_files(
         with _own_rows(pipeline) as folder:
             made = folder / "rows-{}.parquet"
             yield [
-                _counted(path, [*columns, weight], Path(str(made).format(place))) if weight in there[path] else path
+                _counted(path, [*columns, weight], Path(str(made).format(place)))
+                if weight and weight in (there[path] or ())
+                else path
                 for place, path in enumerate(files)
             ]
         return
@@ -135,8 +137,10 @@ def _feature_files(
     given = pipeline.config.features
     named = getattr(given, "column_names", None)
     form = getattr(given, "separator", ","), getattr(given, "encoding", UTF8)
-    known = weight and all(weight in (named or file_columns(pipeline.engine, path, *form)) for path in files)
-    raw = raw_rows(pipeline, bundle, data, [weight] if known else [])
+    known = weight is not None and all(
+        weight in (named or file_columns(pipeline.engine, path, *form)) for path in files
+    )
+    raw = raw_rows(pipeline, bundle, data, [weight] if weight and known else [])
     rows = bundle.from_raw(counted_rows(raw, weight if weight in raw.columns else None))
     with _own_rows(pipeline) as folder:
         made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
