@@ -27,8 +27,8 @@ from cudf.core.series import DatetimeProperties
 from tests.cudf_api.refusals import Stand, refusal
 
 OURS = ("gigabatch.features.", "gigabatch.pipeline.", "control")  # `control`: the check's own tests
-# These modules are pandas' own side of the engine and never see a cuDF frame.
-PANDAS_ONLY = ("gigabatch.features.engines.pandas", "gigabatch.features.engines.arrow_columns")
+# These modules are pandas' own side of the engine: a cuDF frame never comes in, or goes out as it came.
+PANDAS_ONLY = tuple(f"gigabatch.features.engines.{name}" for name in ("pandas", "arrow_columns", "plain_types"))
 # cuDF accepts any name and fails later, where no signature shows it.
 TRANSFORMS = ("sum", "mean", "count", "min", "max", "median")
 ACCESSORS = {"str": StringMethods, "dt": DatetimeProperties, "cat": CategoricalAccessor, "list": ListMethods}
