@@ -102,7 +102,7 @@ def test_whole_numbers_beside_nulls_stay_what_a_parquet_file_has(tmp_path, kind,
 def test_lists_in_another_form_than_the_separators_are_refused(tmp_path, separator, text, elements):
     (tmp_path / "rows.csv").write_text(f"n;seen\n1;{text}\n")
     value = re.escape(text.strip('"'))
-    said = rf"rows\.csv: column 'seen' .*{value}.*list separator {re.escape(repr(separator))} .*features\.list_separator"
+    said = rf"rows\.csv: column .seen. .*{value}.*list separator {re.escape(repr(separator))}.*features\.list_separator"
     with pytest.raises(DataError, match=said):
         read_files("pandas", str(tmp_path / "rows.csv"), {"seen": f"list[{elements}]{separator}"}, separator=";")
 
