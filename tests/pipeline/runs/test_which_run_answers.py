@@ -76,7 +76,7 @@ COMMANDS = {
     "score": (score, "load_bundle", []),
     "export": (export, "load_bundle", []),
     "embed": (embed, "load_bundle", []),
-    "update": (update.Preprocessor, "load", ["--data", "none.parquet"]),
+    "update": (update.Preprocessor, "load", ["--data", __file__]),  # a file that is there
     "serve": (server, "load_served", ["--port", "0"]),
 }
 
