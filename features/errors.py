@@ -75,6 +75,16 @@ def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
         )
 
 
+def repeated(names: Iterable[str]) -> list[str]:
+    """Those that come more than once, each once, in the order in which they come first.
+
+    >>> repeated(["b", "a", "b", "a", "c"])
+    ['b', 'a']
+    """
+    given = list(names)
+    return [name for name in dict.fromkeys(given) if given.count(name) > 1]
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'price'?` of the nearest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -197,9 +197,10 @@ class FloatWord:
 
 def counted_rows(frame: Any, weight: str | None) -> Any:
     """The rows whose value of the column `weight` is above 0; all where it is None."""
-    if weight is None or bool((frame[weight] > 0).all()):
+    if weight is None:
         return frame
-    return frame[frame[weight] > 0]
+    above = frame[weight] > 0
+    return frame if bool(above.all()) else frame[above]
 
 
 def require_every_word(num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from gigabatch.features.engines.frame import engine_of, is_own
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.errors import DataError, repeated, require_columns
 from gigabatch.features.reading.tables import Reading
 
 WIDE = 90  # columns, from which on a frame of pandas gets new ones in another way
@@ -84,7 +84,7 @@ class Configured:
             raise DataError(f"{type(self).__name__}: an output has no name. Give it one, or leave `output` out.")
         found, what = [name for name in outputs if name in there and name not in self.chosen], "there already"
         if not found:
-            found, what = [name for name in dict.fromkeys(outputs) if outputs.count(name) > 1], "made more than once"
+            found, what = repeated(outputs), "made more than once"
         if found:
             raise DataError(
                 f"{type(self).__name__}: column {found[0]!r} would be overwritten, it is {what}. Rename the other one, "
@@ -402,7 +402,7 @@ def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
 
 def require_once(by: Collection[str], where: str) -> None:
     """Raise `DataError` where a key column is named more than once, which is hardly what was meant."""
-    if twice := [name for name in dict.fromkeys(by) if list(by).count(name) > 1]:
+    if twice := repeated(by):
         raise DataError(f"{where} names {twice[0]!r} more than once. Name each key column once.")
 
 

@@ -289,9 +289,10 @@ class PackedTable:
     def counted(self) -> "PackedTable":
         """The rows that weigh something; the table itself where all do."""
         weight = unpack(self.schema, self.words).weight
-        if weight is None or bool((weight > 0).all()):
+        if weight is None:
             return self
-        return self.with_words(self.words[weight > 0])
+        above = weight > 0
+        return self if bool(above.all()) else self.with_words(self.words[above])
 
     def with_words(self, words: Tensor) -> "PackedTable":
         """A table of these rows [M, W] of this one, with its lists."""

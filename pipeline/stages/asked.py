@@ -42,9 +42,10 @@ from gigabatch.pipeline.stages.finished import (
     show_parts,
 )
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
-from gigabatch.pipeline.store.files import atomic_symlink, atomic_write, write_json
+from gigabatch.pipeline.store.files import atomic_symlink, write_json
 from gigabatch.pipeline.store.keys import ALL, artifact_key, file_checksum, input_checksums, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
+from gigabatch.pipeline.store.remembered import Remembered
 
 log = logging.getLogger(__name__)
 FEATURES = ["gigabatch.features"]  # sources of the features stage
@@ -177,15 +178,8 @@ class Request:
 
     def remember(self, run: Run | None = None) -> None:
         """Keep that the configuration can be used, and the run that it has led to."""
-        known, path = self._known(), self.config.artifacts / REQUESTS
-        if self.key is None or (run is None and self.key in known):
-            return
-        known.pop(self.key, None)
-        known[self.key] = None if run is None else run.path.name
-        try:
-            atomic_write(path, json.dumps(dict([*known.items()][-MOST_REQUESTS:]), allow_nan=False).encode())
-        except OSError as error:
-            log.warning("%s could not be written (%s); the same command will take longer", path, error)
+        if self.key is not None:
+            self._requests.keep(self.key, None if run is None else run.path.name, only_new=run is None)
 
     def features(self) -> Artifact | None:
         """The artifact that the features stage finds; None where it is to be made, or the configuration to be checked
@@ -265,17 +259,14 @@ class Request:
         checked = config.model_copy(update={"features": settings})
         return ask_features(checked, resolve_engine(config.engine), config.artifacts).key
 
+    @property
+    def _requests(self) -> Remembered:
+        longer = "the next command of each configuration takes longer", "the same command will take longer"
+        return Remembered(self.config.artifacts / REQUESTS, MOST_REQUESTS, *longer)
+
     def _known(self) -> dict[str | None, str | None]:
         """The run's id by the key of a request, those that were made last at the end."""
-        path = self.config.artifacts / REQUESTS
-        try:
-            found = json.loads(path.read_text())
-            return {str(key): None if run is None else str(run) for key, run in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError, RecursionError):
-            log.warning("%s is damaged; the next command of each configuration takes longer", path)
-            return {}
+        return {key: None if run is None else str(run) for key, run in self._requests.read().items()}
 
 
 @dataclass(frozen=True)

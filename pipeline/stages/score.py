@@ -241,16 +241,19 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
     history = getattr(pipeline.config.features, "history", None)
     if history is not None:
         if HISTORY in columns:
-            given, items = pipeline.config.features, bundle.preprocessor.list_vocabulary(HISTORY).values
-            named, separator = getattr(given, "column_names", None), getattr(given, "separator", ",")
-            encoding = getattr(given, "encoding", UTF8)
-            there = {
-                path: named or file_columns(pipeline.engine, path, separator, encoding) for path in kept_files(raw)
-            }
-            history.require_whole_ids(items, [path for path, names in there.items() if HISTORY in names])
+            items = bundle.preprocessor.list_vocabulary(HISTORY).values
+            there = [path for path in kept_files(raw) if HISTORY in columns_of(pipeline, path)]
+            history.require_whole_ids(items, there)
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
     return recipe.raw_rows(pipeline.engine, raw, [*columns, *also])
+
+
+def columns_of(pipeline: Pipeline, path: str) -> Sequence[str]:
+    """Names of the columns of a raw file of this configuration."""
+    given = pipeline.config.features
+    form = getattr(given, "separator", ","), getattr(given, "encoding", UTF8)
+    return getattr(given, "column_names", None) or file_columns(pipeline.engine, path, *form)
 
 
 def _written(content: Any, target: Path, used: FoundRun) -> int:

@@ -30,7 +30,7 @@ import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, repeated
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
 from gigabatch.features.recipes.base import FeatureTables, TargetChecks, part_path, typed_rows
 from gigabatch.features.refit.churn import Churn
@@ -570,7 +570,7 @@ class Features:
             raise DataError(f"features: columns is a list of names, found {columns!r}. Give [{columns!r}].")
         if missing := [name for name in columns if name not in known]:
             raise DataError.missing_columns(missing, known, "features")
-        if twice := [name for name in dict.fromkeys(columns) if list(columns).count(name) > 1]:
+        if twice := repeated(columns):
             raise DataError(f"features: column(s) {', '.join(map(repr, twice))} are named twice. Name each once.")
         return list(columns)
 

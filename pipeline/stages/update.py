@@ -17,14 +17,13 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.state import FILE
 from gigabatch.features.engines.frame import counted_rows, engine_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.encodings import UTF8
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.asked import require_update
 from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
-from gigabatch.pipeline.stages.score import raw_rows
+from gigabatch.pipeline.stages.score import columns_of, raw_rows
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, artifacts_newest_first
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
@@ -113,13 +112,13 @@ def _feature_files(
     lacking = [path for path, names in there.items() if names is None or not set(columns).issubset(names)]
     weight = found.schema.only("weight")
     if not lacking:
+        if weight is None or not any(weight in (names or ()) for names in there.values()):
+            yield files
+            return
         with _own_rows(pipeline) as folder:
-            made = folder / "rows-{}.parquet"
             yield [
-                _counted(path, [*columns, weight], Path(str(made).format(place)))
-                if weight and weight in (there[path] or ())
-                else path
-                for place, path in enumerate(files)
+                _counted(path, columns, weight, folder / f"rows-{place}.parquet") if weight in (names or ()) else path
+                for place, (path, names) in enumerate(there.items())
             ]
         return
     path, names = lacking[0], there[lacking[0]]
@@ -134,13 +133,8 @@ def _feature_files(
         print(f"raw rows through the steps of {steps}")
     if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
         raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
-    given = pipeline.config.features
-    named = getattr(given, "column_names", None)
-    form = getattr(given, "separator", ","), getattr(given, "encoding", UTF8)
-    known = weight is not None and all(
-        weight in (named or file_columns(pipeline.engine, path, *form)) for path in files
-    )
-    raw = raw_rows(pipeline, bundle, data, [weight] if weight and known else [])
+    also = [] if weight is None or any(weight not in columns_of(pipeline, path) for path in files) else [weight]
+    raw = raw_rows(pipeline, bundle, data, also)
     rows = bundle.from_raw(counted_rows(raw, weight if weight in raw.columns else None))
     with _own_rows(pipeline) as folder:
         made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
@@ -158,12 +152,11 @@ def _own_rows(pipeline: Pipeline) -> Iterator[Path]:
         yield folder
 
 
-def _counted(path: str, columns: Sequence[str], made: Path) -> str:
-    """The Parquet file, or where some of its rows weigh 0, one of the others that is made; weight: the last column."""
-    weights = pc.field(columns[-1])
-    if pq.read_table(path, columns=[columns[-1]], filters=weights == 0).num_rows == 0:
+def _counted(path: str, columns: Sequence[str], weight: str, made: Path) -> str:
+    """The Parquet file, or where some of its rows weigh 0, `made` with these columns of the others."""
+    if pq.read_table(path, columns=[weight], filters=pc.field(weight) == 0).num_rows == 0:
         return path
-    pq.write_table(pq.read_table(path, columns=list(columns), filters=weights > 0), made)
+    pq.write_table(pq.read_table(path, columns=list(columns), filters=pc.field(weight) > 0), made)
     return str(made)
 
 

@@ -7,7 +7,6 @@ would be decided as it was.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -21,8 +20,8 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.machine import Machine, processor, this_machine
 from gigabatch.pipeline.stages.asked import Request
-from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.store.keys import SETTLED_NS, artifact_key, signature, versions
+from gigabatch.pipeline.store.remembered import Remembered
 
 log = logging.getLogger(__name__)
 PLANS = "plans.json"  # in the folder of artifacts
@@ -166,7 +165,7 @@ class KeptPlans:
 
     def find(self) -> Plan | None:
         """The plan that was kept, with the memory and disk that are free now; None where it is to be made."""
-        found = None if self.key is None else self._known().get(self.key)
+        found = None if self.key is None else self._plans.read().get(self.key)
         if not isinstance(found, dict):
             return None
         try:
@@ -184,20 +183,8 @@ class KeptPlans:
         """Keep it, if what it decides is known to hold with other free memory."""
         if self.key is None or plan.holds_within is None:
             return
-        known = self._known()
-        known.pop(self.key, None)
-        known[self.key] = plan.to_dict()
-        try:
-            atomic_write(self.path, json_text(dict([*known.items()][-MOST_PLANS:])).encode())
-        except OSError as error:
-            log.warning("%s could not be written (%s); the same plan will take as long again", self.path, error)
+        self._plans.keep(self.key, plan.to_dict())
 
-    def _known(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self.path.read_text())
-            return {str(key): plan for key, plan in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError, RecursionError):
-            log.warning("%s is damaged; plans are made anew", self.path)
-            return {}
+    @property
+    def _plans(self) -> Remembered:
+        return Remembered(self.path, MOST_PLANS, "plans are made anew", "the same plan will take as long again")
