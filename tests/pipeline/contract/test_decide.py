@@ -257,14 +257,20 @@ def test_a_night_after_one_that_was_killed_tells_of_the_files_as_they_are_now(le
     assert rows(learned) == (6 if change == "moved away" else 7) * 2000
 
 
+def begun_day(shop, rows):
+    """The sixth day, of which a night that ended has had so many rows."""
+    day = shop_day(6)
+    if rows:
+        shop.write(6, day.iloc[:rows])
+        night(shop, 6)
+        finish(shop.config())
+    return day
+
+
 @pytest.mark.parametrize("ended_before", [0, 1500])
 def test_a_correction_of_what_a_night_accepted_that_did_not_end_gives_a_cold_night(learned, ended_before):
     """A person may have promoted that night's model: nights stayed warm, on weights that had learned the old rows."""
-    day = shop_day(6)
-    if ended_before:
-        learned.write(6, day.iloc[:ended_before])
-        night(learned, 6)
-        finish(learned.config())
+    day = begun_day(learned, ended_before)
     path = learned.write(6, day.iloc[:1800])
     assert night(learned, 6).cold == ()
     learned.write(6, day.assign(bought=np.where(day.index == 1700, 1 - day["bought"], day["bought"])))
@@ -280,11 +286,7 @@ def test_a_correction_of_what_a_night_accepted_that_did_not_end_gives_a_cold_nig
 @pytest.mark.parametrize("ended_before", [0, 1500])
 def test_a_file_that_a_night_accepted_that_did_not_end_may_lose_no_rows(learned, ended_before):
     """It was taken with the rows that had come, as if nobody knew of the others."""
-    day = shop_day(6)
-    if ended_before:
-        learned.write(6, day.iloc[:ended_before])
-        night(learned, 6)
-        finish(learned.config())
+    day = begun_day(learned, ended_before)
     path = learned.write(6, day)
     assert night(learned, 6).accepted == (str(path),)
     learned.write(6, day.iloc[:1500])

@@ -1,10 +1,7 @@
 """A night that finds nothing new, as the last one did, ends without torch; any other is a whole night."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,33 +10,10 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.contract.decide import check_new, decide
 from gigabatch.pipeline.nightly.nightly import NOTHING_NEW, PENDING, quiet_night, run_nightly
+from tests.pipeline.clicks import SETTINGS, in_a_process
 
-ROOT = Path(__file__).resolve().parents[3]
-SETTINGS = {
-    "name": "clicks",
-    "recipe": "table",
-    "device": "cpu",
-    "engine": "pandas",
-    "features": {
-        "path": "days/day-*.csv",
-        "time": "at",
-        "categorical": ["city"],
-        "continuous": ["price"],
-        "targets": {"clicked": {"task": "binary"}},
-        "split": {"valid_rows": 100, "test_rows": 300},
-    },
-    "model": {"layers": [4]},
-    "train": {"epochs": 1},
-    "evaluate": {"importance": False, "baselines": []},
-}
+OF_DAYS = SETTINGS["features"] | {"path": "days/day-*.csv", "time": "at", "split": {"valid_rows": 100, "test_rows": 300}}
 DAY_0 = 1_767_225_600  # 1 January 2026
-TORCH = """
-import sys
-from gigabatch.pipeline.commands.app import main
-code = main(sys.argv[1:])
-print([name for name in ("torch", "dask", "sklearn") if name in sys.modules])
-sys.exit(code)
-"""
 
 
 def write_day(day: int) -> None:
@@ -64,7 +38,9 @@ def kept(tmp_path_factory):
         (folder / "days").mkdir()
         for day in range(5):
             write_day(day)
-        Path("clicks.yaml").write_text(json.dumps(SETTINGS))  # JSON is YAML
+        Path("clicks.yaml").write_text(
+            json.dumps(SETTINGS | {"features": SETTINGS["features"] | OF_DAYS})
+        )  # JSON is YAML
         assert main(["train", "--config", "clicks.yaml"]) == 0
         assert main(["contract", "--config", "clicks.yaml"]) == 0
         assert [run_nightly("clicks.yaml"), run_nightly("clicks.yaml")] == [10, 10]  # both whole
@@ -85,16 +61,11 @@ def home(kept, tmp_path, monkeypatch):
 
 def test_a_night_as_the_last_one_is_told_as_that_was_without_torch(home):
     pages = set((home / "nights").iterdir())
-    done = subprocess.run(
-        [sys.executable, "-c", TORCH, "nightly", "--config", "clicks.yaml"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 10, done.stderr
+    heavy = ("torch", "dask", "sklearn")  # its page takes the others
+    code, printed, error, imported = in_a_process("nightly", "--config", "clicks.yaml", heavy=heavy)
+    assert (code, imported) == (10, "[]"), error
     _, first, second = nights(home)
-    assert done.stdout.splitlines() == [first["decision"], "[]"]
+    assert printed.splitlines() == [first["decision"]]
     own = {"at", "steps", "process"}
     assert {name: value for name, value in second.items() if name not in own} == {
         name: value for name, value in first.items() if name not in own

@@ -14,32 +14,14 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.runs.verify import loaded_by, require_loadable
 from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request
-
-ROOT = Path(__file__).resolve().parents[3]
-SETTINGS = {
-    "name": "clicks",
-    "recipe": "table",
-    "device": "cpu",
-    "engine": "pandas",
-    "features": {
-        "path": "clicks.csv",
-        "categorical": ["city"],
-        "continuous": ["price"],
-        "targets": {"clicked": {"task": "binary"}},
-    },
-    "model": {"layers": [4]},
-    "train": {"epochs": 1},
-    "evaluate": {"importance": False, "baselines": []},
-}
-ROWS = "".join(f"{'Oslo' if place % 3 else 'Bonn'},{place},{place % 2}\n" for place in range(120))
+from tests.pipeline.clicks import ROOT, ROWS, in_a_process, write_clicks
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder in which `gigabatch features` and `gigabatch train` have been run."""
     folder = tmp_path_factory.mktemp("clicks")
-    (folder / "clicks.csv").write_text(f"city,price,clicked\n{ROWS}")
-    (folder / "clicks.yaml").write_text(json.dumps(SETTINGS))  # JSON is YAML
+    write_clicks(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "--config", "clicks.yaml"]) == 0
@@ -57,24 +39,6 @@ def folder(trained, tmp_path, monkeypatch):
 
 def asked(*overrides):
     return Request.of(load_config("clicks.yaml", overrides, whole=False))
-
-
-def in_a_process(*arguments, **environment):
-    """Exit code, standard output and error of a command in a process of its own, and which of `HEAVY` it imported."""
-    heavy = ("torch", "dask", "matplotlib", "sklearn", "jinja2")
-    program = (
-        "import sys; from gigabatch.pipeline.commands.app import main; code = main(sys.argv[1:])\n"
-        f"print('imported', [name for name in {heavy} if name in sys.modules]); sys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    out, _, imported = done.stdout.rpartition("imported ")
-    return done.returncode, out, done.stderr, imported.strip()
 
 
 @pytest.mark.parametrize("command", ["train", "features"])
@@ -477,6 +441,6 @@ def test_a_list_that_cannot_be_written_is_told_and_changes_nothing(folder, monke
     def refuse(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr("gigabatch.pipeline.stages.asked.atomic_write", refuse)
+    monkeypatch.setattr("gigabatch.pipeline.store.remembered.atomic_write", refuse)
     asked("seed=2").remember()
     assert "requests.json could not be written (no space); the same command will take longer" in caplog.text

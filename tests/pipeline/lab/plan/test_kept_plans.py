@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,43 +12,16 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.lab.plan import kept
 from gigabatch.pipeline.lab.plan.kept import PLANS, KeptPlans, Plan
 from gigabatch.pipeline.machine import Machine, this_machine
+from tests.pipeline.clicks import ROWS, SETTINGS, in_a_process, write_clicks
 
-ROOT = Path(__file__).resolve().parents[4]
-SETTINGS = {
-    "name": "clicks",
-    "recipe": "table",
-    "device": "cpu",
-    "engine": "pandas",
-    "features": {
-        "path": "clicks.csv",
-        "categorical": ["city"],
-        "continuous": ["price"],
-        "targets": {"clicked": {"task": "binary"}},
-    },
-    "model": {"layers": [4]},
-    "train": {"epochs": 1, "batch_size": 32},
-    "evaluate": {"importance": False, "baselines": []},
-}
-ROWS = "".join(f"{'Oslo' if place % 3 else 'Bonn'},{place},{place % 2}\n" for place in range(120))
-TORCH = """
-import sys
-from gigabatch.pipeline.commands.app import main
-code = main(sys.argv[1:])
-print([name for name in ("torch", "dask", "matplotlib", "sklearn", "jinja2") if name in sys.modules], file=sys.stderr)
-sys.exit(code)
-"""
-
-
-def files_in(folder: Path) -> None:
-    (folder / "clicks.csv").write_text(f"city,price,clicked\n{ROWS}")
-    (folder / "clicks.yaml").write_text(json.dumps(SETTINGS))  # JSON is YAML
+PLANNED = SETTINGS | {"train": {"epochs": 1, "batch_size": 32}}
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
     """A folder in which `gigabatch plan` has made and kept a plan."""
     folder = tmp_path_factory.mktemp("clicks")
-    files_in(folder)
+    write_clicks(folder, PLANNED)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(kept, "SETTLED_NS", 0)
@@ -63,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     """A run's files and configuration, in the working folder; files count as settled at once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kept, "SETTLED_NS", 0)
-    files_in(tmp_path)
+    write_clicks(tmp_path, PLANNED)
     return tmp_path
 
 
@@ -80,16 +51,9 @@ def kept_in(folder):
 
 def test_a_plan_is_told_again_as_it_was_without_torch(planned, monkeypatch, capsys):
     first = kept_in(planned)
-    done = subprocess.run(
-        [sys.executable, "-c", TORCH, "plan", "--json", "--config", "clicks.yaml"],
-        cwd=planned,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr.splitlines()[-1] == "[]"
-    again = json.loads(done.stdout)
+    code, printed, error, imported = in_a_process("plan", "--json", "--config", "clicks.yaml", cwd=planned)
+    assert (code, imported) == (0, "[]"), error
+    again = json.loads(printed)
     assert first["kept"] is None
     assert again["kept"].startswith(f"{first['measured_utc'][:16].replace('T', ' ')} UTC, with ")
     now = {"machine", "kept"}
@@ -122,7 +86,9 @@ def made(planned, folder, monkeypatch, capsys):
 
 def test_plans_that_cannot_be_written_are_told_and_change_nothing(made, monkeypatch, caplog, capsys):
     before = Path("artifacts", PLANS).read_text()
-    monkeypatch.setattr(kept, "atomic_write", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+    monkeypatch.setattr(
+        "gigabatch.pipeline.store.remembered.atomic_write", lambda *_: (_ for _ in ()).throw(OSError("read-only"))
+    )
     assert plan(capsys, "train.epochs=2")["measured_utc"].startswith("2021")
     assert "artifacts/plans.json could not be written (read-only); the same plan will take as long again" in caplog.text
     assert Path("artifacts", PLANS).read_text() == before
