@@ -12,7 +12,11 @@ from gigabatch.pipeline.contract.decide import check_new, decide
 from gigabatch.pipeline.nightly.nightly import NOTHING_NEW, PENDING, quiet_night, run_nightly
 from tests.pipeline.clicks import SETTINGS, in_a_process
 
-OF_DAYS = SETTINGS["features"] | {"path": "days/day-*.csv", "time": "at", "split": {"valid_rows": 100, "test_rows": 300}}
+OF_DAYS = SETTINGS["features"] | {
+    "path": "days/day-*.csv",
+    "time": "at",
+    "split": {"valid_rows": 100, "test_rows": 300},
+}
 DAY_0 = 1_767_225_600  # 1 January 2026
 
 

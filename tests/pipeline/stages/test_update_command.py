@@ -207,7 +207,7 @@ def test_rows_of_weight_0_teach_nothing(tiny_in, tmp_path, capsys, name):
     for rows in (pd.concat([idle, new]), new):
         path = tmp_path / name
         rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path, index=False)
-        call = ["update", "--config", str(tiny.config), f"artifacts={tmp_path / 'artifacts'}", "--data", str(path)]
+        call = ["update", "--config", str(tiny.config), f"artifacts={tmp_path / 'kept{a}'}", "--data", str(path)]
         assert main(call) == 0
         states.append(Preprocessor.load(last_folder(capsys.readouterr().out)))
     assert states[0].version.rows[1] == 500
