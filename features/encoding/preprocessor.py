@@ -938,12 +938,14 @@ class Preprocessor:
 def _label_values(column: Any, target: Target) -> Any:
     """Array of a target's labels, int32 for multiclass and else float32; `DataError` where one is none of its task."""
     where = f"{target.task} target {target.name!r}"
-    if target.task == "multiclass":  # a null is refused with the type
-        codes = engine_of(column).array(column.astype("int32"))
-        _require_all(
-            (codes >= 0) & (codes < target.num_outputs), codes, where, f"class numbers below {target.num_outputs}"
-        )
-        return codes
+    if target.task == "multiclass":
+        _require_known(column, where)
+        # Not yet narrow, which would make a class of 1.5.
+        found = engine_of(column).array(column if column.dtype.kind in "iu" else column.astype("float64"))
+        fine = (found >= 0) & (found < target.num_outputs)
+        fine[fine] = found[fine] % 1 == 0
+        _require_all(fine, found, where, f"class numbers below {target.num_outputs}")
+        return found.astype("int32")
     values = _known_floats(column, where)
     if target.task == "binary":
         _require_all((values == 0) | (values == 1), values, where, "0 or 1")

@@ -324,7 +324,19 @@ def as_typed(column: pd.Series, dtype: str, nullable: bool) -> pd.Series | None:
 
 def float_text(column: pd.Series) -> pd.Series:
     """The floats as the shortest text that stands for each alone; of a null some text."""
+    if isinstance(column.dtype, pd.ArrowDtype):  # which pandas writes as Python's floats: .1 as 0.10000000149011612
+        floats = column.to_numpy(column.dtype.numpy_dtype, na_value=np.nan)
+        column = pd.Series(floats, index=column.index, name=column.name)
     return column.astype("str")
+
+
+def decoded(column: pd.Series) -> pd.Series:
+    """The column; one of Arrow's dictionaries of what is no text as one of their values."""
+    kind = column.dtype
+    if not isinstance(kind, pd.ArrowDtype) or not pa.types.is_dictionary(kind.pyarrow_dtype):
+        return column
+    values = kind.pyarrow_dtype.value_type
+    return column if codable(values) and not is_whole(values) else column.astype(pd.ArrowDtype(values))
 
 
 def to_host(values: Any) -> np.ndarray:

@@ -118,7 +118,9 @@ def _number_begins(content: bytes, text: bytes, separator: str, numbers: Sequenc
             last = content.find(b"\n", place + 1)
             last = len(content) if last < 0 else last
             fields = next(stdlib_csv.reader([content[begin:last].decode("latin-1")], delimiter=separator), [])
-            found = (fields[number].strip(' \t"').lower().encode("latin-1") for number in numbers if number < len(fields))
+            found = (
+                fields[number].strip(' \t"').lower().encode("latin-1") for number in numbers if number < len(fields)
+            )
             if looked_at > FEW or any(field.startswith(text) for field in found):
                 return True
     return False

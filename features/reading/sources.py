@@ -692,8 +692,8 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
         return _cast_text(column, mark)
     if dtype == "bool":
         return _cast_bool(column, nullable)
-    if str(column.dtype) == "category" and is_text(column.cat.categories):
-        column = column.astype("str")
+    if str(column.dtype) == "category":
+        column = column.astype("str") if is_text(column.cat.categories) else _numbers_of_category(column)
     if column.dtype.kind in "OU" and str(column.dtype) != "category":
         column = without_zeros(column) if dtype in WHOLE and is_text(column) else column
         _require_digits(column, dtype)
@@ -714,6 +714,17 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _numbers_of_category(column: Column) -> Any:
+    """A column of categories that are numbers as one of these numbers, which are checked like others."""
+    engine, categories, null = engine_of(column), column.cat.categories, column.isna()
+    if getattr(categories.dtype, "kind", "O") not in "iuf" or not len(categories):
+        return column
+    codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
+    values = engine.frames.Series(categories, name=column.name).take(codes)
+    values.index = column.index
+    return engine.with_nulls(values, null) if bool(null.any()) else values
 
 
 def _cast_datetime(column: Column, nullable: bool) -> Any:
@@ -803,7 +814,7 @@ def _plain(column: Column, dtype: str) -> Any:
                 else "only text, numbers and booleans can be cast; read timestamps as the type datetime, and make "
                 "features of them with date_parts"
             )
-        return column
+        return engine_of(column).decoded(column)
     known = column[column.notna()]
     types = {type(value) for value in known}
     strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))

@@ -167,10 +167,15 @@ class StreamedDataset(BatchSource):
         self._buffers: list[Tensor] = []  # the other one is in `_ahead`, or free
         self._current: _Window | None = None
         self._ahead: _Window | None = None
+        self._one_at_a_time = threading.Lock()  # a loader's thread may be within `words` when an epoch is set
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the batches of this epoch from now on."""
+        """Give the batches of this epoch from now on; waits for a step that another thread is asking for."""
+        with self._one_at_a_time:
+            self._set_epoch(epoch)
+
+    def _set_epoch(self, epoch: int) -> None:
         self._give_up()
         self.epoch = epoch
         windows: Windows
@@ -209,9 +214,10 @@ class StreamedDataset(BatchSource):
         rows = stop - position
         out = torch.empty((rows, self.schema.num_words), dtype=torch.int32) if out is None else out[:rows]
         done = 0
-        while done < rows:
-            window = self._take(self._windows.window_of(position + done))
-            done += window.copy_rows(position + done, out[done:])
+        with self._one_at_a_time:
+            while done < rows:
+                window = self._take(self._windows.window_of(position + done))
+                done += window.copy_rows(position + done, out[done:])
         return out
 
     def settings(self) -> dict[str, int | bool]:
@@ -228,8 +234,9 @@ class StreamedDataset(BatchSource):
 
     def close(self) -> None:
         """End the reading thread and free the buffers. The next `words` starts both again."""
-        self._give_up()
-        self._buffers = []
+        with self._one_at_a_time:
+            self._give_up()
+            self._buffers = []
 
     def _positions(self, index: int) -> tuple[int, int]:
         """[start, stop) of a step among the rows of this rank."""
