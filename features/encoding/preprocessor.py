@@ -668,6 +668,15 @@ class Preprocessor:
         return names + [indicator_name(name) for name in names if self.fills[name].indicator]
 
     @property
+    def null_shares(self) -> dict[str, float]:
+        """Share of the rows so far that are null, by categorical and continuous column; empty where nobody counted,
+        as of an import. A fill tells that of the fit, or of the last refresh."""
+        if self.statistics is None:
+            return {}
+        states: dict[str, Any] = {**self.statistics.categories, **self.statistics.numbers}
+        return {name: state.nulls / max(state.rows, 1) for name, state in states.items()}
+
+    @property
     def float_edges(self) -> tuple[tuple[float, ...], ...]:
         """The edges of each of `float_names`, as the model is given floats: scaled and rounded to float32 as a row's
         values are, so that a value that is an edge stays on it. A column without edges has none, an indicator too."""
