@@ -502,6 +502,8 @@ class Preprocessor:
             merged, operator = parts[0].counted, self.settings.category(name)
             for part in parts[1:]:
                 merged = operator.merge(merged, part.counted)
+            if not len(merged):  # of the type that `fit` gives a column without a value
+                merged = operator.partial(frames[0])
             return category(name, sum(map(len, frames)), merged, parts)
 
         # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
@@ -514,7 +516,8 @@ class Preprocessor:
     def _fit_column(self, name: str, rows: int, counted: Any, parts: Sequence[CodedColumn]) -> CodedFit:
         """The state of a categorical column, which its parts hold so often (`counted`)."""
         state = FitCategory(self.settings.category(name)).finish((rows, counted))
-        table = parts[0].lookup(len(state.vocabulary.values)) if len(parts) == 1 else None
+        known = len(state.vocabulary.values)
+        table = parts[0].lookup(known) if known and len(parts) == 1 else None
         if table is not None:
             state = replace(state, vocabulary=state.vocabulary.with_table(table))
         return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
