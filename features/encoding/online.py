@@ -243,7 +243,8 @@ class OnlineTransformer:
 class _Category:
     """Ids of one categorical column. known: value to id, also of null, for everything that a dict finds rightly.
 
-    wide: integers of 2^53 and beyond, which a float must not find, though a dict holds it equal to them.
+    wide: integers of 2^53 and beyond, which a float must not find, though a dict holds it equal to them. rounded: what
+    known float64 become in float32 where that is another number.
     """
 
     def __init__(self, name: str, dtype: str, vocabulary: Vocabulary) -> None:
@@ -264,6 +265,11 @@ class _Category:
             )
         self.wide: dict[int, int] = {}
         self._cast = partial(_CASTS[dtype], dtype=dtype)
+        self.rounded: frozenset[float] = frozenset()
+        if dtype == "float64":
+            full = np.array(values, np.float64)
+            short = _short(full)
+            self.rounded = frozenset(short[short != full].tolist())
         if dtype in ("int32", "int64"):
             self.wide = {value: self.known.pop(value) for value in values if abs(value) >= EXACT}
         if dtype == "float32" and not all(map(self._holds, values)):  # `Vocabulary` refuses what they would be rounded
@@ -292,9 +298,19 @@ class _Category:
             found = self.known.get(key)
             if found is None:
                 found = self.wide.get(key)
+            if found is None and self.dtype == "float64":
+                self._require_unrounded(key)
             return self._unseen(key) if found is None else found
         except (ValueError, TypeError, OverflowError) as error:
             raise _refusal(self.name, self.dtype, value, error) from error
+
+    def _require_unrounded(self, key: float) -> None:
+        """As `gigabatch.features.columns.categories.require_unrounded` of a column that holds the number alone."""
+        if key in self.rounded and _tells(key):
+            raise ValueError("a known value becomes it in float32; give all of its digits")
+        short = float(_short(np.float64(key)))
+        if not self.rounded and short != key and short in self.known and _tells(short):
+            raise ValueError("it becomes a known value in float32, and all known ones are such; give it in float32")
 
     def _unseen(self, key: Any) -> int:
         """As `Vocabulary.encode`: with several unseen ids, the value's hash (see `HashBucket`) picks one."""
@@ -380,8 +396,20 @@ def _require_exact(value: Any) -> None:
         )
 
 
+def _short(values: Any) -> Any:
+    """float64 in float32 and back, infinite beyond its range."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float64)
+
+
+def _tells(value: float) -> bool:
+    """Whether a number that float32 holds has come from there: whole ones and fractions of few bits may be exact."""
+    with np.errstate(over="ignore"):
+        return value != np.floor(value) and float(np.float16(value)) != value
+
+
 def _require_digits(value: Any, pattern: str) -> None:
-    if isinstance(value, str) and re.match(pattern, value) is None:
+    if isinstance(value, str) and re.fullmatch(pattern, value) is None:  # `$` alone would pass a line end
         raise ValueError("it is not written as a number: digits 0 to 9, a sign, a point, an exponent")
 
 
@@ -399,7 +427,7 @@ def _as_text(value: Any, dtype: str) -> str:
 
 def _as_whole(value: Any, dtype: str) -> int:
     _require_plain(value)
-    if isinstance(value, str) and re.match(POINT_TEXT, value):
+    if isinstance(value, str) and re.fullmatch(POINT_TEXT, value):
         value = value.partition(".")[0]
     _require_digits(value, WHOLE_TEXT)
     whole = int(value)  # an infinity is an OverflowError

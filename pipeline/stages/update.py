@@ -133,8 +133,13 @@ def _feature_files(
         print(f"raw rows through the steps of {steps}")
     if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
         raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
-    also = [] if weight is None or any(weight not in columns_of(pipeline, path) for path in files) else [weight]
-    raw = raw_rows(pipeline, bundle, data, also)
+    weighed = [path for path in files if weight is not None and weight in columns_of(pipeline, path)]
+    if bare := [path for path in files if weighed and path not in weighed]:
+        raise DataError(
+            f"update: {bare[0]} lacks the column of weights {weight!r}, which {weighed[0]} has, so it cannot be told "
+            "which rows weigh 0 and are to be left out. Add the column, 1 in each row, or update by those files apart."
+        )
+    raw = raw_rows(pipeline, bundle, data, [weight] if weight and weighed else [])
     rows = bundle.from_raw(counted_rows(raw, weight if weight in raw.columns else None))
     with _own_rows(pipeline) as folder:
         made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact

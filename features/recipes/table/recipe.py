@@ -90,8 +90,9 @@ class TableSettings:
         Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
         error.
     weight
-        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count. Train rows of weight 0 are
-        left out; the notes of the report say how many.
+        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count. They are taken as float32, so
+        one below 1e-38 loses digits and one below 7e-46 is 0. Train rows of weight 0 are left out; the notes of the
+        report say how many.
     group
         Column whose equal values are ranked together.
     time
