@@ -14,7 +14,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.runs.verify import loaded_by, require_loadable
 from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request
-from tests.pipeline.clicks import ROOT, ROWS, in_a_process, write_clicks
+from tests.pipeline.clicks import HEAVY, OF_READERS, ROOT, ROWS, in_a_process, write_clicks
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +232,11 @@ def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):
         (("gc",), "0 folder(s), 0 bytes freed\n"),
         (("runs",), ""),
     ):
-        code, printed, error, imported = in_a_process(*line, *config)
+        heavy = OF_READERS if line == ("contract",) else HEAVY
+        code, printed, error, imported = in_a_process(*line, *config, heavy=heavy)
         assert (code, imported) == (0, "[]"), (line, error)
         assert out in printed
-    done = in_a_process("init", "clicks.csv", "--target", "clicked", "--out", "new.yaml")
+    done = in_a_process("init", "clicks.csv", "--target", "clicked", "--out", "new.yaml", heavy=OF_READERS)
     assert (done[0], done[3]) == (0, "[]"), done[2]
 
 
