@@ -175,6 +175,7 @@ MISTAKES = {  # by what is asked, the beginning of what is told
     "export --formats nosuch": "unknown format nosuch. Known: torch, onnx_rows.",
     "export --formats onnx": "format onnx is written no more.",
     "export --run nowhere": "run nowhere: no model there.",
+    "embed --update nowhere.parquet": "input 'nowhere.parquet': no such file",
     "embed --run nowhere": "run nowhere: no model there.",
     "embed --dtype nosuch": "embed: unknown dtype 'nosuch'. Known: float32, float16.",
     "embed --recall 2": "embed: recall must be in (0, 1], found 2.0.",
