@@ -61,11 +61,10 @@ from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.runs.verify import loaded_by
-from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features, require_split
+from gigabatch.pipeline.stages.asked import MADE_FROM, PREPROCESSOR, ask_features, require_split
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
     CHURN_JSON,
-    PREPROCESSOR,
     encode_split,
     fit,
     grow,
