@@ -671,6 +671,8 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") -> Any:
+    if dtype != "string" and str(column.dtype) == "category" and is_text(column.cat.categories):
+        column = column.astype("str")
     if (how := time_type(dtype)) is not None:
         found, null = of_type(_plain(column, "string") if not is_dates(column) else column, how)
         _refuse_nulls(int(null.sum()), nullable)
@@ -692,8 +694,6 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
         return _cast_text(column, mark)
     if dtype == "bool":
         return _cast_bool(column, nullable)
-    if str(column.dtype) == "category" and is_text(column.cat.categories):
-        column = column.astype("str")
     if column.dtype.kind in "OU" and str(column.dtype) != "category":
         column = without_zeros(column) if dtype in WHOLE and is_text(column) else column
         _require_digits(column, dtype)
