@@ -81,13 +81,11 @@ class RawRows:
         found = [None if type(value) is str and value in self._words else value for value in given]
         if _is_time(dtype):
             return self._require_one_kind(name, found)
-        if dtype == "string" and (mark := self._marks.get(name)) is not None:
-            found = [str(value).replace(".", mark) if type(value) is float else value for value in found]
-        kind, is_float = AS_DECLARED.get(dtype), dtype in FLOATS
+        kind, is_float, mark = AS_DECLARED.get(dtype), dtype in FLOATS, self._marks.get(name, ".")
         return [
             value
             if value is None or type(value) is kind or (is_float and type(value) is int and abs(value) <= EXACT)
-            else _cast(name, dtype, value, place)
+            else _cast(name, dtype, value, place, mark)
             for place, value in enumerate(found)
         ]
 
@@ -169,10 +167,10 @@ def _a_time(dtype: str) -> str | int:
     return datetime(2000, 1, 1, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S" if how is None else how.form)
 
 
-def _cast(name: str, dtype: str, value: Any, place: int) -> Any:
+def _cast(name: str, dtype: str, value: Any, place: int, mark: str = ".") -> Any:
     """The value as one of the declared type; `Refusal` 422 with row and column for what does not fit."""
     try:
-        return cast_value(value, dtype)
+        return cast_value(value, dtype, mark)
     except (ValueError, TypeError, OverflowError) as error:
         raise Refusal.invalid(
             f"rows[{place}]",
