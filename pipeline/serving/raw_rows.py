@@ -19,6 +19,7 @@ from gigabatch.features.encoding.online import cast_value
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.reading.null_words import NullWords
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.setting_checks import TIME_UNITS
 from gigabatch.pipeline.bundle import Bundle
@@ -43,7 +44,7 @@ class RawRows:
         self._workflow, self._features = bundle.raw_workflow, tuple(features)
         self.steps = bool(self._workflow.steps)
         self.columns = self._workflow.raw_columns_of(features)
-        self._words = frozenset(bundle.info.get("null_values", ()))
+        self._nulls = NullWords(bundle.info.get("null_values", ()))
         self._marks = self._workflow.decimal_marks
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
@@ -78,7 +79,7 @@ class RawRows:
             return given
         if is_list_type(dtype):
             return [_list(name, dtype, one, place) for place, one in enumerate(given)]
-        found = [None if type(value) is str and value in self._words else value for value in given]
+        found = [None if value in self._nulls else value for value in given]
         if _is_time(dtype):
             return self._require_one_kind(name, found)
         kind, is_float, mark = AS_DECLARED.get(dtype), dtype in FLOATS, self._marks.get(name, ".")

@@ -81,4 +81,6 @@ def test_null_words_use_only_what_cudf_has():
     frame = CheckedFrame({"key": ["a", "?", None], "x": [1.0, 2.0, 3.0]})
     found = without_null_words(frame, ["?"], {"key": "string", "x": "float32"})
     assert isinstance(found, CheckedFrame)
+    frame = CheckedFrame({"x": np.array([1.0, -1.0]), "n": [1, -1], "key": pd.Categorical(["-1", "a"])})
+    assert isinstance(without_null_words(frame, ["-1"], dict.fromkeys(frame.columns, "string")), CheckedFrame)
     assert found["key"].isna().tolist() == [False, True, True]

@@ -349,6 +349,20 @@ def test_without_steps_the_words_for_null_are_all_that_raw_rows_have_of_their_ow
     assert "which does not fit" in refused(caller, rows, raw=False)["message"]
 
 
+@pytest.mark.parametrize("steps", [[], [{"clip": {"column": "price", "high": 1e6}}]])
+@pytest.mark.parametrize("value", ["-999", -999, -999.0, "-999.0"])
+def test_a_number_that_is_a_null_word_is_null_in_frames_and_in_served_rows(steps, value):
+    bundle = raw_bundle(0, steps, IN_PLACE, {"city": "string", "price": "float32"})
+    bundle.info["null_values"] = ["", "-999"]
+    for name, other in (("price", {"city": "BONN"}), ("city", {"price": 2.5})):
+        frame = pd.DataFrame({name: [value], **{key: [one] for key, one in other.items()}})
+        assert bundle.from_raw(frame)[name].isna().tolist() == [True]
+        assert bundle.from_raw(frame.assign(**{name: 3}))[name].isna().tolist() == [False]
+        served, kept = RawRows(bundle, (name,))([{name: value, **other}, {name: 3, **other}])
+        assert pd.isna(served[0])
+        assert not pd.isna(kept[0])
+
+
 def test_a_bundle_without_a_way_from_raw_rows_says_so(tmp_path, make_caller):
     bundle = raw_bundle()
     bundle.workflow, bundle.info["raw_refused"] = None, "step 1 (rolling): makes 'n' from other rows."
