@@ -138,7 +138,16 @@ class RawRows:
                 return np.array(values, np.float64).astype(dtype)
         if not _is_time(dtype):
             return pd.array(values, dtype=NULLABLE[dtype])
-        frame = pd.DataFrame({name: pd.array(values, dtype=_kind(values))})
+        kind, is_whole = _kind(values), [type(value) is int for value in values]
+        if kind == "Float64" and any(is_whole):  # as a float a whole number may become another one
+            found, others = (
+                self._column(
+                    name, [one if whole is wanted else None for one, whole in zip(values, is_whole, strict=True)]
+                )
+                for wanted in (True, False)
+            )
+            return found.where(is_whole, others)
+        frame = pd.DataFrame({name: pd.array(values, dtype=kind)})
 
         def typed(count: int) -> Any:
             return cast(frame.head(count), {name: dtype}, "raw rows", (name,))[name]

@@ -500,3 +500,19 @@ def test_times_that_are_cast_together_are_each_s_own_and_errors_name_their_colum
     with pytest.raises(Refusal, match=r"rows\[1\]: .*'c'.*noon") as refused:
         raw([day, day | {"c": "noon"}])
     assert refused.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("dtype", "whole", "micros"),
+    [("datetime[ns]", 1_700_000_000_123_456_999, 1_700_000_000_123_456), ("datetime", 2**53 + 1, 2**53 + 1)],
+)
+def test_a_time_in_whole_numbers_is_the_same_beside_one_with_a_fraction(dtype, whole, micros):
+    """As a float64 the nanosecond is one of the next microsecond, and the other is no whole number for sure."""
+    workflow = Workflow(parse_steps([{"clip": {"column": "x", "low": 0.0}}]), (), {"t": dtype, "x": "float32"})
+    workflow.fit([pd.DataFrame({"x": [1.0], "t": [1]})])
+    raw = RawRows(SimpleNamespace(raw_workflow=workflow, info={}), ["t"])
+    rows = [{"t": value, "x": 1.0} for value in (whole, 4000.0, None)]
+    assert raw(rows[:1]) == [(micros,)]
+    assert raw(rows) == [(micros,), (4 if "ns" in dtype else 4000,), (pd.NA,)]
+    with pytest.raises(Refusal, match=r"rows\[2\]"):
+        raw([*rows[:2], {"t": 1e300, "x": 1.0}])
