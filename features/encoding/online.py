@@ -354,7 +354,7 @@ class _Number:
             raise _refusal(self.name, self.dtype, value, error) from error
 
 
-def cast_value(value: Any, dtype: str) -> str | int | float | bool:
+def cast_value(value: Any, dtype: str, mark: str = ".") -> str | int | float | bool:
     """One value cast as `gigabatch.features.reading.sources.cast` casts a column's.
 
     Parameters
@@ -363,6 +363,8 @@ def cast_value(value: Any, dtype: str) -> str | int | float | bool:
         Text, bool, int, float, or a NumPy scalar of these; no null.
     dtype
         int32, int64, float32, float64, string or bool.
+    mark
+        What stands for the point of a float as text.
 
     Raises
     ------
@@ -374,7 +376,7 @@ def cast_value(value: Any, dtype: str) -> str | int | float | bool:
     >>> cast_value("7", "int64"), cast_value(7.0, "string"), cast_value("TRUE", "bool")
     (7, '7', True)
     """
-    return _CASTS[dtype](value, dtype=dtype)
+    return _as_text(value, dtype, mark) if dtype == "string" else _CASTS[dtype](value, dtype=dtype)
 
 
 def _is_null(value: Any) -> bool:
@@ -413,7 +415,7 @@ def _require_digits(value: Any, pattern: str) -> None:
         raise ValueError("it is not written as a number: digits 0 to 9, a sign, a point, an exponent")
 
 
-def _as_text(value: Any, dtype: str) -> str:
+def _as_text(value: Any, dtype: str, mark: str = ".") -> str:
     if isinstance(value, str):
         value.encode()  # half of a surrogate pair is no text
         return value
@@ -421,7 +423,7 @@ def _as_text(value: Any, dtype: str) -> str:
     if isinstance(value, (float, np.floating)):  # as in `sources.cast`: a whole one is the integer's text
         number = float(value)
         _require_exact(value)
-        return str(int(number)) if number == int(number) else str(value)
+        return str(int(number)) if number == int(number) else str(value).replace(".", mark)
     return str(value)
 
 

@@ -414,8 +414,8 @@ class Preprocessor:
         return [name for name in names if name in there]
 
     def _prepared(self, frame: Any) -> Any:
-        """The columns cast to the schema's types, but for targets: the cast may round what those differ by."""
-        targets = self.schema.names("target")
+        """The columns cast to the schema's types, but for regression targets, whose differences the cast may round."""
+        targets = [target.name for target in self.schema.targets if target.task == "regression"]
         typed = self._typed(frame, [name for name in frame.columns if name not in targets])
         return with_columns(typed, {name: frame[name] for name in frame.columns if name in targets})
 

@@ -126,6 +126,8 @@ def codes(column: pd.Series) -> np.ndarray:
     values = _arrow(column)
     if codable(values.type):
         return distinct(values).codes.astype("int64")
+    if pa.types.is_floating(values.type):  # Arrow tells -0.0 from 0.0
+        return pd.factorize(values.to_numpy(zero_copy_only=False))[0].astype("int64")
     return pd.factorize(column)[0].astype("int64")
 
 

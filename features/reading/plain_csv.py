@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import csv as stdlib_csv
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.reading.null_words import number_of
 
 SEPARATORS = (",", ";", "|")
 BEFORE = np.frombuffer(b',;|\n" \t', np.uint8)
@@ -48,7 +48,7 @@ def read_plain(
     names = header.split(separator.encode())
     if separator not in SEPARATORS or "" not in null_values or len(names) == 1 or not dtypes:
         return None
-    if any(map(_is_number, null_values)):  # pandas compares the values of these: 9.0 is 9
+    if any(number_of(word) is not None for word in null_values):  # pandas compares the values of these: 9.0 is 9
         return None
     if any(dtype not in NUMBERS for name, dtype in dtypes.items() if name not in text) or len({*names}) < len(names):
         return None
@@ -82,13 +82,6 @@ def read_plain(
         return None
     zeros = any(bool((column == 0).any()) for column in floats)
     return None if zeros and _number_begins(content, b"-0", separator, numbers) else frame
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return not math.isnan(float(word))
-    except ValueError:
-        return False
 
 
 def _ends_in_quotes(content: bytes, separator: str) -> bool:
