@@ -333,6 +333,7 @@ def summarise(
         "metrics": {split: found.headline for split, found in evaluations.items()},
         "targets": {split: found.metrics for split, found in evaluations.items()},
         "rows_by_split": data.rows,
+        "features_key": data.stages["features"].key,
         "warnings": results["warnings"],
         "baselines": results["baselines"],
         "calibration": results["calibration"],
