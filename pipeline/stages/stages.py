@@ -1126,6 +1126,10 @@ class Encoded:
         require_labels(loss, self._resident("test"), "test")
         for split in ("train", "valid", "test"):  # here, where rows have the order of the split
             require_steps_in_order(model_class(spec.name), self._resident(split), split)
+        if config.evaluate.ranking is not None:  # an error of what is asked of test comes before the training
+            tables = {split: self._resident(split) for split in SPLITS}
+            of_test = positive_rows(tables["test"])
+            catalogue_of(preprocessor, tables, spec.inputs, device).left_out(of_test, config.evaluate.ranking)
         valid = self.evaluation_table("valid")
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
@@ -1325,6 +1329,15 @@ def _counts(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{split} {count:,}" for split, count in rows.items())
 
 
+def catalogue_of(
+    preprocessor: Preprocessor, tables: Mapping[str, PackedTable], inputs: ModelInputs, device: str
+) -> Catalogue:
+    """What can be recommended, to whom, by these packed tables."""
+    entities = preprocessor.schema.entities
+    first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
+    return replace(Catalogue.of(tables, inputs, device, **first), told=partial(users_text, preprocessor))
+
+
 def ranking_of(
     pipeline: Pipeline,
     preprocessor: Preprocessor,
@@ -1339,17 +1352,14 @@ def ranking_of(
     settings = pipeline.config.evaluate.ranking
     if settings is None:
         return None
-    entities = preprocessor.schema.entities
-    first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
-    catalogue = replace(Catalogue.of(tables, inputs, pipeline.device, **first), told=partial(users_text, preprocessor))
-    positives = positive_rows(tables[split])
-    left_out = catalogue.without_candidates(settings, pipeline.device)
-    asked = left_out.to(positives.device)[positives.words[:, catalogue.user_column].long()]
+    catalogue, positives = catalogue_of(preprocessor, tables, inputs, pipeline.device), positive_rows(tables[split])
+    left_out = catalogue.left_out(positives, settings)
+    asked = left_out[positives.words[:, catalogue.user_column].long()]
     if bool(asked.any()):
         log.warning(
-            "evaluate.ranking: %s have every item, so there is nothing to rank theirs among: %s of %s questions of the "
-            "%s split are left out.",
-            users_text(preprocessor, left_out), f"{int(asked.sum()):,}", f"{len(asked):,}", split,
+            "evaluate.ranking: known positives of %s leave fewer than %s items to rank theirs among "
+            "(evaluate.ranking.negatives): %s of %s questions of the %s split are left out.",
+            users_text(preprocessor, left_out), settings.negatives, f"{int(asked.sum()):,}", f"{len(asked):,}", split,
         )  # fmt: skip
     warn_of_unknown_users(preprocessor, pipeline.config, positives.words[:, catalogue.user_column], split)
     given: dict[str, Any] = {
