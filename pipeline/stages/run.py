@@ -312,9 +312,16 @@ def threshold_summary(found: Sequence[Quality]) -> dict[str, list[dict[str, Any]
 
 
 def target_means(table: PackedTable) -> dict[str, float]:
-    """`mean of <target>` of the binary and regression targets, which shows how a split differs from another."""
-    targets = zip(table.schema.targets, table.unpack(table.words).targets, strict=True)
-    return {f"mean of {t.name}": float(labels.double().mean()) for t, labels in targets if t.task != "multiclass"}
+    """`mean of <target>`, by the rows' weights, of the binary and regression targets, which shows how a split differs
+    from another."""
+    batch = table.unpack(table.words)
+    mass = torch.ones(len(table), device=table.device) if batch.weight is None else batch.weight
+    share = mass.double() / mass.double().sum()
+    return {
+        f"mean of {target.name}": float((labels.double() * share).sum())
+        for target, labels in zip(table.schema.targets, batch.targets, strict=True)
+        if target.task != "multiclass"
+    }
 
 
 def summarise(
