@@ -172,8 +172,8 @@ def rank_evaluate(
     Means over rows by their weights; of recall, over users first, so that each counts once. A row of weight 0 is not
     asked about.
 
-    Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates, mrr, and for each k hr@k,
-    ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
+    Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates (of a question, in the
+    mean), mrr, and for each k hr@k, ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
 
     Raises:
         RankingError: for scores that are not finite; where all users leave too few items to draw from.
@@ -225,11 +225,10 @@ def ranked(
             ranks = places["sampled"] = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
             found["sampled"] = {"candidates": 1 + settings.negatives} | _means(ranks, users, settings.k, asked.weight)
         if settings.full_catalogue:
-            ranks, coverage = _among_all(scorer, asked, catalogue, settings)
+            ranks, candidates, coverage = _among_all(scorer, asked, catalogue, settings)
             places["catalogue"] = ranks
-            found["catalogue"] = (
-                {"candidates": len(catalogue.item_ids)} | _means(ranks, users, settings.k, asked.weight) | coverage
-            )
+            of_catalogue = {"candidates": candidates} | _means(ranks, users, settings.k, asked.weight)
+            found["catalogue"] = of_catalogue | coverage
     return Ranked(found, places, users, asked.weight)
 
 
@@ -365,13 +364,14 @@ def _among_negatives(
 
 def _among_all(
     scorer: Scorer, asked: Batch, catalogue: Catalogue, settings: RankingSettings
-) -> tuple[PositiveRanks, dict[str, float | None]]:
-    """Ranks among the whole catalogue, and its coverage."""
+) -> tuple[PositiveRanks, float | None, dict[str, float | None]]:
+    """Ranks among the whole catalogue but what the user knows, how many items that is in the mean, and the catalogue's
+    coverage."""
     item_ids, device = catalogue.item_ids, asked.ids.device
     known = catalogue.known_in(settings.catalogue_is_without, device)
     everything = torch.arange(item_ids.start, item_ids.stop, dtype=torch.int32, device=device)
     log_absent = {k: torch.zeros(len(item_ids), dtype=torch.float64, device=device) for k in settings.k}
-    parts = []
+    parts, counts = [], []
     for rows in _blocks(len(asked.ids), len(item_ids), device, "ranking among all items"):
         own = (asked.ids[rows, catalogue.items.key_column].long() - item_ids.start)[:, None]
         scores = scorer(rows, everything)
@@ -380,10 +380,13 @@ def _among_all(
         scores.scatter_(1, own, -torch.inf)
         parts.append(PositiveRanks.of(torch.cat([positive, scores], dim=1)))
         scores.scatter_(1, own, positive)
+        counts.append((scores > -torch.inf).sum(1).double())
         for k, total in log_absent.items():
             total += log_chance_of_absence(scores, k)
     covered = {f"coverage@{k}": float((1 - total.exp()).mean()) if parts else None for k, total in log_absent.items()}
-    return _joined(parts, device), covered
+    mass = None if asked.weight is None else asked.weight.double()
+    candidates = None if not counts else _mean(torch.cat(counts), mass)
+    return _joined(parts, device), candidates, covered
 
 
 def _leave_out(scores: Tensor, known: KnownPositives, users: Tensor, item_ids: range) -> None:
@@ -414,6 +417,10 @@ def _one_number_a_user(users: Tensor, first_user: int) -> Tensor:
     return torch.where(users >= first_user, users, alone).unique(return_inverse=True)[1]
 
 
+def _mean(values: Tensor, mass: Tensor | None) -> float:
+    return float(values.mean() if mass is None else (values * mass).sum() / mass.sum())
+
+
 def _means(
     ranks: PositiveRanks, users: Tensor, depths: tuple[int, ...], weight: Tensor | None
 ) -> dict[str, float | None]:
@@ -422,14 +429,10 @@ def _means(
         return dict.fromkeys(["mrr", *(f"{name}@{k}" for k in depths for name in ("hr", "ndcg", "recall"))])
     mass = torch.ones(len(users), dtype=torch.float64, device=users.device) if weight is None else weight.double()
     of_user = users.bincount(mass)
-
-    def mean(values: Tensor) -> float:
-        return float((values * mass).sum() / mass.sum())
-
-    found: dict[str, float | None] = {"mrr": mean(ranks.reciprocal_rank())}
+    found: dict[str, float | None] = {"mrr": _mean(ranks.reciprocal_rank(), mass)}
     for k in depths:
         hits = ranks.hit_rate(k)
         by_user = users.bincount(hits * mass) / of_user
-        found |= {f"hr@{k}": mean(hits), f"ndcg@{k}": mean(ranks.ndcg(k))}
+        found |= {f"hr@{k}": _mean(hits, mass), f"ndcg@{k}": _mean(ranks.ndcg(k), mass)}
         found[f"recall@{k}"] = float(by_user.mean())
     return found

@@ -109,6 +109,7 @@ def slow_catalogue(tables, depths, without=("train",)):
         better = sum(score > own for score in scores.values())
         level = sum(score == own for score in scores.values())
         places = range(better + 1, better + level + 1)
+        sums.setdefault("candidates", []).append(len(scores))
         sums.setdefault("mrr", []).append(1 / np.mean(list(places)))
         users.append(ids[USER])
         for k in depths:
@@ -135,7 +136,6 @@ def test_the_whole_catalogue_is_ranked_as_in_a_slow_loop(without):
     found = evaluated(Scorer(mixed_score), tables, settings)
     assert found["rows"] == len(positive_rows(tables["test"]))
     assert "sampled" not in found
-    assert found["catalogue"].pop("candidates") == ITEMS - 3
     assert found["catalogue"] == pytest.approx(slow_catalogue(tables, (1, 5, 20), without), abs=1e-12)
 
 
