@@ -45,6 +45,7 @@ from gigabatch.pipeline.evaluation.evaluate import (
     permutation_importance,
     quality,
 )
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.evaluation.slices import worst_slices
 from gigabatch.pipeline.evaluation.told import baseline_rows, ranking_rows
 from gigabatch.pipeline.reports.report import FLAG, Quality, ReportData, write_report
@@ -235,7 +236,9 @@ def evaluate_bundle(
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
         "importance_metric": metric,
-        "importance_sample": None if sample is None else asdict(sample),
+        "importance_sample": None
+        if sample is None
+        else asdict(sample) | {"rows": len(spread_rows(evaluated, sample.rows))},  # of groups, whole ones
     }
 
 

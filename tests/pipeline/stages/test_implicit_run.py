@@ -95,6 +95,13 @@ def test_evaluating_again_compares_and_ranks_as_the_run_did(home, run, tmp_path)
     assert "Ranking of the test split" in (tmp_path / "report.html").read_text()
 
 
+def test_the_rows_of_the_importance_are_those_that_were_shuffled(home):
+    """Of 103 that are asked for, whole groups of a positive and its four negatives: 100."""
+    again = Pipeline.from_config(home / "run.yaml", "evaluate.importance=true", "evaluate.importance_rows=103").train()
+    assert again.summary["importance_sample"]["rows"] == 100
+    assert "over 100 rows" in (again.path / "report.html").read_text()
+
+
 def test_the_evaluation_table_has_each_positive_and_its_negatives(home):
     encoded = Pipeline.from_config(home / "run.yaml").features().encode()
     evaluated, table = encoded.evaluation_table("test"), encoded.table("test")
