@@ -47,7 +47,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
+from gigabatch.pipeline.config.config import RankingSettings, RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState
 from gigabatch.pipeline.display import note, progress
 from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
@@ -111,6 +111,7 @@ from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, positives_text, rule_text, settle
 from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import (
+    first_id,
     implicit_batches,
     require_labels_or_negatives,
     require_positives,
@@ -1128,8 +1129,7 @@ class Encoded:
             require_steps_in_order(model_class(spec.name), self._resident(split), split)
         if config.evaluate.ranking is not None:  # an error of what is asked of test comes before the training
             tables = {split: self._resident(split) for split in SPLITS}
-            of_test = positive_rows(tables["test"])
-            catalogue_of(preprocessor, tables, spec.inputs, device).left_out(of_test, config.evaluate.ranking)
+            require_questions(preprocessor, tables, spec.inputs, device, config.evaluate.ranking)
         valid = self.evaluation_table("valid")
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
@@ -1336,6 +1336,26 @@ def catalogue_of(
     entities = preprocessor.schema.entities
     first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
     return replace(Catalogue.of(tables, inputs, device, **first), told=partial(users_text, preprocessor))
+
+
+def require_questions(
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    inputs: ModelInputs,
+    device: str,
+    settings: RankingSettings,
+) -> None:
+    """Raise `RankingError` where all users of test positives leave too few items to draw `settings.negatives` from."""
+    positives, user, item = positive_rows(tables["test"]).counted(), inputs.user, inputs.item
+    if user is not None and item is not None and len(positives):
+        # One user of few rows is enough, and to count rows takes a hundredth of the time that pairs do.
+        sizes = [tables[name].words[:, user.key].long().bincount(minlength=inputs.num_ids[user.key]) for name in tables]
+        first = first_id(preprocessor, "item")
+        asked = positives.words[positives.words[:, item.key] >= first, user.key].long()
+        most = inputs.num_ids[item.key] - first - (settings.negatives or 0)  # items that a user may have
+        if bool((torch.stack(sizes).sum(0)[asked] <= most).any()):
+            return
+    catalogue_of(preprocessor, tables, inputs, device).left_out(positives, settings)
 
 
 def ranking_of(
