@@ -4,7 +4,7 @@ Shapes: B rows of a batch, W words in a row, M rows of a window on one rank.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.blocks import BlockOrder
 from gigabatch.loaders.order.ranks import RankBatches
 from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.packed import PackedTable
 
 # Of all lanes a window of 32 MiB; two are in memory. Between 8 and 128 MiB the size makes no difference of 10 % to the
 # speed from the page cache (AMD EPYC), so it is the size that a disk reads well in one go.
@@ -197,6 +198,9 @@ class StreamedDataset(BatchSource):
     def lists(self) -> Sequence[JaggedColumn]:
         """Mapped from the table's files; the system reads the pages of the rows that are asked for."""
         return self.table.lists
+
+    def tables(self) -> Iterable[PackedTable]:
+        return self.table.parts()
 
     @property
     def buffer_bytes(self) -> int:
