@@ -110,7 +110,10 @@ def _number_begins(content: bytes, text: bytes, separator: str, numbers: Sequenc
             looked_at, begin = looked_at + 1, content.rfind(b"\n", 0, place + 1) + 1
             last = content.find(b"\n", place + 1)
             last = len(content) if last < 0 else last
-            fields = next(stdlib_csv.reader([content[begin:last].decode("latin-1")], delimiter=separator), [])
+            try:
+                fields = next(stdlib_csv.reader([content[begin:last].decode("latin-1")], delimiter=separator), [])
+            except stdlib_csv.Error:  # a field that is longer than it takes
+                return True
             found = (
                 fields[number].strip(' \t"').lower().encode("latin-1") for number in numbers if number < len(fields)
             )

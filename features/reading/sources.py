@@ -703,7 +703,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
     nulls = int(column.isna().sum())
     if nulls and not nullable:
         raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
-    if column.dtype.kind == "u" and bool((column > 2**63 - 1).any()):
+    if column.dtype.kind == "u" and bool((column.fillna(0) > 2**63 - 1).any()):
         raise ValueError("some values are outside the range of int64")
     zero = "0" if is_text(column) else 0
     whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")

@@ -152,6 +152,8 @@ def median(state: ColumnStatistics) -> Quantile:
     first, last = (float(side.mean()) for side in ends)
     value, spread = min(max(state.moments.scale().mean, first), last), deviation(state)
     assert spread is not None
+    if not spread:
+        return Quantile(value, 0.0)
     # |mean - median| <= E|x - median| <= E|x - mean| <= deviation; and the mean was rounded.
     return Quantile(value, min(max(last - value, value - first), spread) * SLACK + abs(value) * 2.0**-50)
 

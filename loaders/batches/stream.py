@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -170,6 +170,13 @@ class StreamedDataset(BatchSource):
         self._ahead: _Window | None = None
         self._one_at_a_time = threading.Lock()  # a loader's thread may be within `words` when an epoch is set
         self.set_epoch(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what reads ahead, for another process."""
+        return {**vars(self), "_one_at_a_time": None, "_buffers": [], "_current": None, "_ahead": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _one_at_a_time=threading.Lock())
 
     def set_epoch(self, epoch: int) -> None:
         """Give the batches of this epoch from now on; waits for a step that another thread is asking for."""

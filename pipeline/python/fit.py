@@ -150,7 +150,7 @@ def fit(
         "targets": {key: _with_type(item or inferred[key], key, table) for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found, **made.engine}
-    multiclass = any(item["task"] == "multiclass" for item in found["targets"].values())
+    multiclass = any(item.get("task") == "multiclass" for item in found["targets"].values())
     num_floats = len(found.get("continuous", ()))
     left = left_to_rows(sections, len(table), bool(made.categories), num_floats, multiclass=multiclass)
     if made.words:

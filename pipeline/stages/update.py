@@ -99,10 +99,10 @@ def _feature_files(
         if weight is None or not any(weight in (names or ()) for names in there.values()):
             yield files
             return
+        _require_weights(weight, files, [path for path, names in there.items() if weight in (names or ())])
         with _own_rows(pipeline) as folder:
             yield [
-                _counted(path, columns, weight, folder / f"rows-{place}.parquet") if weight in (names or ()) else path
-                for place, (path, names) in enumerate(there.items())
+                _counted(path, columns, weight, folder / f"rows-{place}.parquet") for place, path in enumerate(files)
             ]
         return
     path, names = lacking[0], there[lacking[0]]
@@ -118,17 +118,22 @@ def _feature_files(
     if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
         raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
     weighed = [path for path in files if weight is not None and weight in columns_of(pipeline, path)]
-    if bare := [path for path in files if weighed and path not in weighed]:
-        raise DataError(
-            f"update: {bare[0]} lacks the column of weights {weight!r}, which {weighed[0]} has, so it cannot be told "
-            "which rows weigh 0 and are to be left out. Add the column, 1 in each row, or update by those files apart."
-        )
+    _require_weights(weight, files, weighed)
     raw = raw_rows(pipeline, bundle, data, [weight] if weight and weighed else [])
     rows = bundle.from_raw(counted_rows(raw, weight if weight in raw.columns else None))
     with _own_rows(pipeline) as folder:
         made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
         engine_of(rows).write_parquet(rows[columns], made)
         yield [str(made)]
+
+
+def _require_weights(weight: str | None, files: Sequence[str], weighed: Sequence[str]) -> None:
+    """Raise `DataError` where some files have the column of weights and others have not."""
+    if bare := [path for path in files if weighed and path not in weighed]:
+        raise DataError(
+            f"update: {bare[0]} lacks the column of weights {weight!r}, which {weighed[0]} has, so it cannot be told "
+            "which rows weigh 0 and are to be left out. Add the column, 1 in each row, or update by those files apart."
+        )
 
 
 @contextmanager

@@ -135,3 +135,14 @@ def test_a_median_that_is_hardly_known_beside_the_deviation_is_warned_of(caplog)
     prices = KINDS["skewed"](np.random.default_rng(1), 200)
     Preprocessor(SCHEMA).fit([table(prices)]).update([table(prices, nulls=100)], refresh_scales=True)
     assert "median" not in caplog.text
+
+
+@pytest.mark.parametrize("value", [1001, 0.1])
+def test_the_median_of_a_constant_is_known(caplog, value):
+    """It was told as known to within 9e-13 beside a deviation of 0, with advice."""
+    same = table([value] * 10, nulls=3)
+    preprocessor = Preprocessor(SCHEMA).fit([same])
+    preprocessor.update([same], refresh_scales=True)
+    assert preprocessor.fills["x"].value == np.float32(value)
+    assert preprocessor.fills["x"].error == 0
+    assert "its median" not in caplog.text

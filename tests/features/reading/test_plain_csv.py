@@ -63,6 +63,13 @@ def test_text_that_looks_like_a_number_in_base_16_or_a_negative_zero_is_text():
     assert plain(content)["t"].tolist() == ["0XK9", '-0x, 0x" -0', "-0", " 0x1F"]
 
 
+@pytest.mark.parametrize("word", [" 0x1F", " -0"])
+def test_a_field_that_is_too_long_to_be_looked_at_is_left_to_pandas(word):
+    content = f"i,t\n0,a\n,{'x' * 140_000}{word}\n3,b\n".encode()
+    assert plain(content, {"i": "float64", "t": "string"}) is None
+    assert len(pandas_reads(content, {"i": "float64", "t": "string"})) == 3
+
+
 @pytest.mark.parametrize(
     ("first", "last"),
     [(b'12" pipe', b'3,"he said'), (b'12" pipe', b'3,"he said\n'), (b"a", b'3" a,"he said'), (b"a", b'3" a,"x, b\n')],

@@ -3,6 +3,7 @@
 import gzip
 import subprocess
 import sys
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -231,6 +232,23 @@ def test_numbers_are_checked_alike_however_the_frame_holds_them(kind):
     for value, reason in ((1.5, "have a fraction"), (2.0**60, r"reach 2\^53")):
         with pytest.raises(DataError, match=reason):
             cast(held_as(np.array([value, 1.0]), kind).to_frame("n"), {"n": "int64"}, "here")
+
+
+def test_times_in_a_dictionary_are_times():
+    at = pa.array([datetime(2020, 1, 1), None, datetime(2020, 1, 1)], pa.timestamp("us")).dictionary_encode()
+    column = pd.Series(pd.arrays.ArrowExtensionArray(at))
+    found = cast(column.to_frame("at"), {"at": "datetime"}, "here", ("at",))["at"]
+    assert found.fillna(-1).tolist() == [1577836800000000, -1, 1577836800000000]
+    for dtype in ("int64", "float64"):
+        with pytest.raises(DataError, match="read timestamps as the type datetime"):
+            cast(column.to_frame("at"), {"at": dtype}, "here", ("at",))
+
+
+@pytest.mark.parametrize("dtype", ["UInt64", "uint64[pyarrow]"])
+def test_unsigned_numbers_beyond_int64_are_refused_beside_a_null_too(dtype):
+    column = pd.Series(pd.array([1, None, 2**63 + 1], dtype=dtype))
+    with pytest.raises(DataError, match="outside the range of int64"):
+        cast(column.to_frame("n"), {"n": "int64"}, "here", ("n",))
 
 
 def test_a_category_of_whole_numbers_may_have_nulls_and_keeps_large_ones():

@@ -6,6 +6,7 @@ OMP_NUM_THREADS=1 python -m pytest -q tests/loaders/batches/test_stream.py
 import gc
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -261,6 +262,14 @@ def test_an_epoch_that_is_left_while_a_batch_is_gathered_ahead_spoils_no_other(m
     wanted = epoch_words(dataset)
     assert len(found) == len(wanted)
     assert all(torch.equal(ids, unpack(source.schema, words).ids) for ids, words in zip(found, wanted, strict=True))
+
+
+def test_a_copy_for_another_process_gives_the_same_batches(folder):
+    dataset = StreamedDataset(folder, 50, **SMALL)
+    dataset.set_epoch(3)
+    dataset.words(2)  # reads ahead
+    other = pickle.loads(pickle.dumps(dataset))
+    assert all(map(torch.equal, epoch_words(other), epoch_words(dataset)))
 
 
 def test_closing_does_not_wait_for_a_whole_window(folder, monkeypatch):

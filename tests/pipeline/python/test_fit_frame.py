@@ -264,6 +264,11 @@ def test_a_target_of_another_form_is_refused_with_an_example(target):
         fit(pd.DataFrame({"sold": [0, 1], "price": [1.0, 2.0]}), target=target)
 
 
+def test_a_target_without_its_task_is_refused(rows, places):
+    with pytest.raises(ConfigError, match="set task to one of"):
+        fit(rows, places, target={"sold": {"positive": "yes"}})
+
+
 def test_a_text_in_the_place_of_a_list_of_columns_is_refused():
     with pytest.raises(ConfigError, match=r"categorical is a list of columns, found 'shop'. Write \['shop'\]"):
         fit(pd.DataFrame({"sold": [0, 1], "shop": [1, 2]}), target="sold", categorical="shop")

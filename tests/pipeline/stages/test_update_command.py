@@ -219,16 +219,23 @@ def test_rows_of_weight_0_teach_nothing(weighed, tmp_path, capsys, name):
     assert checksum(states[0].learned) == checksum(states[1].learned)
 
 
-def test_raw_files_of_which_some_lack_the_weights_are_refused(weighed, tmp_path, capsys):
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_files_of_which_some_lack_the_weights_are_refused(weighed, tmp_path, capsys, ending):
     """Rows that weigh 0 in the others were learned."""
-    new, folder = day_of_rows(1, 500)[["city", "signal"]], tmp_path / "raw"
+    new, folder = day_of_rows(1, 500)[["city", "signal"]], tmp_path / "days"
     folder.mkdir()
-    new.to_csv(folder / "a.csv", index=False)
+
+    def write(frame, name):
+        path = folder / f"{name}.{ending}"
+        frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path, index=False)
+        return path
+
+    first = write(new, "a")
     assert main([*weighed, str(folder)]) == 0  # nobody weighs a row
-    new.assign(city="Atlantis", w=0.0).to_csv(folder / "b.csv", index=False)
+    second = write(new.assign(city="Atlantis", w=0.0), "b")
     capsys.readouterr()
     assert main([*weighed, str(folder)]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert f"{folder / 'a.csv'} lacks the column of weights 'w', which {folder / 'b.csv'} has" in told
+    assert f"{first} lacks the column of weights 'w', which {second} has" in told
     with pytest.raises(DataError, match="lacks the column of weights 'w'"):
         update_preprocessor(weighed[2], (), str(folder))
