@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ from gigabatch.pipeline.contract.state import (
     checksums_of,
     obey,
     read_state,
+    runs_there,
     write_state,
 )
 from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, column_types, load_contract
@@ -93,7 +94,8 @@ class Decision:
     refused
         Why the night must not go on; nothing was written then.
     cold
-        Why it is to train without yesterday's weights: drift (`on_drift: cold`), and files that were corrected.
+        Why models are to learn all rows anew, and which runs have not, as `FilesState.cold`: drift (`on_drift: cold`),
+        and files that were corrected, tonight's and earlier ones.
     warnings
         Sentences: of files, of drift, of files that are late or gone.
     drift
@@ -109,7 +111,7 @@ class Decision:
     accepted: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    cold: tuple[str, ...] = ()
+    cold: Mapping[str, list[str]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
     waiting: tuple[str, ...] = ()
@@ -331,8 +333,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         if contract is not None and contract.on_drift == "refuse":
             refused += [f"drift: {text} (on_drift: refuse)" for text in far]
         pending = _told_nothing() | (state.pending or {})
-        stays = list(dict.fromkeys([*pending["cold"], *_corrected(kinds, last, good)]))
-        drifted = far if contract is not None and contract.on_drift == "cold" else []
+        stays = _asked(state.cold, _corrected(kinds, last, good), place.home)
+        drifted = [f"drift: {text}" for text in far] if contract is not None and contract.on_drift == "cold" else []
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
         warnings += [f"drift: {text}" for text in told]
         warnings += _late(contract, after, now)
@@ -348,8 +350,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             return Decision(refused=tuple(refused), warnings=tuple(warnings), drift=found, waiting=waiting)
         there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
         by_person = [name for name in pending["accepted"] if name in there_to_read]
-        taken = {"accepted": by_person, "cold": stays, "told": [*by_person, *stays]}
-        after = replace(after, pending=taken | {"before": state.where_not(after)})
+        told_now = _told_nothing() | {"accepted": by_person, "before": state.where_not(after)}
+        after = replace(after, pending=told_now, cold=stays)
         if write:
             for item in reports:
                 _write_quarantined_rows(place.home, item)
@@ -357,7 +359,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         return Decision(
             accepted=tuple(dict.fromkeys([*by_person, *(same_file(item.path) for item in good)])),
             quarantined=quarantined,
-            cold=(*stays, *(f"drift: {text}" for text in drifted)),
+            cold=_asked(stays, drifted, place.home),
             warnings=tuple(warnings),
             drift=found,
             waiting=waiting,
@@ -373,22 +375,36 @@ def _calendar(contract: Contract | None) -> frozenset[str]:
 
 def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "cold": [], "told": [], "before": {}}
+    return {"accepted": [], "since": [], "before": {}}
 
 
-def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
+def _asked(cold: Mapping[str, list[str]], reasons: Sequence[str], home: Path) -> dict[str, list[str]]:
+    """`FilesState.cold` with reasons that have come now, after all runs that are there."""
+    there = runs_there(home)
+    return {**cold} | {text: sorted({*cold.get(text, ()), *there}) for text in reasons}
+
+
+def finish(config: RunConfig, cold: Mapping[str, Sequence[str]] | None = None, run: str | None = None) -> None:
     """Forget what the night was told: it has been done. What a person has accepted since is for the next one.
 
-    cold: why the next night is to be cold, too, as no model of this one was promoted.
+    cold: `Decision.cold`, of which drift is remembered from here on, as later nights do not find it again. run: that
+    was trained tonight, so on what asked for that; on nothing that has come since. Done twice is done once.
     """
-    place = _Place(config)
+    place, cold = _Place(config), cold or {}
     with place.lock():
-        state = read_state(place.home)
-        if state.pending is not None:
-            told = _told_nothing() | state.pending
-            accepted, since = ([text for text in told[key] if text not in told["told"]] for key in ("accepted", "cold"))
-            rest = _told_nothing() | {"accepted": accepted, "cold": [*cold, *since], "told": list(cold)}
-            write_state(place.home, replace(state, pending=rest if accepted or rest["cold"] else None))
+        state, there = read_state(place.home), runs_there(place.home)
+        pending = _told_nothing() | (state.pending or {})
+        since = pending["since"]
+        left: dict[str, list[str]] = {}
+        for text in {**state.cold, **cold}:
+            runs = {*state.cold.get(text, ()), *cold.get(text, ())} - {run}
+            runs |= {run} if run is not None and text in since else set()
+            if not runs.isdisjoint(there):
+                left[text] = sorted(runs)
+        accepted = [name for name in pending["accepted"] if name in since]
+        rest = _told_nothing() | {"accepted": accepted, "since": since} if since else None
+        if (after := replace(state, pending=rest, cold=left)) != state:
+            write_state(place.home, after)
 
 
 def accept(config: RunConfig, file: str) -> str:
@@ -442,16 +458,16 @@ def accept(config: RunConfig, file: str) -> str:
         report = FileReport(path, kind.name, True, reasons, (), left_out, measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
         # For the next night to be told, which then goes on though its own new files may all be bad.
-        cold = _corrected({kind.name: kind}, state.moved(there), [report])
+        asks = _corrected({kind.name: kind}, state.moved(there), [report])
         taken = {same_file(path), *(() if known is None else known[:1])}
         pending = {
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
-            "cold": list(dict.fromkeys([*told["cold"], *cold])),
-            "told": [text for text in told["told"] if text not in (same_file(path), *cold)],
+            "since": list(dict.fromkeys([*told["since"], same_file(path), *asks])),
             "before": {name: item for name, item in told["before"].items() if name not in taken},
         }
         files |= {same_file(path): _entry(report, kind, "person")}
-        write_state(place.home, replace(state, files=files, pending=pending))
+        cold = _asked(state.cold, asks, place.home)
+        write_state(place.home, replace(state, files=files, pending=pending, cold=cold))
         return f"{path} is accepted, with its {measured.rows:,} rows; the next run reads it."
 
 

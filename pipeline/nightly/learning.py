@@ -121,7 +121,7 @@ def learn(night: Night, pipeline: Pipeline, decision: Decision) -> Outcome:
         with night.step("store"):
             _store_vectors(features, candidate)
             _export(config, candidate)
-        pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
+        pending = {"run": candidate.path.name, "at": now(), "text": outcome.text, "cold": dict(decision.cold)}
         write_json(home / PENDING, pending | told_of_comparison(outcome) | night.told | {"steps": night.steps})
         with night.step("promote"):
             promote(home, candidate.path, current)

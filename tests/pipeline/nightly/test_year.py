@@ -20,7 +20,7 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.contract import decide as decide_module
-from gigabatch.pipeline.contract.state import read_state, write_state
+from gigabatch.pipeline.contract.state import owed, read_state, write_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly import learning, nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
@@ -50,6 +50,10 @@ class Killed(BaseException):
 def nights(tiny) -> list[dict]:
     lines = [json.loads(line) for line in (tiny.home / "nightly.jsonl").read_text().splitlines()]
     return [line for line in lines if line["action"] == "nightly"]
+
+
+def killed(*_, **__):
+    raise Killed
 
 
 def compared(metric="AUC", gain=0.0, bound=0.0, candidate=0.8, constant=0.5) -> Comparison:
@@ -317,12 +321,11 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     assert not (finished.home / PENDING).exists()
 
 
-def cold_asked(finished) -> dict:
+def cold_asked(finished) -> None:
     """As if tonight's decision about new files had asked for a cold night."""
-    state = read_state(finished.home)
-    told = {"accepted": ["day-001.csv"], "cold": ["far drift"], "told": ["day-001.csv", "far drift"], "before": {}}
-    write_state(finished.home, replace(state, pending=told))
-    return told
+    state, runs = read_state(finished.home), [(finished.home / "previous").resolve().name]
+    told = {"accepted": ["day-001.csv"], "since": [], "before": {}}
+    write_state(finished.home, replace(state, pending=told, cold={"far drift": runs}))
 
 
 def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finished, monkeypatch):
@@ -336,7 +339,7 @@ def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finish
     with monkeypatch.context() as patch:
         patch.setattr(nightly, "append_record", killed)
         with pytest.raises(Killed):
-            run_nightly(finished.config, ["nightly.tolerance=1"])
+            run_nightly(finished.config, ["nightly.tolerance=1", "nightly.cold_every=1"])
     assert run_nightly(finished.config, ["nightly.tolerance=1"]) == KEPT
     late, again = nights(finished)[-2:]
     assert read_state(finished.home).pending is None
@@ -590,7 +593,7 @@ def test_a_clean_up_beside_a_night_takes_nothing_that_the_night_has_built(finish
 def test_a_night_that_starts_as_the_configuration_says_tells_how_that_is(given, how):
     """All were told to begin anew, also those that went on from a run."""
     config = RunConfig(name="clicks", recipe="flights", nightly={"start": "cold" if how == "anew" else "warm"}, **given)
-    assert tonight(config, None, None, []) == (config, how, "as the configuration says")
+    assert tonight(config, None, None, {}) == (config, how, "as the configuration says")
 
 
 def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
@@ -895,6 +898,72 @@ def test_nights_stay_cold_until_a_model_that_learned_the_correction_is_promoted(
         write(day)
         assert run_nightly(config) == PROMOTED
         assert last(home)["start"]["how"] == how
+
+
+@pytest.mark.parametrize(
+    ("reason", "back"),
+    [
+        ("correction", "rollback"),
+        ("correction", "promote"),
+        ("correction", "killed"),
+        ("drift", "rollback"),
+        ("drift", "killed"),
+        ("drift", "killed, and a night"),
+    ],
+)
+def test_a_run_that_is_current_again_owes_the_cold_night_that_has_come_since_it_was_trained(
+    daily, monkeypatch, reason, back
+):
+    """The first promotion forgot it: nights went on warm from weights that had learned the rows as they had been."""
+    config, home, write = daily
+    settings = json.loads(config.read_text())
+    settings["nightly"]["max_skill_drop"] = 1
+    config.write_text(json.dumps(settings))
+    contract = home / "contract.yaml"
+    text = contract.read_text().replace("on_drift: warn", "on_drift: cold")
+    contract.write_text(re.sub(r"range: \[[^\]]*\]", "range: [-100, 100]", text))
+    before = (home / "current").resolve().name
+    if reason == "correction":
+        write(3, lambda frame: frame.assign(noise=frame["noise"] + 0.5))
+    else:
+        write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
+    if "killed" in back:
+        with monkeypatch.context() as patch:
+            patch.setattr(nightly, "append_record", killed)
+            with pytest.raises(Killed):
+                run_nightly(config)
+        if "and a night" in back:
+            assert run_nightly(config) == KEPT
+    else:
+        assert run_nightly(config) == PROMOTED
+        assert last(home)["start"]["how"] == "cold"
+    after = (home / "current").resolve().name
+    assert after != before
+    if back == "promote":
+        promote_by_hand(load_config(config), before)
+    else:
+        rollback(load_config(config))
+    write(7)
+    assert run_nightly(config) in (PROMOTED, KEPT)
+    start = last(home)["start"]
+    assert start["how"] == "cold"
+    assert {"correction": "day-003.csv: it has changed", "drift": "drift: all: column 'signal'"}[reason] in start["why"]
+    if back != "killed":  # whose files have been told again by then
+        promote_by_hand(load_config(config), after)  # which has learned them as they are
+        write(8)
+        assert run_nightly(config) == PROMOTED
+        assert last(home)["start"] == {"how": "warm", "why": f"from {after}"}
+
+
+def test_what_goes_on_from_a_run_owes_what_that_owes(tmp_path):
+    """An update by hand is a new run, with the weights of the old rows within."""
+    for name, start in (("a", None), ("b", "a"), ("c", "b"), ("d", None), ("e", "gone")):
+        (tmp_path / name / "model").mkdir(parents=True)
+        info = {} if start is None else {"started_from": {"run": start}}
+        (tmp_path / name / "model" / "bundle.json").write_text(json.dumps({"info": info}))
+    asked = {"first": ["a", "elsewhere"], "second": ["gone"]}
+    assert [owed(asked, tmp_path / name) for name in "abcde"] == [["first"], ["first"], ["first"], [], ["second"]]
+    assert owed(asked, None) == []
 
 
 @pytest.mark.parametrize("start", ["cold", "warm"])
