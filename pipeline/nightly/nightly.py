@@ -54,6 +54,7 @@ from gigabatch.pipeline.store.files import FULL, ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.tracking import tell_champion
 
 if TYPE_CHECKING:
     from gigabatch.pipeline.nightly.comparison import Judged
@@ -117,6 +118,8 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     if held:
         first = {"the next night is told of the same files again": lambda: _finish(night, outcome)}
         after = first | after | {"old runs and artifacts could not be removed": lambda: _tidy(night)}
+        if outcome.code < FAILED:
+            after |= {"MLflow was not told which run is current": lambda: _tell_champion(night)}
     for failed, work in after.items():
         try:
             let_through(work)
@@ -132,6 +135,12 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     if outcome.code < 128:  # of a signal the command tells
         print(outcome.text)
     return outcome.code
+
+
+def _tell_champion(night: Night) -> None:
+    """Each night anew: an earlier one may have been killed, or met no server, as soon as it had promoted."""
+    if (current := current_run(night.home)) is not None:
+        tell_champion(night.config, current)
 
 
 def _finish(night: Night, outcome: Outcome) -> None:
