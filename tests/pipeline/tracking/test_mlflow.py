@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from mlflow import MlflowClient
+from mlflow import MlflowClient, environment_variables
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, MlflowSettings, load_config
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
-from gigabatch.pipeline.tracking.mlflow import _flat, _plain, _shown, require_mlflow, track_run
+from gigabatch.pipeline.tracking.mlflow import _client, _flat, _plain, _shown, require_mlflow, track_run
 from tests.pipeline.tiny_recipe import write_day
 
 RUN = "gigabatch.run"
@@ -89,6 +89,19 @@ def test_a_night_moves_the_champion_that_an_earlier_one_left_behind(finished, tr
     assert client.get_model_version_by_alias("tiny", "champion").tags[RUN] == first
     assert run_nightly(finished.config, night) == 10
     assert client.get_model_version_by_alias("tiny", "champion").tags[RUN] == second
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_a_server_is_not_waited_for_longer_than_the_user_says(monkeypatch, given):
+    """By MLflow's own defaults a night stood still for minutes before it compared."""
+    names = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    for name in names:
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    _client(MlflowSettings(uri="http://127.0.0.1:9"))
+    found = [getattr(environment_variables, name).get() for name in names]  # as MLflow reads them at each request
+    assert found == ([2, 10] if given is None else [7, 7])
 
 
 def test_a_run_that_was_logged_by_half_is_logged_anew(finished, tracked, monkeypatch, caplog):
