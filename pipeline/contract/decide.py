@@ -14,7 +14,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -98,6 +98,8 @@ class Decision:
         and files that were corrected, tonight's and earlier ones.
     warnings
         Sentences: of files, of drift, of files that are late or gone.
+    urgent
+        Of the warnings those that the night's text tells, too: of rows that are lost and of files that are late.
     drift
         By kind of file, where new rows were compared with earlier ones.
     waiting
@@ -113,6 +115,7 @@ class Decision:
     refused: tuple[str, ...] = ()
     cold: Mapping[str, list[str]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    urgent: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
     waiting: tuple[str, ...] = ()
     calendar: frozenset[str] = frozenset()
@@ -337,17 +340,26 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         drifted = [f"drift: {text}" for text in far] if contract is not None and contract.on_drift == "cold" else []
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
         warnings += [f"drift: {text}" for text in told]
-        warnings += _late(contract, after, now)
+        urgent = [*_late(contract, after, now), *_put_aside(files, bad)]
         present = set(map(same_file, there))
         lost = {name for name, item in files.items() if item.state == ACCEPTED and name not in present}
         gone = sorted(name for name in lost if not files[name].gone)  # told once: folders may keep the last month alone
-        warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone]
+        told_gone = {name: f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone}
+        for name in gone:
+            if (twin := _waiting_twin(files, name, present)) is not None:
+                told_gone[name] += (
+                    f" {twin}, which waits in quarantine, holds the same rows: gigabatch contract --accept {twin}."
+                )
+                urgent.append(told_gone[name])
+        warnings += list(dict.fromkeys([*urgent, *told_gone.values()]))
         after = FilesState({name: replace(item, gone=name in lost) for name, item in files.items()})
         quarantined = tuple(same_file(item.path) for item in bad)
         held = {name for name, item in files.items() if item.state == QUARANTINED} & present
         waiting = tuple(sorted(held.difference(quarantined)))
         if refused:
-            return Decision(refused=tuple(refused), warnings=tuple(warnings), drift=found, waiting=waiting)
+            return Decision(
+                refused=tuple(refused), warnings=tuple(warnings), urgent=tuple(urgent), drift=found, waiting=waiting
+            )
         there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
         by_person = [name for name in pending["accepted"] if name in there_to_read]
         told_now = _told_nothing() | {"accepted": by_person, "before": state.where_not(after)}
@@ -361,6 +373,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             quarantined=quarantined,
             cold=_asked(stays, drifted, place.home),
             warnings=tuple(warnings),
+            urgent=tuple(urgent),
             drift=found,
             waiting=waiting,
             calendar=_calendar(contract),
@@ -694,6 +707,30 @@ def _late(contract: Contract | None, state: FilesState, now: float | None) -> li
                 f"{age / 3600:.1f} hours ago; the bound is {terms.freshness / 3600:.1f} hours."
             )
     return told
+
+
+def _put_aside(files: Mapping[str, FileEntry], bad: Sequence[FileReport]) -> list[str]:
+    """Of files that lie in quarantine from tonight on, though another content of theirs was accepted."""
+    told = []
+    for item in bad:
+        before = files[same_file(item.path)].last_accepted
+        if before is not None and before.rows is not None:
+            told.append(
+                f"{item.path}: the {before.rows:,} rows that it was accepted with are lost, until it is corrected or "
+                "accepted."
+            )
+    return told
+
+
+def _waiting_twin(files: Mapping[str, FileEntry], gone: str, present: Collection[str]) -> str | None:
+    """A file in quarantine with the rows of an accepted one that is not there any more."""
+    rows = files[gone].kind, files[gone].fingerprint
+    found = (
+        name
+        for name, item in files.items()
+        if item.state == QUARANTINED and name in present and (item.kind, item.fingerprint) == rows
+    )
+    return None if rows[1] is None else next(found, None)
 
 
 def is_late(warning: str) -> bool:

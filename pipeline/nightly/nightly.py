@@ -105,8 +105,11 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     held: whether the night came to an end of its own, under the lock.
     """
     hold_back()  # what is stopped after the line has its line, and the command writes none
-    if outcome.code < FAILED and (decision := night.material.decision) and (waiting := waits(decision)):
-        outcome = replace(outcome, text=f"{outcome.text} {waiting}")
+    if outcome.code < FAILED and (decision := night.material.decision):
+        urgent = (told for told in decision.urgent if not (outcome.told and is_late(told)))
+        files = (quarantine_text(decision), *urgent, waits(decision))
+        text = " ".join([outcome.text, *(told for told in files if told and told not in outcome.text)])
+        outcome = replace(outcome, text=text)
     home, run = night.home, outcome.candidate.path.name if outcome.candidate else None
     found = told_of_comparison(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)

@@ -16,6 +16,7 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gigabatch.features.errors import DataError
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
@@ -37,6 +38,7 @@ from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import file_checksum
+from gigabatch.pipeline.training.window import NothingNew
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, FAILED = 0, 10, 40
@@ -819,6 +821,18 @@ def test_files_that_are_late_are_told_once_and_are_no_reason_to_refuse_others(da
         assert f"day-{day:03d}.csv" in night["decision"]
 
 
+def test_late_files_are_named_by_a_night_that_finds_nothing_new(daily):
+    """The log and the line warned of them, and what was posted said no more than that nothing was new."""
+    config, home, _ = daily
+    path = home / "contract.yaml"
+    path.write_text(re.sub(r"freshness: \S+", "freshness: 1", re.sub(r" unit: \S+", " unit: s", path.read_text())))
+    for _ in range(2):
+        assert run_nightly(config) == KEPT
+        assert last(home)["decision"].startswith("Kept: nothing new.")
+        assert last(home)["decision"].count("are late: the newest row is of 19") == 1
+        assert main(["nightly", "--config", str(config)]) == KEPT  # as the last one
+
+
 def test_old_runs_go_after_a_night_whose_files_were_refused_too(daily):
     """Weeks of refused nights removed nothing, whatever `nightly.keep` says."""
     config, home, write = daily
@@ -831,6 +845,42 @@ def test_old_runs_go_after_a_night_whose_files_were_refused_too(daily):
     left = {path.name for path in home.iterdir() if (path / "summary.json").is_file() and not path.is_symlink()}
     assert len(left) < len(runs)
     assert (home / "current").resolve().name in left
+
+
+@pytest.mark.parametrize(("ending", "code"), [(NothingNew, KEPT), (DataError, 20), (None, PROMOTED)])
+def test_every_ending_names_what_is_in_quarantine_and_the_rows_that_are_lost_by_it(daily, monkeypatch, ending, code):
+    """What a webhook posts said neither, where nothing was compared."""
+    config, home, write = daily
+    bad = write(3, lambda frame: frame.iloc[:200])
+    write(6)
+
+    def ends(*_):
+        raise ending("of this night")
+
+    with monkeypatch.context() as patch:
+        if ending is not None:
+            patch.setattr(learning, "tonight", ends)
+        assert run_nightly(config) == code
+    decision = last(home)["decision"]
+    lost = f"{bad}: the 300 rows that it was accepted with are lost, until it is corrected or accepted."
+    assert decision.count("In quarantine: day-003.csv (") == decision.count(lost) == 1
+    assert lost in last(home)["files"]["warnings"]
+
+
+def test_a_file_in_quarantine_with_the_rows_of_one_that_is_gone_is_named_as_the_way_to_them(daily):
+    config, home, write = daily
+    copy, real = write(6), write(7, lambda _: day_of_rows(6, 300))
+    assert run_nightly(config) == PROMOTED
+    assert [Path(path).name for path in last(home)["files"]["quarantined"]] == [real.name]
+    copy.unlink()
+    write(8)
+    assert run_nightly(config) in (PROMOTED, KEPT)
+    told = (
+        f"{copy}: it was accepted and is not there any more; its rows are lost. {real}, which waits in quarantine, "
+        f"holds the same rows: gigabatch contract --accept {real}."
+    )
+    assert last(home)["decision"].count(told) == last(home)["files"]["warnings"].count(told) == 1
+    assert main(["contract", "--config", str(config), "--accept", str(real)]) == 0
 
 
 def test_a_night_of_bad_files_alone_is_told_once(daily):
