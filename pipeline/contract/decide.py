@@ -45,7 +45,14 @@ from gigabatch.pipeline.contract.state import (
     runs_there,
     write_state,
 )
-from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, column_types, load_contract
+from gigabatch.pipeline.contract.terms import (
+    Contract,
+    ContractError,
+    KindTerms,
+    column_types,
+    load_contract,
+    load_decided,
+)
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.record import now as now_text
 from gigabatch.pipeline.store.artifacts import ArtifactStore
@@ -486,12 +493,14 @@ def accept(config: RunConfig, file: str) -> str:
 
 class Learned(NamedTuple):
     """A contract that was learned: its file, what it holds, by kind of file how many files and rows it was learned
-    from, and how many files it was not, since they are in quarantine or new."""
+    from, how many files it was not, since they are in quarantine or new, and what was done with the one before, in
+    sentences."""
 
     path: Path
     contract: Contract
     counts: dict[str, tuple[int, int]]
     left_out: int
+    notes: tuple[str, ...]
 
 
 def learn_contract(
@@ -500,7 +509,8 @@ def learn_contract(
     """Learn a contract from the files that are there, those in quarantine left out, and write it.
 
     Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
-    none has, all are history, and are accepted.
+    none has, all are history, and are accepted. What no file tells stays as in the contract before: levels of drift,
+    what is done with bad files, bad rows and drift, and `backfill`.
 
     Parameters
     ----------
@@ -509,7 +519,7 @@ def learn_contract(
     out
         Where to write it, if not where nights look for it.
     force
-        Whether a contract that a person has edited is replaced.
+        Whether a contract that a person has edited is replaced, with the bounds that are edited.
     now
         Seconds since 1970; the clock's where it is None.
 
@@ -531,6 +541,7 @@ def learn_contract(
         raise ContractError(f"contract: recipe {config.recipe} does not say what its raw files are.")
     if path.exists() and not force:
         _require_unedited(path, config, kinds)
+    decided, notes = _decided_before(path if path.exists() else contract_path(config))
     with place.lock():
         state, there = read_state(place.home), place.there()
         obey(place.home, place.recipe, place.store.root)
@@ -540,6 +551,9 @@ def learn_contract(
             place.recipe.leave_out = place.recipe.leave_out | fresh
         histories = read_history(place.recipe, place.engine, place.cache, config.nightly.time_unit)
         contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds, now)
+        if kept := [key for key, value in decided.items() if value != getattr(contract, key)]:
+            notes.append(f"kept as it was: {', '.join(kept)}")
+        contract = replace(contract, **decided)
         if not state.files:
             state = FilesState(
                 {
@@ -556,7 +570,17 @@ def learn_contract(
         contract.save(path)
     files = {name: list(item.files.values()) for name, item in histories.items()}
     counts = {name: (len(items), sum(item.rows for item in items)) for name, items in files.items()}
-    return Learned(path, contract, counts, len(there) - sum(count for count, _ in counts.values()))
+    if force:
+        notes.append("all else is learned anew: bounds of rows and columns that a person had edited are lost")
+    return Learned(path, contract, counts, len(there) - sum(count for count, _ in counts.values()), tuple(notes))
+
+
+def _decided_before(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """`load_decided`; nothing, and a sentence, where the contract is one that only --force replaces."""
+    try:
+        return (load_decided(path) if path.exists() else {}), []
+    except ContractError as error:
+        return {}, [f"nothing was kept of the one before: {error}"]
 
 
 def _require_unedited(path: Path, config: RunConfig, kinds: Sequence[RawFiles]) -> None:
