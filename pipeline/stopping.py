@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EVENTS: weakref.WeakSet[threading.Event] = weakref.WeakSet()
 _asked: list[int] = []  # numbers of the signals that came to a `stoppable` block of this process
+_raised: int | None = None  # the last signal that has raised `Stopped` in the `stoppable` block on its way
 _held: list[int] | None = None  # of those that were held back; None where signals are let through
 
 
@@ -38,35 +39,41 @@ def stop_event() -> threading.Event:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Within the block SIGINT and SIGTERM raise `Stopped` in the main thread and set every `stop_event`; a signal that
-    is ignored stays so."""
-    global _held
+    is ignored stays so. An error that a library has made of `Stopped` leaves the block as `Stopped`."""
+    global _held, _raised
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, _: FrameType | None) -> None:
+        global _raised
         _asked.append(number)
         if _held is not None:
             _held.append(number)
             return
         for event in list(_EVENTS):
             event.set()
+        _raised = number
         raise Stopped(number)
 
-    _held = None
+    _held = _raised = None
     before = _take(stop)
     try:
         yield
+    except Exception as error:
+        if number := stopped_by(error):
+            raise Stopped(number) from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _held = None
+        _held = _raised = None
 
 
 def hold_back() -> None:
     """From here on to the end of the `stoppable` block signals stop nothing but what `let_through` does."""
-    global _held
-    _held = _held or []
+    global _held, _raised
+    _held, _raised = _held or [], None
 
 
 def let_through(work: Callable[[], Any]) -> None:
@@ -117,7 +124,8 @@ def stopped_text(number: signal.Signals) -> str:
 def stopped_by(error: BaseException) -> signal.Signals | None:
     """The signal that an error comes from, None where it comes from none.
 
-    A compiled loop that is interrupted raises SystemError, and a reader its own error, from the `KeyboardInterrupt`.
+    A compiled loop that is interrupted raises SystemError, and a reader its own error, from the `KeyboardInterrupt`; an
+    import of pydantic's raises one that has no more of it than its text, so that any error after a signal is its.
     """
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
@@ -129,4 +137,4 @@ def stopped_by(error: BaseException) -> signal.Signals | None:
             return item.number if isinstance(item, Stopped) else signal.SIGINT
         seen.add(id(item))
         left += [item.__cause__, item.__context__]
-    return None
+    return None if _raised is None else signal.Signals(_raised)

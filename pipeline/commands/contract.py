@@ -17,7 +17,10 @@ def contract(
         Path | None,
         typer.Option("--out", metavar="FILE", show_default="runs/<name>/contract.yaml", help="File to write."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a contract that a person has edited.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace a contract that a person has edited. What follows from no file is kept."),
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Check new files, and write nothing.")] = False,
     accept: Annotated[
         str | None, typer.Option("--accept", metavar="FILE", help="Take a file that is in quarantine, or would be.")
@@ -51,6 +54,8 @@ def contract(
         print(f"learned from {files} file(s) of kind {name!r}, {rows:,} rows{alone}")
     if learned.left_out:
         print(f"not from {learned.left_out} file(s) that are in quarantine or new")
+    for note in learned.notes:
+        print(note)
     print(learned.path)
     print("Read it and edit its bounds. gigabatch contract --check holds new files against it, and so does each night.")
     return 0

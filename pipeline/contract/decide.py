@@ -14,9 +14,9 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,9 +42,17 @@ from gigabatch.pipeline.contract.state import (
     checksums_of,
     obey,
     read_state,
+    runs_there,
     write_state,
 )
-from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, column_types, load_contract
+from gigabatch.pipeline.contract.terms import (
+    Contract,
+    ContractError,
+    KindTerms,
+    column_types,
+    load_contract,
+    load_decided,
+)
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.record import now as now_text
 from gigabatch.pipeline.store.artifacts import ArtifactStore
@@ -93,9 +101,12 @@ class Decision:
     refused
         Why the night must not go on; nothing was written then.
     cold
-        Why it is to train without yesterday's weights: drift (`on_drift: cold`), and files that were corrected.
+        Why models are to learn all rows anew, and which runs have not, as `FilesState.cold`: drift (`on_drift: cold`),
+        and files that were corrected, tonight's and earlier ones.
     warnings
         Sentences: of files, of drift, of files that are late or gone.
+    urgent
+        Of the warnings those that the night's text tells, too: of rows that are lost and of files that are late.
     drift
         By kind of file, where new rows were compared with earlier ones.
     waiting
@@ -109,8 +120,9 @@ class Decision:
     accepted: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    cold: tuple[str, ...] = ()
+    cold: Mapping[str, list[str]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    urgent: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
     waiting: tuple[str, ...] = ()
     calendar: frozenset[str] = frozenset()
@@ -331,25 +343,34 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         if contract is not None and contract.on_drift == "refuse":
             refused += [f"drift: {text} (on_drift: refuse)" for text in far]
         pending = _told_nothing() | (state.pending or {})
-        stays = list(dict.fromkeys([*pending["cold"], *_corrected(kinds, last, good)]))
-        drifted = far if contract is not None and contract.on_drift == "cold" else []
+        stays = _asked(state.cold, _corrected(kinds, last, good), place.home)
+        drifted = [f"drift: {text}" for text in far] if contract is not None and contract.on_drift == "cold" else []
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
         warnings += [f"drift: {text}" for text in told]
-        warnings += _late(contract, after, now)
+        urgent = [*_late(contract, after, now), *_put_aside(files, bad)]
         present = set(map(same_file, there))
         lost = {name for name, item in files.items() if item.state == ACCEPTED and name not in present}
         gone = sorted(name for name in lost if not files[name].gone)  # told once: folders may keep the last month alone
-        warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone]
+        told_gone = {name: f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone}
+        for name in gone:
+            if (twin := _waiting_twin(files, name, present)) is not None:
+                told_gone[name] += (
+                    f" {twin}, which waits in quarantine, holds the same rows: gigabatch contract --accept {twin}."
+                )
+                urgent.append(told_gone[name])
+        warnings += list(dict.fromkeys([*urgent, *told_gone.values()]))
         after = FilesState({name: replace(item, gone=name in lost) for name, item in files.items()})
         quarantined = tuple(same_file(item.path) for item in bad)
         held = {name for name, item in files.items() if item.state == QUARANTINED} & present
         waiting = tuple(sorted(held.difference(quarantined)))
         if refused:
-            return Decision(refused=tuple(refused), warnings=tuple(warnings), drift=found, waiting=waiting)
+            return Decision(
+                refused=tuple(refused), warnings=tuple(warnings), urgent=tuple(urgent), drift=found, waiting=waiting
+            )
         there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
         by_person = [name for name in pending["accepted"] if name in there_to_read]
-        taken = {"accepted": by_person, "cold": stays, "told": [*by_person, *stays]}
-        after = replace(after, pending=taken | {"before": state.where_not(after)})
+        told_now = _told_nothing() | {"accepted": by_person, "before": state.where_not(after)}
+        after = replace(after, pending=told_now, cold=stays)
         if write:
             for item in reports:
                 _write_quarantined_rows(place.home, item)
@@ -357,8 +378,9 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         return Decision(
             accepted=tuple(dict.fromkeys([*by_person, *(same_file(item.path) for item in good)])),
             quarantined=quarantined,
-            cold=(*stays, *(f"drift: {text}" for text in drifted)),
+            cold=_asked(stays, drifted, place.home),
             warnings=tuple(warnings),
+            urgent=tuple(urgent),
             drift=found,
             waiting=waiting,
             calendar=_calendar(contract),
@@ -373,22 +395,36 @@ def _calendar(contract: Contract | None) -> frozenset[str]:
 
 def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "cold": [], "told": [], "before": {}}
+    return {"accepted": [], "since": [], "before": {}}
 
 
-def finish(config: RunConfig, cold: Sequence[str] = ()) -> None:
+def _asked(cold: Mapping[str, list[str]], reasons: Sequence[str], home: Path) -> dict[str, list[str]]:
+    """`FilesState.cold` with reasons that have come now, after all runs that are there."""
+    there = runs_there(home)
+    return {**cold} | {text: sorted({*cold.get(text, ()), *there}) for text in reasons}
+
+
+def finish(config: RunConfig, cold: Mapping[str, Sequence[str]] | None = None, run: str | None = None) -> None:
     """Forget what the night was told: it has been done. What a person has accepted since is for the next one.
 
-    cold: why the next night is to be cold, too, as no model of this one was promoted.
+    cold: `Decision.cold`, of which drift is remembered from here on, as later nights do not find it again. run: that
+    was trained tonight, so on what asked for that; on nothing that has come since. Done twice is done once.
     """
-    place = _Place(config)
+    place, cold = _Place(config), cold or {}
     with place.lock():
-        state = read_state(place.home)
-        if state.pending is not None:
-            told = _told_nothing() | state.pending
-            accepted, since = ([text for text in told[key] if text not in told["told"]] for key in ("accepted", "cold"))
-            rest = _told_nothing() | {"accepted": accepted, "cold": [*cold, *since], "told": list(cold)}
-            write_state(place.home, replace(state, pending=rest if accepted or rest["cold"] else None))
+        state, there = read_state(place.home), runs_there(place.home)
+        pending = _told_nothing() | (state.pending or {})
+        since = pending["since"]
+        left: dict[str, list[str]] = {}
+        for text in {**state.cold, **cold}:
+            runs = {*state.cold.get(text, ()), *cold.get(text, ())} - {run}
+            runs |= {run} if run is not None and text in since else set()
+            if not runs.isdisjoint(there):
+                left[text] = sorted(runs)
+        accepted = [name for name in pending["accepted"] if name in since]
+        rest = _told_nothing() | {"accepted": accepted, "since": since} if since else None
+        if (after := replace(state, pending=rest, cold=left)) != state:
+            write_state(place.home, after)
 
 
 def accept(config: RunConfig, file: str) -> str:
@@ -442,27 +478,29 @@ def accept(config: RunConfig, file: str) -> str:
         report = FileReport(path, kind.name, True, reasons, (), left_out, measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
         # For the next night to be told, which then goes on though its own new files may all be bad.
-        cold = _corrected({kind.name: kind}, state.moved(there), [report])
+        asks = _corrected({kind.name: kind}, state.moved(there), [report])
         taken = {same_file(path), *(() if known is None else known[:1])}
         pending = {
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
-            "cold": list(dict.fromkeys([*told["cold"], *cold])),
-            "told": [text for text in told["told"] if text not in (same_file(path), *cold)],
+            "since": list(dict.fromkeys([*told["since"], same_file(path), *asks])),
             "before": {name: item for name, item in told["before"].items() if name not in taken},
         }
         files |= {same_file(path): _entry(report, kind, "person")}
-        write_state(place.home, replace(state, files=files, pending=pending))
+        cold = _asked(state.cold, asks, place.home)
+        write_state(place.home, replace(state, files=files, pending=pending, cold=cold))
         return f"{path} is accepted, with its {measured.rows:,} rows; the next run reads it."
 
 
 class Learned(NamedTuple):
     """A contract that was learned: its file, what it holds, by kind of file how many files and rows it was learned
-    from, and how many files it was not, since they are in quarantine or new."""
+    from, how many files it was not, since they are in quarantine or new, and what was done with the one before, in
+    sentences."""
 
     path: Path
     contract: Contract
     counts: dict[str, tuple[int, int]]
     left_out: int
+    notes: tuple[str, ...]
 
 
 def learn_contract(
@@ -471,7 +509,8 @@ def learn_contract(
     """Learn a contract from the files that are there, those in quarantine left out, and write it.
 
     Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
-    none has, all are history, and are accepted.
+    none has, all are history, and are accepted. What no file tells stays as in the contract before: levels of drift,
+    what is done with bad files, bad rows and drift, and `backfill`.
 
     Parameters
     ----------
@@ -480,7 +519,7 @@ def learn_contract(
     out
         Where to write it, if not where nights look for it.
     force
-        Whether a contract that a person has edited is replaced.
+        Whether a contract that a person has edited is replaced, with the bounds that are edited.
     now
         Seconds since 1970; the clock's where it is None.
 
@@ -502,6 +541,7 @@ def learn_contract(
         raise ContractError(f"contract: recipe {config.recipe} does not say what its raw files are.")
     if path.exists() and not force:
         _require_unedited(path, config, kinds)
+    decided, notes = _decided_before(path if path.exists() else contract_path(config))
     with place.lock():
         state, there = read_state(place.home), place.there()
         obey(place.home, place.recipe, place.store.root)
@@ -511,6 +551,9 @@ def learn_contract(
             place.recipe.leave_out = place.recipe.leave_out | fresh
         histories = read_history(place.recipe, place.engine, place.cache, config.nightly.time_unit)
         contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds, now)
+        if kept := [key for key, value in decided.items() if value != getattr(contract, key)]:
+            notes.append(f"kept as it was: {', '.join(kept)}")
+        contract = replace(contract, **decided)
         if not state.files:
             state = FilesState(
                 {
@@ -527,7 +570,17 @@ def learn_contract(
         contract.save(path)
     files = {name: list(item.files.values()) for name, item in histories.items()}
     counts = {name: (len(items), sum(item.rows for item in items)) for name, items in files.items()}
-    return Learned(path, contract, counts, len(there) - sum(count for count, _ in counts.values()))
+    if force:
+        notes.append("all else is learned anew: bounds of rows and columns that a person had edited are lost")
+    return Learned(path, contract, counts, len(there) - sum(count for count, _ in counts.values()), tuple(notes))
+
+
+def _decided_before(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """`load_decided`; nothing, and a sentence, where the contract is one that only --force replaces."""
+    try:
+        return (load_decided(path) if path.exists() else {}), []
+    except ContractError as error:
+        return {}, [f"nothing was kept of the one before: {error}"]
 
 
 def _require_unedited(path: Path, config: RunConfig, kinds: Sequence[RawFiles]) -> None:
@@ -678,6 +731,30 @@ def _late(contract: Contract | None, state: FilesState, now: float | None) -> li
                 f"{age / 3600:.1f} hours ago; the bound is {terms.freshness / 3600:.1f} hours."
             )
     return told
+
+
+def _put_aside(files: Mapping[str, FileEntry], bad: Sequence[FileReport]) -> list[str]:
+    """Of files that lie in quarantine from tonight on, though another content of theirs was accepted."""
+    told = []
+    for item in bad:
+        before = files[same_file(item.path)].last_accepted
+        if before is not None and before.rows is not None:
+            told.append(
+                f"{item.path}: the {before.rows:,} rows that it was accepted with are lost, until it is corrected or "
+                "accepted."
+            )
+    return told
+
+
+def _waiting_twin(files: Mapping[str, FileEntry], gone: str, present: Collection[str]) -> str | None:
+    """A file in quarantine with the rows of an accepted one that is not there any more."""
+    rows = files[gone].kind, files[gone].fingerprint
+    found = (
+        name
+        for name, item in files.items()
+        if item.state == QUARANTINED and name in present and (item.kind, item.fingerprint) == rows
+    )
+    return None if rows[1] is None else next(found, None)
 
 
 def is_late(warning: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from gigabatch.features.reading.sources import expand, same_file
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.pipeline.contract.terms import ContractError
+from gigabatch.pipeline.runs.pointers import CURRENT
+from gigabatch.pipeline.store.artifacts import artifacts_newest_first
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.keys import input_checksums, text_checksum
 
@@ -92,12 +95,16 @@ class FilesState:
         By path, as `same_file` gives it.
     pending
         Of a night that has not ended yet: `before`, where the record was another before it decided, by path the
-        entries of then, null where there was none; what persons have `accepted` since the night before; why it is to
-        be `cold`, whatever it decides; and what of these two it was `told`. None where there is nothing of these.
+        entries of then, null where there was none; what persons have `accepted` since the night before; and what of
+        that, and of `cold`, has come `since` it was told. None where there is nothing of these.
+    cold
+        By sentence, what asked for models that learn all rows anew, and the runs that were there when it came, but for
+        those that were trained on it: no night goes on from one of them.
     """
 
     files: dict[str, FileEntry] = field(default_factory=dict)
     pending: dict[str, Any] | None = None
+    cold: dict[str, list[str]] = field(default_factory=dict)
 
     def of_kind(self, kind: str, state: str = ACCEPTED) -> dict[str, FileEntry]:
         """The files of one kind and state."""
@@ -149,6 +156,26 @@ class FilesState:
         return replace(self, files=left | {same_file(path): entry for path, (_, entry) in known.items()})
 
 
+def runs_there(home: Path) -> list[str]:
+    """Names of the runs that are there, and of the current one, which may lie elsewhere."""
+    current = Path(os.path.realpath(home / CURRENT))
+    there = artifacts_newest_first(home) if home.is_dir() else []
+    return sorted({path.name for path in [*there, *([current] if current.is_dir() else [])]})
+
+
+def owed(cold: Mapping[str, Collection[str]], run: Path | None) -> list[str]:
+    """What of `FilesState.cold` has come since a run, or one that it goes on from, was trained."""
+    line: set[str] = set()
+    while cold and run is not None and run.name not in line:
+        line.add(run.name)
+        try:
+            info = json.loads((run / "model" / "bundle.json").read_text())["info"]
+            run = run.parent / info["started_from"]["run"]
+        except (OSError, ValueError, LookupError, TypeError):  # trained from nothing, or from what is no more there
+            run = None
+    return [text for text, runs in cold.items() if not line.isdisjoint(runs)]
+
+
 def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
@@ -173,7 +200,10 @@ def read_state(home: Path) -> FilesState:
             raise ContractError(f"{path}: format is {raw['format']!r}, this version reads {FORMAT}.")
         if raw["checksum"] != _checksum(raw):
             raise ValueError("its content is not what was written")
-        found = FilesState({name: _entry(entry) for name, entry in raw["files"].items()}, raw["pending"])
+        files, pending = {name: _entry(entry) for name, entry in raw["files"].items()}, raw["pending"]
+        if (cold := raw.get("cold")) is None:  # of a version that kept no runs
+            cold = dict.fromkeys((pending or {}).get("cold", ()), runs_there(home))
+        found = FilesState(files, pending, cold)
         for name, entry in found.files.items():
             if entry.state not in (ACCEPTED, QUARANTINED):
                 raise ValueError(f"{name}: unknown state {entry.state!r}")

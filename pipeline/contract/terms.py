@@ -304,6 +304,25 @@ def load_contract(path: Path, recipe: str, kinds: Sequence[RawFiles]) -> Contrac
             f"contract {path}: it is of recipe {raw.get('recipe')!r}, and this configuration has {recipe!r}. Learn "
             "another (gigabatch contract --out FILE)."
         )
+    decided = _decided(raw, path)
+    files = _mapping(raw.get("files"), path, "files")
+    found = {str(name): _kind(value, path, f"files.{name}") for name, value in files.items()}
+    _same_columns(path, found, kinds)
+    return Contract(recipe, found, edited=edited, **decided)
+
+
+def load_decided(path: Path) -> dict[str, Any]:
+    """What in a contract follows from no file, by the names of `Contract`: levels, choices, what is to be let in.
+
+    Raises
+    ------
+    ContractError
+        It is no YAML, or one of these is none.
+    """
+    return _decided(_load(path)[0], path)
+
+
+def _decided(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for key, known in CHOICES.items():
         if raw.get(key, known[0]) not in known:
             raise ContractError(f"contract {path}: {key} is {raw[key]!r}. Known: {', '.join(known)}.")
@@ -315,10 +334,7 @@ def load_contract(path: Path, recipe: str, kinds: Sequence[RawFiles]) -> Contrac
     if not isinstance(backfill, list) or not all(isinstance(name, str) for name in backfill):
         raise ContractError(f"contract {path}: backfill is a list of names of files, found {backfill!r}.")
     levels = _levels(raw.get("drift") or {}, path, "drift")
-    files = _mapping(raw.get("files"), path, "files")
-    found = {str(name): _kind(value, path, f"files.{name}") for name, value in files.items()}
-    _same_columns(path, found, kinds)
-    return Contract(recipe, found, DriftTerms(**levels), backfill=tuple(backfill), edited=edited, **more)
+    return {"drift": DriftTerms(**levels), "backfill": tuple(backfill), **more}
 
 
 def _load(path: Path) -> tuple[dict[str, Any], bool]:

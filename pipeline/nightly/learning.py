@@ -45,7 +45,6 @@ from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.store.keys import artifact_key
-from gigabatch.pipeline.tracking import tell_champion
 from gigabatch.pipeline.training.window import NothingNew
 
 log = logging.getLogger(__name__)
@@ -121,11 +120,10 @@ def learn(night: Night, pipeline: Pipeline, decision: Decision) -> Outcome:
         with night.step("store"):
             _store_vectors(features, candidate)
             _export(config, candidate)
-        pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
+        pending = {"run": candidate.path.name, "at": now(), "text": outcome.text, "cold": dict(decision.cold)}
         write_json(home / PENDING, pending | told_of_comparison(outcome) | night.told | {"steps": night.steps})
         with night.step("promote"):
             promote(home, candidate.path, current)
-            tell_champion(config, candidate.path)
     return outcome
 
 

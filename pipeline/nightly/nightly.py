@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late
+from gigabatch.pipeline.contract.state import owed
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.manifest import keep_newest
@@ -53,6 +54,7 @@ from gigabatch.pipeline.store.files import FULL, ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.tracking import tell_champion
 
 if TYPE_CHECKING:
     from gigabatch.pipeline.nightly.comparison import Judged
@@ -82,8 +84,8 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
 def _recorded(night: Night, work: Callable[[Night], Outcome]) -> int:
     """The night and its end, whatever it came to."""
     try:
-        if settle(night.home):
-            finish(night.config)
+        if settled := settle(night.home):
+            finish(night.config, *settled)
         outcome = work(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
@@ -103,8 +105,11 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     held: whether the night came to an end of its own, under the lock.
     """
     hold_back()  # what is stopped after the line has its line, and the command writes none
-    if outcome.code < FAILED and (decision := night.material.decision) and (waiting := waits(decision)):
-        outcome = replace(outcome, text=f"{outcome.text} {waiting}")
+    if outcome.code < FAILED and (decision := night.material.decision):
+        urgent = (told for told in decision.urgent if not (outcome.told and is_late(told)))
+        files = (quarantine_text(decision), *urgent, waits(decision))
+        text = " ".join([outcome.text, *(told for told in files if told and told not in outcome.text)])
+        outcome = replace(outcome, text=text)
     home, run = night.home, outcome.candidate.path.name if outcome.candidate else None
     found = told_of_comparison(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
@@ -116,6 +121,8 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     if held:
         first = {"the next night is told of the same files again": lambda: _finish(night, outcome)}
         after = first | after | {"old runs and artifacts could not be removed": lambda: _tidy(night)}
+        if outcome.code < FAILED:
+            after |= {"MLflow was not told which run is current": lambda: _tell_champion(night)}
     for failed, work in after.items():
         try:
             let_through(work)
@@ -133,21 +140,28 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     return outcome.code
 
 
+def _tell_champion(night: Night) -> None:
+    """Each night anew: an earlier one may have been killed, or met no server, as soon as it had promoted."""
+    if (current := current_run(night.home)) is not None:
+        tell_champion(night.config, current)
+
+
 def _finish(night: Night, outcome: Outcome) -> None:
     """After the line, so that a night that is killed between them is told too often rather than never."""
     if outcome.code in DECIDED or outcome.told:
-        decision = night.material.decision
-        finish(night.config, () if decision is None or outcome.code == PROMOTED else decision.cold)
+        decision, run = night.material.decision, outcome.candidate
+        finish(night.config, {} if decision is None else decision.cold, None if run is None else run.path.name)
     settle(night.home)
 
 
-def settle(home: Path) -> bool:
+def settle(home: Path) -> tuple[dict[str, list[str]], str] | None:
     """Write the line of a night that was killed after it had promoted its run; from `PENDING`, which it left.
 
     Returns
     -------
-    bool
-        Whether there was such a night, so that what it was told of files has been done.
+    tuple or None
+        Where there was such a night, so that what it was told of files has been done: for `finish`, its
+        `Decision.cold` and its run's name.
 
     Raises
     ------
@@ -158,14 +172,15 @@ def settle(home: Path) -> bool:
     try:
         pending = json.loads(path.read_text())
         name, text, begun = (str(pending.pop(key)) for key in ("run", "text", "at"))
+        cold = dict(pending.pop("cold", {}))
         if known := OWN_KEYS.intersection(pending):
             raise ValueError(f"{min(known)} is no key of it")
     except FileNotFoundError:
-        return False
+        return None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         log.warning("%s: damaged (%s); it is removed", path, error)  # by a power cut: it is no more than a line to come
         path.unlink(missing_ok=True)
-        return False
+        return None
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}). Move it away: it is no more than a line to come.") from error
     current = read_pointers(home).current
@@ -178,7 +193,7 @@ def settle(home: Path) -> bool:
         late = f"{text} Written down late: that night was broken off as soon as it had promoted."
         append_record(home, "nightly", PROMOTED, late, name, **(pending | {"champion": name}))
     path.unlink(missing_ok=True)
-    return promoted
+    return (cold, name) if promoted else None
 
 
 def _told(night: Night) -> dict[str, Any]:
@@ -215,7 +230,7 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
     try:
         with folder_lock(home / "nightly.lock"):
             loaded, last = load_config(config, overrides, whole="features"), _nothing_new_before(home)
-            if last is None or check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False)):
+            if last is None or check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False), home):
                 return None
             if last[NOTHING_NEW].get("of") != nothing_new_of(request, request.features_key()):
                 return None
@@ -231,9 +246,10 @@ def _nothing_new_before(home: Path) -> dict[str, Any] | None:
     return None if (home / PENDING).exists() or not isinstance(last.get(NOTHING_NEW), dict) else last
 
 
-def _is_told_of_files(decision: Decision) -> bool:
+def _is_told_of_files(decision: Decision, home: Path) -> bool:
     """Whether a night is told of any, such as by one before it that was killed."""
-    return any((decision.refused, decision.accepted, decision.quarantined, decision.cold, decision.drift))
+    cold = owed(decision.cold, current_run(home))
+    return any((decision.refused, decision.accepted, decision.quarantined, cold, decision.drift))
 
 
 def _as_the_last_one(night: Night, last: Mapping[str, Any]) -> Outcome:

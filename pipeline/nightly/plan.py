@@ -155,6 +155,7 @@ def rehearse(config: RunConfig) -> Rehearsal:
 
 def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
     if holder := lock_holder(home / "nightly.lock"):
+        _tell_models(config, current_run(home), home, found)
         found.end(FAILED, f"A nightly job is running ({holder}); another one fails at once.")
         return
     if (home / PENDING).exists():
@@ -168,8 +169,7 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
     current = current_run(home)
     if current is None:
         require_first(home)
-    reference = reference_of(home, config.nightly.reference_nights)
-    found.current, found.reference = (None if run is None else run.name for run in (current, reference))
+    reference = _tell_models(config, current, home, found)
     pipeline = Pipeline(config)
     reports = check_new(config)
     decision = decide(config, reports, write=False)
@@ -200,6 +200,13 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
     if not found.verdict:
         rows = f"{found.rows['trained']:,} rows, compares on {found.rows['compared']:,}"
         found.end(0, f"Tonight trains {found.start['how']} on {rows}, and promotes or keeps.")
+
+
+def _tell_models(config: RunConfig, current: Path | None, home: Path, found: Rehearsal) -> Path | None:
+    """Name what would be compared with; the reference."""
+    reference = reference_of(home, config.nightly.reference_nights)
+    found.current, found.reference = (None if run is None else run.name for run in (current, reference))
+    return reference
 
 
 def _tell_files(found: Rehearsal, reports: Sequence[FileReport], decision: Decision) -> None:

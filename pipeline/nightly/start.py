@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WindowSettings
+from gigabatch.pipeline.contract.state import owed
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.codes import AS_CONFIGURED
 from gigabatch.pipeline.nightly.reference import learned
@@ -23,7 +24,7 @@ LOOKED_AT = 1000  # nights, newest first
 
 
 def tonight(
-    config: RunConfig, current: Path | None, schema: Schema, drifted: Sequence[str]
+    config: RunConfig, current: Path | None, schema: Schema, cold: Mapping[str, Sequence[str]]
 ) -> tuple[RunConfig, str, str]:
     """The night's configuration, how it starts and why.
 
@@ -42,8 +43,8 @@ def tonight(
         The promoted run; None where there is none.
     schema
         Of tonight's features.
-    drifted
-        Sentences of drift and of corrected files, for which the night is to be cold.
+    cold
+        `Decision.cold`; what of it the current run owes makes the night cold.
     """
     settings = config.nightly
     if config.train.codistill is not None:
@@ -61,7 +62,7 @@ def tonight(
     inside = current.parent == Path(os.path.realpath(home_of(config)))
     start = current.name if inside else str(current)  # a link that was set by hand may lead out of runs/<name>
     grown = replace(config.preprocess, from_=start, refresh_scales=False)
-    if reason := cold_reason(bundle, settings.cold_every, drifted, warm_nights(home_of(config))):
+    if reason := cold_reason(bundle, settings.cold_every, owed(cold, current), warm_nights(home_of(config))):
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason
     window = WindowSettings(replay=settings.replay)
@@ -69,13 +70,14 @@ def tonight(
     return config.model_copy(update={"preprocess": grown, "train": train}), WARM, f"from {current.name}"
 
 
-def cold_reason(bundle: Bundle, cold_every: int | None, drifted: Sequence[str], nights: int | None) -> str | None:
+def cold_reason(bundle: Bundle, cold_every: int | None, owes: Sequence[str], nights: int | None) -> str | None:
     """Why a night trains a new model, though it could go on from this one; None where it goes on.
 
-    nights: see `warm_nights`; where it is not known, the warm starts that the bundle tells count.
+    owes: sentences of drift and of corrected files. nights: see `warm_nights`; where it is not known, the warm starts
+    that the bundle tells count.
     """
-    if drifted:
-        return f"the raw files ask for it: {' '.join(drifted)}"
+    if owes:
+        return f"the raw files ask for it: {' '.join(owes)}"
     if "train_times" not in bundle.info:
         return "the current run is of a version that did not keep which rows it was trained on"
     warm = int((bundle.info.get("started_from") or {}).get("warm_starts", 0)) if nights is None else nights

@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 RUN, CHAMPION = "gigabatch.run", "champion"
 FILES = ("report.html", "summary.json", "metrics.jsonl")
 MOST = {"params": 100, "metrics": 1000}  # of one request of MLflow's REST interface
+DEFAULTS = {  # of MLflow's environment; by its own a server that is not there is asked for four minutes
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
 LONGEST = 6000  # characters of a parameter
 EXISTS = "RESOURCE_ALREADY_EXISTS"
 
@@ -92,7 +97,8 @@ def _log_run(settings: MlflowSettings, run: Path, name: str) -> str:
 
 
 def _client(settings: MlflowSettings) -> Any:
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import, which would call home
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)  # before the import, which would call home
     from mlflow import MlflowClient
 
     return MlflowClient(settings.uri, settings.uri)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.errors import DataError
+from gigabatch.pipeline.contract.clock import guessed_unit, shown
 
 INTERVALS = 512
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of SplitMix64 (Steele, Lea and Flood 2014), as Stafford's variant 13
@@ -145,9 +146,10 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
     late, gone = late + int(other.sum()), gone + int(other.sum())
     fresh |= np.append((more > 0) | other, False)[interval]
     if not fresh.any():
+        latest = float(until[-1])
         raise NothingNew(
-            f"train.window: no row of the train split is later than those of the run to start from ({until[-1]}), so "
-            "there is nothing new to train on."
+            "train.window: no row of the train split is later than those of the run to start from "
+            f"({shown(latest, guessed_unit(latest))}), so there is nothing new to train on."
         )
     older = np.flatnonzero(~fresh)
     number = min(round(replay * int(fresh.sum())), len(older))

@@ -63,7 +63,7 @@ def test_a_year_of_days_keeps_what_a_week_of_november_taught(dated):
     for day in range(20, 380, 30):
         path = dated.write(day, dated_day(day))
         decision = decide(config, check_new(config, end_of(day)), end_of(day))
-        assert (decision.accepted, decision.quarantined, decision.cold) == ((str(path),), (), ())
+        assert (decision.accepted, decision.quarantined, decision.cold) == ((str(path),), (), {})
         assert [text for text in decision.warnings if any(f"column {name!r}" in text for name in TELL)] == []
         assert decision.calendar == {*TELL, "at"}
         finish(config)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
+from ruamel.yaml import YAML
 
 from gigabatch.features.recipes.table.recipe import TableRecipe
+from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.contract.decide import check_new, contract_path, decide, finish, learn_contract, new_files
 from gigabatch.pipeline.contract.state import read_state
 from gigabatch.pipeline.contract.terms import ContractError, load_contract
@@ -249,8 +252,39 @@ def test_an_edited_contract_is_kept(learned):
         learn_contract(config)
     assert path.read_text() == edited
     other, *_ = learn_contract(config, learned.root / "other.yaml")
-    assert "on_drift: warn" in other.read_text()
-    learn_contract(config, force=True)
+    assert "on_drift: cold" in other.read_text()
+
+
+@pytest.mark.parametrize("columns", ["the same", "others"])
+def test_learning_again_keeps_what_no_file_tells_and_says_what_is_lost(learned, columns, capsys, tmp_path):
+    """`--force`, to which docs/nightly.md sends whoever changes columns, made `cold` a `warn` without a word."""
+    path = contract_path(learned.config())
+    text = path.read_text()
+    decided = {
+        "on_bad_file": "refuse", "on_bad_rows": "drop", "max_bad_rows": 0.25, "on_drift": "cold",
+        "max_future_seconds": 77.0, "backfill": ["late-*.csv"],
+    }  # fmt: skip
+    for key, value in decided.items():
+        text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {json.dumps(value)}", text)
+    text = re.sub(r"(?m)^  psi: .*$", "  psi: [0.3, 0.6]", text)
+    path.write_text(re.sub(r"(?m)^    rows: .*$", "    rows: [1, 2]", text))
+    config = learned.config() if columns == "the same" else learned.config(categorical=["city"])
+    file = tmp_path / "shop.yaml"
+    file.write_text(config.to_yaml())
+    assert main(["contract", "--config", str(file), "--force"]) == 0
+    out = capsys.readouterr().out
+    kept = "drift, backfill, on_bad_file, on_bad_rows, on_drift, max_bad_rows, max_future_seconds"
+    assert f"kept as it was: {kept}\n" in out
+    assert "bounds of rows and columns that a person had edited are lost\n" in out
+    for _ in range(2):
+        found = YAML(typ="safe").load(path.read_text())
+        assert {key: found[key] for key in decided} == decided
+        assert (found["drift"]["psi"], found["drift"]["nulls"]) == ([0.3, 0.6], [0.05, 0.2])
+        assert found["files"]["all"]["rows"] != [1, 2]
+        learn_contract(config)  # nobody has touched it since
+    path.write_text("on_drift: [")
+    (note, _) = learn_contract(config, force=True).notes
+    assert "nothing was kept of the one before: contract" in note
     assert "on_drift: warn" in path.read_text()
 
 

@@ -23,7 +23,7 @@ from gigabatch.pipeline.contract.decide import (
     learn_contract,
     new_files,
 )
-from gigabatch.pipeline.contract.state import read_state
+from gigabatch.pipeline.contract.state import _checksum, read_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly.manifest import read_manifest
 from gigabatch.pipeline.nightly.nightly import data_of, refused_by, waits
@@ -45,6 +45,12 @@ def night(shop, day, **features):
 def rows(shop):
     made = Pipeline(shop.config()).features()
     return sum(made.rows.values())
+
+
+def train(home, run):
+    """As far as the record of files sees one that is there."""
+    (home / run).mkdir(parents=True)
+    (home / run / "manifest.json").write_text("{}")
 
 
 def edit(shop, old, new):
@@ -225,7 +231,7 @@ def test_a_night_that_was_killed_is_told_the_same_again(learned):
     assert first.cold
     assert (again.cold, again.accepted, again.warnings) == (first.cold, (str(path),), first.warnings)
     finish(learned.config())
-    assert night(learned, 6).cold == ()
+    assert night(learned, 6).cold == {}
 
 
 @pytest.mark.parametrize("change", ["corrected", "grown", "moved away", "one of two moved away"])
@@ -272,14 +278,14 @@ def test_a_correction_of_what_a_night_accepted_that_did_not_end_gives_a_cold_nig
     """A person may have promoted that night's model: nights stayed warm, on weights that had learned the old rows."""
     day = begun_day(learned, ended_before)
     path = learned.write(6, day.iloc[:1800])
-    assert night(learned, 6).cold == ()
+    assert night(learned, 6).cold == {}
     learned.write(6, day.assign(bought=np.where(day.index == 1700, 1 - day["bought"], day["bought"])))
     for _ in range(2):
         decision = night(learned, 6)
         assert decision.accepted == (str(path),)
-        assert decision.cold == (
-            f"{path}: it has changed and its earlier rows are others, so all rows are learned anew.",
-        )
+        assert [*decision.cold] == [
+            f"{path}: it has changed and its earlier rows are others, so all rows are learned anew."
+        ]
         assert decision.drift["all"].rows == 2000 - ended_before  # no night has been told of these
 
 
@@ -475,19 +481,20 @@ def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned
 
 def test_what_a_person_accepts_after_a_night_was_told_is_told_to_the_next_one(learned):
     """The end of that night forgot it, and the next one stayed warm on the rows as they had been."""
+    train(learned.root / "runs" / "shop", "old")
     nights_with(learned, 6)
     path = learned.write(6, constant_labels(6))
     night(learned, 6)
     finish(learned.config())
-    assert night(learned, 6).cold == ()
+    assert night(learned, 6).cold == {}
     accept(learned.config(), path.name)
     finish(learned.config())
     for _ in range(2):
         decision = night(learned, 6)
         assert decision.accepted == (str(path),)
         assert [text for text in decision.cold if "day-006.csv: it has changed" in text]
-    finish(learned.config())
-    assert (night(learned, 6).accepted, night(learned, 6).cold) == ((), ())
+    finish(learned.config(), run="old")
+    assert (night(learned, 6).accepted, night(learned, 6).cold) == ((), {})
 
 
 def test_a_night_waits_for_a_person_who_learns_or_accepts(learned):
@@ -617,7 +624,7 @@ def constant_labels(day):
 def nights_with(shop, *days):
     for day in days:
         shop.write(day, shop_day(day))
-        assert night(shop, day).cold == ()
+        assert night(shop, day).cold == {}
         finish(shop.config())
 
 
@@ -642,19 +649,49 @@ def test_a_corrected_file_that_a_person_takes_from_quarantine_gives_a_cold_night
     """Nights stayed warm, on weights that had learned its rows as they were."""
     nights_with(learned, 6, 7)
     learned.write(6, constant_labels(6))
-    assert night(learned, 7).cold == ()
+    assert night(learned, 7).cold == {}
     finish(learned.config())
     accept(learned.config(), "day-006.csv")
-    for _ in range(2):  # until a model of such a night is promoted
-        (told,) = night(learned, 7).cold
-        assert "day-006.csv: it has changed" in told
-        finish(learned.config(), [told])
+    assert [text for text in night(learned, 7).cold if "day-006.csv: it has changed" in text]
     finish(learned.config())
-    assert night(learned, 7).cold == ()
+    assert night(learned, 7).cold == {}  # no run was there that could have learned them as they were
     learned.write(8, constant_labels(8))  # one that was never accepted has taught nothing wrong
     night(learned, 8)
     accept(learned.config(), "day-008.csv")
-    assert night(learned, 8).cold == ()
+    assert night(learned, 8).cold == {}
+
+
+def test_what_asks_for_a_cold_night_names_the_runs_until_they_are_gone_or_have_learned_it(learned):
+    """Each run owes what has come since it was trained, whichever of them is current."""
+    home = learned.root / "runs" / "shop"
+    train(home, "old")
+    nights_with(learned, 6, 7)
+    learned.write(6, shop_day(6).assign(city="Bonn"))
+    cold = night(learned, 7).cold
+    (text,) = cold
+    assert cold == {text: ["old"]}
+    train(home, "first")
+    accept(learned.config(), str(learned.write(7, constant_labels(7))))  # while the first one is trained
+    (late,) = set(read_state(home).cold) - {text}
+    for _ in range(2):  # as after a kill
+        finish(learned.config(), cold | {"drift: of prices": ["old"]}, "first")
+        assert read_state(home).cold == {text: ["old"], late: ["first", "old"], "drift: of prices": ["old"]}
+    assert night(learned, 7).cold == read_state(home).cold
+    finish(learned.config(), run="old")  # as where the file is again what it was
+    assert read_state(home).cold == {late: ["first"]}
+    shutil.rmtree(home / "first")
+    finish(learned.config())
+    assert (read_state(home).cold, read_state(home).pending) == ({}, None)
+
+
+def test_a_record_of_before_runs_were_named_asks_of_all_that_are_there(learned):
+    home = learned.root / "runs" / "shop"
+    train(home, "old")
+    raw = json.loads((home / "files.json").read_text())
+    del raw["cold"], raw["checksum"]
+    raw["pending"] = {"accepted": [], "cold": ["far drift"], "told": [], "before": {}}
+    (home / "files.json").write_text(json.dumps(raw | {"checksum": _checksum(raw)}))
+    assert night(learned, 6).cold == {"far drift": ["old"]}
 
 
 @pytest.mark.parametrize(
@@ -673,7 +710,7 @@ def test_a_file_that_grows_gives_a_cold_night_where_its_old_rows_are_others(lear
     day = shop_day(6)
     one = day.drop([100]) if "late" in change else day  # which comes later
     learned.write(6, one.iloc[:1800] if change != "late rows alone, behind" else one)
-    assert night(learned, 6).cold == ()
+    assert night(learned, 6).cold == {}
     finish(learned.config())
     after = {
         "more rows": day,

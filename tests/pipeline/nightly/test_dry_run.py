@@ -151,6 +151,7 @@ def test_a_night_that_runs_is_named_and_has_no_second_line(finished, capsys):
         assert tree(finished.home) == before
     assert told["exit_code"] == 40
     assert f"A nightly job is running (pid {os.getpid()} since " in told["verdict"]
+    assert told["current"] == (finished.home / "current").resolve().name
     assert "running" not in rehearsed(capsys, finished.config)["verdict"]  # the lock's file stays, and is nobody's
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -237,6 +238,28 @@ def test_a_night_that_is_stopped_before_its_work_or_after_it_has_one_line(finish
     code = PROMOTED if where == "write_night" else 143  # what was decided stands
     assert main(["nightly", "--config", str(finished.config), "nightly.tolerance=1"]) == code
     assert [night["exit_code"] for night in nights(finished)] == [code]
+
+
+@pytest.mark.parametrize("where", ["folder_lock", "check_new"])
+def test_a_stop_of_which_a_library_leaves_the_text_alone_is_a_stop(finished, monkeypatch, capsys, where):
+    """pydantic builds its validators at import, in Rust: the night ended with 1 and its SchemaError, or with 40."""
+
+    def build(*_, **__):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        except KeyboardInterrupt as error:
+            text = f"Error building a validator: {type(error).__name__}: {error}"
+        raise Exception(text)
+
+    monkeypatch.setattr(f"gigabatch.pipeline.nightly.nightly.{where}", build)
+    if where == "folder_lock":
+        monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.quiet_night", lambda *_: None)
+    else:
+        write_day(finished.raw, 1, 600)
+    assert main(["nightly", "--config", str(finished.config)]) == 143
+    assert [night["exit_code"] for night in nights(finished)] == [143]
+    assert capsys.readouterr().err.endswith("gigabatch: stopped by SIGTERM; run again to go on.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

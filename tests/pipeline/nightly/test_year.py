@@ -16,11 +16,12 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gigabatch.features.errors import DataError
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.contract import decide as decide_module
-from gigabatch.pipeline.contract.state import read_state, write_state
+from gigabatch.pipeline.contract.state import owed, read_state, write_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly import learning, nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
@@ -37,6 +38,7 @@ from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import file_checksum
+from gigabatch.pipeline.training.window import NothingNew
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, FAILED = 0, 10, 40
@@ -50,6 +52,10 @@ class Killed(BaseException):
 def nights(tiny) -> list[dict]:
     lines = [json.loads(line) for line in (tiny.home / "nightly.jsonl").read_text().splitlines()]
     return [line for line in lines if line["action"] == "nightly"]
+
+
+def killed(*_, **__):
+    raise Killed
 
 
 def compared(metric="AUC", gain=0.0, bound=0.0, candidate=0.8, constant=0.5) -> Comparison:
@@ -317,12 +323,11 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     assert not (finished.home / PENDING).exists()
 
 
-def cold_asked(finished) -> dict:
+def cold_asked(finished) -> None:
     """As if tonight's decision about new files had asked for a cold night."""
-    state = read_state(finished.home)
-    told = {"accepted": ["day-001.csv"], "cold": ["far drift"], "told": ["day-001.csv", "far drift"], "before": {}}
-    write_state(finished.home, replace(state, pending=told))
-    return told
+    state, runs = read_state(finished.home), [(finished.home / "previous").resolve().name]
+    told = {"accepted": ["day-001.csv"], "since": [], "before": {}}
+    write_state(finished.home, replace(state, pending=told, cold={"far drift": runs}))
 
 
 def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finished, monkeypatch):
@@ -336,7 +341,7 @@ def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finish
     with monkeypatch.context() as patch:
         patch.setattr(nightly, "append_record", killed)
         with pytest.raises(Killed):
-            run_nightly(finished.config, ["nightly.tolerance=1"])
+            run_nightly(finished.config, ["nightly.tolerance=1", "nightly.cold_every=1"])
     assert run_nightly(finished.config, ["nightly.tolerance=1"]) == KEPT
     late, again = nights(finished)[-2:]
     assert read_state(finished.home).pending is None
@@ -590,7 +595,7 @@ def test_a_clean_up_beside_a_night_takes_nothing_that_the_night_has_built(finish
 def test_a_night_that_starts_as_the_configuration_says_tells_how_that_is(given, how):
     """All were told to begin anew, also those that went on from a run."""
     config = RunConfig(name="clicks", recipe="flights", nightly={"start": "cold" if how == "anew" else "warm"}, **given)
-    assert tonight(config, None, None, []) == (config, how, "as the configuration says")
+    assert tonight(config, None, None, {}) == (config, how, "as the configuration says")
 
 
 def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
@@ -816,6 +821,18 @@ def test_files_that_are_late_are_told_once_and_are_no_reason_to_refuse_others(da
         assert f"day-{day:03d}.csv" in night["decision"]
 
 
+def test_late_files_are_named_by_a_night_that_finds_nothing_new(daily):
+    """The log and the line warned of them, and what was posted said no more than that nothing was new."""
+    config, home, _ = daily
+    path = home / "contract.yaml"
+    path.write_text(re.sub(r"freshness: \S+", "freshness: 1", re.sub(r" unit: \S+", " unit: s", path.read_text())))
+    for _ in range(2):
+        assert run_nightly(config) == KEPT
+        assert last(home)["decision"].startswith("Kept: nothing new.")
+        assert last(home)["decision"].count("are late: the newest row is of 19") == 1
+        assert main(["nightly", "--config", str(config)]) == KEPT  # as the last one
+
+
 def test_old_runs_go_after_a_night_whose_files_were_refused_too(daily):
     """Weeks of refused nights removed nothing, whatever `nightly.keep` says."""
     config, home, write = daily
@@ -828,6 +845,42 @@ def test_old_runs_go_after_a_night_whose_files_were_refused_too(daily):
     left = {path.name for path in home.iterdir() if (path / "summary.json").is_file() and not path.is_symlink()}
     assert len(left) < len(runs)
     assert (home / "current").resolve().name in left
+
+
+@pytest.mark.parametrize(("ending", "code"), [(NothingNew, KEPT), (DataError, 20), (None, PROMOTED)])
+def test_every_ending_names_what_is_in_quarantine_and_the_rows_that_are_lost_by_it(daily, monkeypatch, ending, code):
+    """What a webhook posts said neither, where nothing was compared."""
+    config, home, write = daily
+    bad = write(3, lambda frame: frame.iloc[:200])
+    write(6)
+
+    def ends(*_):
+        raise ending("of this night")
+
+    with monkeypatch.context() as patch:
+        if ending is not None:
+            patch.setattr(learning, "tonight", ends)
+        assert run_nightly(config) == code
+    decision = last(home)["decision"]
+    lost = f"{bad}: the 300 rows that it was accepted with are lost, until it is corrected or accepted."
+    assert decision.count("In quarantine: day-003.csv (") == decision.count(lost) == 1
+    assert lost in last(home)["files"]["warnings"]
+
+
+def test_a_file_in_quarantine_with_the_rows_of_one_that_is_gone_is_named_as_the_way_to_them(daily):
+    config, home, write = daily
+    copy, real = write(6), write(7, lambda _: day_of_rows(6, 300))
+    assert run_nightly(config) == PROMOTED
+    assert [Path(path).name for path in last(home)["files"]["quarantined"]] == [real.name]
+    copy.unlink()
+    write(8)
+    assert run_nightly(config) in (PROMOTED, KEPT)
+    told = (
+        f"{copy}: it was accepted and is not there any more; its rows are lost. {real}, which waits in quarantine, "
+        f"holds the same rows: gigabatch contract --accept {real}."
+    )
+    assert last(home)["decision"].count(told) == last(home)["files"]["warnings"].count(told) == 1
+    assert main(["contract", "--config", str(config), "--accept", str(real)]) == 0
 
 
 def test_a_night_of_bad_files_alone_is_told_once(daily):
@@ -895,6 +948,72 @@ def test_nights_stay_cold_until_a_model_that_learned_the_correction_is_promoted(
         write(day)
         assert run_nightly(config) == PROMOTED
         assert last(home)["start"]["how"] == how
+
+
+@pytest.mark.parametrize(
+    ("reason", "back"),
+    [
+        ("correction", "rollback"),
+        ("correction", "promote"),
+        ("correction", "killed"),
+        ("drift", "rollback"),
+        ("drift", "killed"),
+        ("drift", "killed, and a night"),
+    ],
+)
+def test_a_run_that_is_current_again_owes_the_cold_night_that_has_come_since_it_was_trained(
+    daily, monkeypatch, reason, back
+):
+    """The first promotion forgot it: nights went on warm from weights that had learned the rows as they had been."""
+    config, home, write = daily
+    settings = json.loads(config.read_text())
+    settings["nightly"]["max_skill_drop"] = 1
+    config.write_text(json.dumps(settings))
+    contract = home / "contract.yaml"
+    text = contract.read_text().replace("on_drift: warn", "on_drift: cold")
+    contract.write_text(re.sub(r"range: \[[^\]]*\]", "range: [-100, 100]", text))
+    before = (home / "current").resolve().name
+    if reason == "correction":
+        write(3, lambda frame: frame.assign(noise=frame["noise"] + 0.5))
+    else:
+        write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
+    if "killed" in back:
+        with monkeypatch.context() as patch:
+            patch.setattr(nightly, "append_record", killed)
+            with pytest.raises(Killed):
+                run_nightly(config)
+        if "and a night" in back:
+            assert run_nightly(config) == KEPT
+    else:
+        assert run_nightly(config) == PROMOTED
+        assert last(home)["start"]["how"] == "cold"
+    after = (home / "current").resolve().name
+    assert after != before
+    if back == "promote":
+        promote_by_hand(load_config(config), before)
+    else:
+        rollback(load_config(config))
+    write(7)
+    assert run_nightly(config) in (PROMOTED, KEPT)
+    start = last(home)["start"]
+    assert start["how"] == "cold"
+    assert {"correction": "day-003.csv: it has changed", "drift": "drift: all: column 'signal'"}[reason] in start["why"]
+    if back != "killed":  # whose files have been told again by then
+        promote_by_hand(load_config(config), after)  # which has learned them as they are
+        write(8)
+        assert run_nightly(config) == PROMOTED
+        assert last(home)["start"] == {"how": "warm", "why": f"from {after}"}
+
+
+def test_what_goes_on_from_a_run_owes_what_that_owes(tmp_path):
+    """An update by hand is a new run, with the weights of the old rows within."""
+    for name, start in (("a", None), ("b", "a"), ("c", "b"), ("d", None), ("e", "gone")):
+        (tmp_path / name / "model").mkdir(parents=True)
+        info = {} if start is None else {"started_from": {"run": start}}
+        (tmp_path / name / "model" / "bundle.json").write_text(json.dumps({"info": info}))
+    asked = {"first": ["a", "elsewhere"], "second": ["gone"]}
+    assert [owed(asked, tmp_path / name) for name in "abcde"] == [["first"], ["first"], ["first"], [], ["second"]]
+    assert owed(asked, None) == []
 
 
 @pytest.mark.parametrize("start", ["cold", "warm"])

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from mlflow import MlflowClient
+from mlflow import MlflowClient, environment_variables
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, MlflowSettings, load_config
+from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
-from gigabatch.pipeline.tracking.mlflow import _flat, _plain, _shown, require_mlflow, track_run
+from gigabatch.pipeline.tracking.mlflow import _client, _flat, _plain, _shown, require_mlflow, track_run
 from tests.pipeline.tiny_recipe import write_day
 
 RUN = "gigabatch.run"
@@ -58,6 +59,49 @@ def test_a_server_that_cannot_be_reached_changes_nothing_of_a_run(finished, capl
     setting = {"track.mlflow": {"uri": "http://someone:secret@127.0.0.1:9"}}
     assert finished.train(setting).summary["rows"] > 0
     assert "was not logged to MLflow (http://127.0.0.1:9)" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["killed", "no server"])
+def test_a_night_moves_the_champion_that_an_earlier_one_left_behind(finished, tracked, monkeypatch, end):
+    setting, client = tracked
+    night = [setting, "nightly.tolerance=1"]
+
+    class Killed(BaseException):
+        """Like a kill."""
+
+    def fails(*_, **__):
+        raise Killed if end == "killed" else OSError("no server")
+
+    assert run_nightly(finished.config, night) == 10
+    first = (finished.home / "current").resolve().name
+    assert client.get_model_version_by_alias("tiny", "champion").tags[RUN] == first
+    write_day(finished.raw, 1, 600)
+    with monkeypatch.context() as patch:
+        if end == "killed":
+            patch.setattr(nightly, "append_record", fails)
+            with pytest.raises(Killed):
+                run_nightly(finished.config, night)
+        else:
+            patch.setattr(MlflowClient, "set_registered_model_alias", fails)
+            assert run_nightly(finished.config, night) == 0
+    second = (finished.home / "current").resolve().name
+    assert second != first
+    assert client.get_model_version_by_alias("tiny", "champion").tags[RUN] == first
+    assert run_nightly(finished.config, night) == 10
+    assert client.get_model_version_by_alias("tiny", "champion").tags[RUN] == second
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_a_server_is_not_waited_for_longer_than_the_user_says(monkeypatch, given):
+    """By MLflow's own defaults a night stood still for minutes before it compared."""
+    names = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    for name in names:
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    _client(MlflowSettings(uri="http://127.0.0.1:9"))
+    found = [getattr(environment_variables, name).get() for name in names]  # as MLflow reads them at each request
+    assert found == ([2, 10] if given is None else [7, 7])
 
 
 def test_a_run_that_was_logged_by_half_is_logged_anew(finished, tracked, monkeypatch, caplog):

@@ -80,6 +80,9 @@ def test_rows_that_are_gone_are_counted():
 def test_nothing_new_is_refused_in_a_sentence():
     with pytest.raises(DataError, match=r"no row of the train split is later than those of the run .* \(99\)"):
         choose_rows(np.arange(100), held_of(np.arange(100)), replay=0.5, seed=1)
+    times = np.arange(1_794_441_592_000_000 - 99, 1_794_441_592_000_001)  # dates are microseconds
+    with pytest.raises(DataError, match=r"those of the run to start from \(2026-11-11T23:59:52\+00:00\), so"):
+        choose_rows(times, held_of(times), replay=0.5, seed=1)
 
 
 def test_a_row_without_a_time_counts_as_old():
