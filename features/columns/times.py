@@ -126,7 +126,7 @@ def over_distinct(column: Column, make: Callable[[Any], tuple[Any, ...]]) -> tup
 
 
 def _of_text(column: Column) -> Any:
-    text = column.astype("str").fillna("1970-01-01")
+    text = engine_of(column).text(column).fillna("1970-01-01")
     wrong = text[~text.str.match(ISO_8601)]
     if len(wrong):
         raise ValueError(f"{engine_of(column).to_pandas(wrong.head(1)).tolist()[0]!r} has not that form")

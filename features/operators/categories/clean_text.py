@@ -8,7 +8,7 @@ from gigabatch.features.columns.times import is_dates
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast_text
 
 CASES = ("lower", "upper")
 
@@ -82,7 +82,7 @@ class CleanText(ColumnOperator):
     def compute(self, frame: Frame) -> dict[str, Column]:
         if is_dates(frame[self.column]):
             raise DataError(f"CleanText: column {self.column!r} holds dates or times, no text. Leave it out.")
-        text = cast(frame[[self.column]], {self.column: "string"}, "CleanText")[self.column]
+        text = cast_text(frame, self.column, "CleanText")
         if self.strip:
             text = text.str.strip()
         if self.case is not None:

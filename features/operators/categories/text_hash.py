@@ -13,7 +13,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast_text
 
 # Blanks and punctuation, written out: what else is a letter or a blank, engines see differently. Behind those of ASCII
 # stand the no-break space, the inverted marks, and the quotes, dashes and dots of typesetting.
@@ -104,7 +104,7 @@ def words_of(frame: Frame, column: str, who: str) -> tuple[Any, Any]:
     if is_dates(frame[column]):
         raise DataError(f"{who}: column {column!r} holds dates or times, no text. Leave it out.")
     engine = engine_of(frame)
-    text = cast(frame[[column]], {column: "string"}, who)[column]
+    text = cast_text(frame, column, who)
     text = text.str.lower().str.replace(BETWEEN_WORDS, " ", regex=True).str.strip()
     words, lengths = split_lists(text, "string", " ")
     rows = row_of_entry(engine.arrays, lengths)

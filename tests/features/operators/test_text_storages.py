@@ -1,0 +1,71 @@
+"""Text of one content gives one result, whatever pandas keeps it in."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from gigabatch import Workflow
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators import Cast, CleanText, TextHash, TextTokens
+
+# Arrow lowers each letter alone: Python makes another sigma at the end of a word, and two letters of an I with a dot.
+TEXTS = ["ΑΘΗΝΑΣ", "Πάτρα", "İSTANBUL", "12\n", "Straße", None]
+STORAGES = {
+    "object": object,
+    "str": pd.StringDtype("pyarrow", na_value=np.nan),
+    "str of python": pd.StringDtype("python", na_value=np.nan),
+    "string": pd.StringDtype("pyarrow"),
+    "string[python]": pd.StringDtype("python"),
+    "category": "category",
+    "arrow": pd.ArrowDtype(pa.string()),
+    "large": pd.ArrowDtype(pa.large_string()),
+}
+every_storage = pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
+every_option = pytest.mark.parametrize("option", ["auto", "python"])
+
+
+def of(storage) -> pd.DataFrame:
+    return pd.DataFrame({"t": pd.Series(TEXTS, dtype=storage)})
+
+
+@every_option
+@every_storage
+def test_cleaned_text_is_what_arrow_makes_of_it(storage, option):
+    with pd.option_context("mode.string_storage", option):
+        lower = CleanText("t", case="lower")(of(storage))["t"]
+        upper = CleanText("t", case="upper", strip=False)(of(storage))["t"]
+        wide = CleanText("t", strip=False, width=5)(of(storage))["t"]
+    assert lower.dropna().tolist() == ["αθηνασ", "πάτρα", "istanbul", "12", "straße"]
+    assert upper.dropna().tolist() == ["ΑΘΗΝΑΣ", "ΠΆΤΡΑ", "İSTANBUL", "12\n", "STRASSE"]
+    assert wide.dropna().tolist() == TEXTS[:-1]  # a line break is no digit
+
+
+@every_option
+@every_storage
+def test_words_and_their_hashes_are_those_of_every_other_storage(storage, option):
+    words = [["αθηνασ"], ["πάτρα"], ["istanbul"], ["12"], ["straße"], []]
+    with pd.option_context("mode.string_storage", option):
+        assert [list(row) for row in TextTokens("t", "w")(of(storage))["w"]] == words
+        found = TextHash("t", "h", num_buckets=64)(of(storage)).drop(columns="t")
+    expected = TextHash("t", "h", num_buckets=64)(pd.DataFrame({"t": [" ".join(row) for row in words]}))
+    np.testing.assert_array_equal(found.to_numpy(), expected.drop(columns="t").to_numpy())
+
+
+def test_a_category_is_found_in_text_of_another_storage():
+    steps = [{"clean_text": {"column": "t", "case": "lower"}}, {"categorify": {"column": "t"}}]
+    workflow = Workflow.from_steps(steps).fit([of(STORAGES["str"])])
+    expected = workflow.transform(of(STORAGES["str"]))["t"].tolist()
+    assert sorted(expected) == [1, 3, 4, 5, 6, 7]
+    for storage in STORAGES.values():
+        assert workflow.transform(of(storage))["t"].tolist() == expected
+
+
+@every_storage
+@pytest.mark.parametrize("text", ["12\n", "\u0661\u0662"])
+@pytest.mark.parametrize("dtype", ["int64", "float64", "datetime", "datetime[%Y-%m-%d]"])
+def test_digits_and_ends_of_text_are_the_same_in_every_storage(storage, text, dtype):
+    if storage == "category":  # is refused for its type
+        return
+    with pytest.raises(DataError, match=r"(time )?column 't'"):
+        Cast(["t"], dtype)(pd.DataFrame({"t": pd.Series([text], dtype=storage)}))
