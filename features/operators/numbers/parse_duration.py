@@ -9,7 +9,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast, cast_text
 
 SIXTY = "[0-5]?[0-9]"
 FRACTION = "([.][0-9]{1,9})?"
@@ -68,7 +68,7 @@ class ParseDuration(ColumnOperator):
         column = frame[self.column]
         if not is_text(column):
             return {self.output: cast(frame[[self.column]], {self.column: "float64"}, "ParseDuration")[self.column]}
-        text = cast(frame[[self.column]], {self.column: "string"}, "ParseDuration")[self.column]
+        text = cast_text(frame, self.column, "ParseDuration")
         text = text.where(~text.isin(list(self.null_values))).str.strip()
         text = text.where(~text.isin([""]))
         two_parts, front, behind = SHORT[self.short]

@@ -7,7 +7,7 @@ import pytest
 
 from gigabatch import Workflow
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators import Cast, CleanText, TextHash, TextTokens
+from gigabatch.features.operators import Cast, CleanText, ParseDuration, ParseNumber, TextHash, TextTokens
 
 # Arrow lowers each letter alone: Python makes another sigma at the end of a word, and two letters of an I with a dot.
 TEXTS = ["ΑΘΗΝΑΣ", "Πάτρα", "İSTANBUL", "12\n", "Straße", None]
@@ -69,3 +69,18 @@ def test_digits_and_ends_of_text_are_the_same_in_every_storage(storage, text, dt
         return
     with pytest.raises(DataError, match=r"(time )?column 't'"):
         Cast(["t"], dtype)(pd.DataFrame({"t": pd.Series([text], dtype=storage)}))
+
+
+@every_storage
+def test_durations_and_numbers_are_read_in_every_storage(storage):
+    if storage == "category":
+        return
+    texts = ["02:13", "1:02:13", "-0:30.5", "", None]
+    found = ParseDuration("t")(pd.DataFrame({"t": pd.Series(texts, dtype=storage)}))["t"]
+    assert found.tolist()[:3] == [133.0, 3733.0, -30.5]
+    assert found.isna().tolist()[3:] == [True, True]
+    texts = ["$1.234,5 k", "(7)", None]
+    parse = ParseNumber("t", remove=["$"], decimal=",", thousands=".", scales={" k": 1000})
+    found = parse(pd.DataFrame({"t": pd.Series(texts, dtype=storage)}))["t"]
+    assert found.tolist()[:2] == [1_234_500.0, -7.0]
+    assert found.isna().tolist()[2:] == [True]
