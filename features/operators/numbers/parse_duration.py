@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gigabatch.features.columns.times import is_text
+from gigabatch.features.columns.times import holds_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -66,7 +66,7 @@ class ParseDuration(ColumnOperator):
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
-        if not is_text(column):
+        if not holds_text(column):
             return {self.output: cast(frame[[self.column]], {self.column: "float64"}, "ParseDuration")[self.column]}
         text = cast_text(frame, self.column, "ParseDuration")
         text = text.where(~text.isin(list(self.null_values))).str.strip()

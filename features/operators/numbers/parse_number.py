@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gigabatch.features.columns.times import is_text
+from gigabatch.features.columns.times import holds_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -116,7 +116,7 @@ class ParseNumber(ColumnOperator):
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
         scaled: list[tuple[Column, float]] = []
-        if is_text(column):
+        if holds_text(column):
             marks = {self.column: self.decimal}  # of floats among Python's objects
             column, scaled = self._plain(cast_text(frame, self.column, "ParseNumber", marks))
         number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]

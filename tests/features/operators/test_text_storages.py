@@ -7,7 +7,15 @@ import pytest
 
 from gigabatch import Workflow
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators import Cast, CleanText, ParseDuration, ParseNumber, TextHash, TextTokens
+from gigabatch.features.operators import (
+    Cast,
+    CleanText,
+    DateParts,
+    ParseDuration,
+    ParseNumber,
+    TextHash,
+    TextTokens,
+)
 
 # Arrow lowers each letter alone: Python makes another sigma at the end of a word, and two letters of an I with a dot.
 TEXTS = ["ΑΘΗΝΑΣ", "Πάτρα", "İSTANBUL", "12\n", "Straße", None]
@@ -73,8 +81,6 @@ def test_digits_and_ends_of_text_are_the_same_in_every_storage(storage, text, dt
 
 @every_storage
 def test_durations_and_numbers_are_read_in_every_storage(storage):
-    if storage == "category":
-        return
     texts = ["02:13", "1:02:13", "-0:30.5", "", None]
     found = ParseDuration("t")(pd.DataFrame({"t": pd.Series(texts, dtype=storage)}))["t"]
     assert found.tolist()[:3] == [133.0, 3733.0, -30.5]
@@ -84,3 +90,13 @@ def test_durations_and_numbers_are_read_in_every_storage(storage):
     found = parse(pd.DataFrame({"t": pd.Series(texts, dtype=storage)}))["t"]
     assert found.tolist()[:2] == [1_234_500.0, -7.0]
     assert found.isna().tolist()[2:] == [True]
+
+
+@every_storage
+def test_times_in_text_have_the_same_parts_in_every_storage(storage):
+    texts = ["2013-01-31T23:59", "2013-02-01", None]
+    for some in (texts, texts * 700):  # many are read by their distinct texts
+        found = DateParts("t", ["day", "hour"], "p")(pd.DataFrame({"t": pd.Series(some, dtype=storage)}))
+        assert found["p_day"].tolist()[:2] == [31, 1]
+        assert found["p_hour"].tolist()[-3:-1] == [23, 0]
+        assert found["p_hour"].isna().sum() == len(some) // 3
