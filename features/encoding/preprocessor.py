@@ -834,7 +834,7 @@ class Preprocessor:
                 raise DataError(f"Preprocessor: {path} lacks {', '.join(missing)}. Run the features stage again.")
             return engine.read_columns(path, names)
         require_columns(part, names, "Preprocessor")
-        return as_plain(part[names])
+        return as_plain(part[names], coded=True)
 
     def _needed(self, targets: bool) -> list[str]:
         roles = ("categorical", "continuous") + (("target", "weight", "group") if targets else ())

@@ -34,10 +34,26 @@ def own_frame(frame: Any, where: str) -> Any:
     [1, <NA>]
     """
     if is_own(frame):
-        return as_plain(frame)
+        return as_plain(frame, coded=True)
     from gigabatch.features.engines.arrow_columns import exact_frame_of
 
     return exact_frame_of(arrow_table(frame, where))
+
+
+def as_of_table(column: pd.Series) -> Any:
+    """A pandas column of one of Arrow's types as `own_frame` gives it of an Arrow table, on its own index.
+
+    >>> import pandas as pd
+    >>> import pyarrow as pa
+    >>> as_of_table(pd.Series(["Oslo"], dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))).dtype == "str"
+    True
+    """
+    from gigabatch.features.engines.arrow_columns import exact_frame_of
+
+    arrow = pa.chunked_array(column.array.__arrow_array__())
+    found = exact_frame_of(pa.table([_plain(arrow)], names=["column"]))["column"].rename(column.name)
+    found.index = column.index
+    return found
 
 
 def given_back(found: Any, frame: Any) -> Any:

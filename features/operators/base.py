@@ -239,7 +239,7 @@ class ColumnOperator(Operator):
     def made_of(self, frame: Frame) -> dict[str, Column]:
         """`compute` of a frame that has the columns for it, and none that must not be replaced."""
         require_columns(frame, self.inputs, type(self).__name__)
-        return self._free(frame)
+        return self._free(as_plain(frame, self.inputs))
 
     def _free(self, frame: Frame) -> dict[str, Column]:
         self.require_free(frame.columns, self.outputs)

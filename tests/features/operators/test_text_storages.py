@@ -28,13 +28,18 @@ STORAGES = {
     "category": "category",
     "arrow": pd.ArrowDtype(pa.string()),
     "large": pd.ArrowDtype(pa.large_string()),
+    "dictionary": pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())),
+    "view": pd.ArrowDtype(pa.string_view()),
 }
 every_storage = pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
 every_option = pytest.mark.parametrize("option", ["auto", "python"])
 
 
-def of(storage) -> pd.DataFrame:
-    return pd.DataFrame({"t": pd.Series(TEXTS, dtype=storage)})
+def of(storage, texts=TEXTS) -> pd.DataFrame:
+    """One column `t`; pandas itself makes no Arrow views."""
+    if isinstance(storage, pd.ArrowDtype):
+        return pd.DataFrame({"t": pd.arrays.ArrowExtensionArray(pa.array(texts).cast(storage.pyarrow_dtype))})
+    return pd.DataFrame({"t": pd.Series(texts, dtype=storage)})
 
 
 @every_option
@@ -76,18 +81,18 @@ def test_digits_and_ends_of_text_are_the_same_in_every_storage(storage, text, dt
     if storage == "category":  # is refused for its type
         return
     with pytest.raises(DataError, match=r"(time )?column 't'"):
-        Cast(["t"], dtype)(pd.DataFrame({"t": pd.Series([text], dtype=storage)}))
+        Cast(["t"], dtype)(of(storage, [text]))
 
 
 @every_storage
 def test_durations_and_numbers_are_read_in_every_storage(storage):
     texts = ["02:13", "1:02:13", "-0:30.5", "", None]
-    found = ParseDuration("t")(pd.DataFrame({"t": pd.Series(texts, dtype=storage)}))["t"]
+    found = ParseDuration("t")(of(storage, texts))["t"]
     assert found.tolist()[:3] == [133.0, 3733.0, -30.5]
     assert found.isna().tolist()[3:] == [True, True]
     texts = ["$1.234,5 k", "(7)", None]
     parse = ParseNumber("t", remove=["$"], decimal=",", thousands=".", scales={" k": 1000})
-    found = parse(pd.DataFrame({"t": pd.Series(texts, dtype=storage)}))["t"]
+    found = parse(of(storage, texts))["t"]
     assert found.tolist()[:2] == [1_234_500.0, -7.0]
     assert found.isna().tolist()[2:] == [True]
 
@@ -96,7 +101,38 @@ def test_durations_and_numbers_are_read_in_every_storage(storage):
 def test_times_in_text_have_the_same_parts_in_every_storage(storage):
     texts = ["2013-01-31T23:59", "2013-02-01", None]
     for some in (texts, texts * 700):  # many are read by their distinct texts
-        found = DateParts("t", ["day", "hour"], "p")(pd.DataFrame({"t": pd.Series(some, dtype=storage)}))
+        found = DateParts("t", ["day", "hour"], "p")(of(storage, some))
         assert found["p_day"].tolist()[:2] == [31, 1]
         assert found["p_hour"].tolist()[-3:-1] == [23, 0]
         assert found["p_hour"].isna().sum() == len(some) // 3
+
+
+def plain(value):
+    if np.ndim(value):
+        return list(value)
+    return None if pd.isna(value) else value
+
+
+OF_TEXT = {
+    "categorify": {"column": "t"},
+    "categorify of lists": {"column": "t", "separator": "|"},
+    "filter": {"column": "t", "op": "==", "value": "a|b"},
+    "groupby_to_sequence": {"by": ["t"], "order": "at", "columns": ["u"], "max_length": 2, "separator": ";"},
+    "hash_bucket": {"column": "t", "num_buckets": 1000},
+    "list_slice": {"column": "t", "start": -1},
+    "text_flags": {"column": "t", "prefix": "has_"},
+    "explode_lists": {"lists": {"t": ["one", "string"]}, "position": "place", "keep": ["u"]},
+}
+
+
+@every_storage
+@pytest.mark.parametrize("step", OF_TEXT)
+def test_every_step_takes_every_storage(step, storage):
+    workflow = Workflow.from_steps([{step.partition(" ")[0]: OF_TEXT[step]}])
+    made = {}
+    for name, kind in (("str", STORAGES["str"]), ("other", storage)):
+        frame = of(kind, ["b|a", "a|b", None, "a|b"])
+        frame = frame.assign(u=frame["t"], at=[1, 2, 3, 4])
+        found = workflow.fit([frame.iloc[:2], frame.iloc[2:]]).transform(frame, whole_groups=True)
+        made[name] = {column: [plain(value) for value in found[column]] for column in found}
+    assert made["other"] == made["str"]
