@@ -80,7 +80,7 @@ class CleanText(ColumnOperator):
         self.width = width
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        if is_dates(frame[self.column]):
+        if is_dates(frame[self.column]) and bool(frame[self.column].notna().any()):
             raise DataError(f"CleanText: column {self.column!r} holds dates or times, no text. Leave it out.")
         text = cast_text(frame, self.column, "CleanText")
         if self.strip:

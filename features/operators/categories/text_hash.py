@@ -101,7 +101,7 @@ def words_of(frame: Frame, column: str, who: str) -> tuple[Any, Any]:
 
     who: the operator, for the `DataError` about dates and what else is no text.
     """
-    if is_dates(frame[column]):
+    if is_dates(frame[column]) and bool(frame[column].notna().any()):
         raise DataError(f"{who}: column {column!r} holds dates or times, no text. Leave it out.")
     engine = engine_of(frame)
     text = cast_text(frame, column, who)

@@ -102,6 +102,8 @@ def split_lists(column: Column, dtype: str, separator: str = "|") -> tuple[Any, 
     dtype `string` gives a column, other types an array.
     """
     engine = engine_of(column)
+    if bool(column.isna().all()):  # whatever type they are of: a file's empty column is one of floats
+        column = engine.frames.Series([None] * len(column), dtype="str", name=column.name)
     try:
         return (_split_cudf if engine.NAME == "cudf" else _split_pandas)(column, dtype, separator)
     except (ValueError, TypeError) as error:
