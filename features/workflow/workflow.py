@@ -305,6 +305,9 @@ class Workflow:
         seen = {}
         for position in needed:
             if position in ready:
+                step = self.steps[position]
+                with self._named(position, frame):
+                    require_columns(frame, step.inputs, type(step).__name__)
                 seen[position] = frame
             else:
                 frame = self._apply(position, frame, train=True)
@@ -313,7 +316,7 @@ class Workflow:
     def _apply(self, position: int, frame: Any, train: bool, own: bool = False) -> Any:
         """The frame after a step. own: whether the frame is nobody else's, and may be changed."""
         step = self.steps[position]
-        with self._named(position):
+        with self._named(position, frame):
             if own and isinstance(step, ColumnOperator):
                 return step.add_to(frame)
             if isinstance(step, FittedOperator):
@@ -327,7 +330,7 @@ class Workflow:
         found: dict[str, Any] = {}
         for position in positions:
             step = self.steps[position]
-            with self._named(position):
+            with self._named(position, frame):
                 if isinstance(step, FittedOperator):
                     found |= step.made_of(frame, self.states[position], train)
                 else:
@@ -336,15 +339,34 @@ class Workflow:
         return with_columns(frame, found)
 
     @contextmanager
-    def _named(self, position: int) -> Iterator[None]:
-        """Within the block errors name the step."""
+    def _named(self, position: int, frame: Any) -> Iterator[None]:
+        """Within the block errors name the step, and one that made no column of what it learnt, if that is missing."""
         try:
             yield
         except DataError as error:
-            raise DataError(f"{place(self.steps, position)}: {error}") from error
+            hint = self._unmade(self.steps[position].inputs, frame, position)
+            raise DataError(f"{place(self.steps, position)}: {error}{hint}") from error
         except Exception as error:
             error.add_note(f"in {place(self.steps, position)} of the workflow: {self.steps[position]!r}")
             raise
+
+    def _unmade(self, names: Iterable[str], frame: Any, stop: int) -> str:
+        """What is said of a missing column that a step before `stop` makes where its fit gives cause to."""
+        for name in names:
+            for k in range(stop) if name not in frame.columns else ():
+                if makes_by_pattern(self.steps[k]) and self.steps[k].may_make(name):
+                    return (
+                        f" Columns of {place(self.steps, k)} are named after what the rows of its fit hold, and "
+                        f"none of them makes {name!r}."
+                    )
+        return ""
+
+    def _require_applied(self, frame: Any, where: str) -> None:
+        """Raise `DataError` where the frame lacks a column of `applied_inputs`."""
+        try:
+            require_columns(frame, self.applied_inputs, where)
+        except DataError as error:
+            raise DataError(f"{error}{self._unmade(self.applied_inputs, frame, len(self.steps))}") from error
 
     @contextmanager
     def _forms_named(self) -> Iterator[None]:
@@ -406,14 +428,14 @@ class Workflow:
         """
         self._require_fitted()
         given, frame = frame, own_frame(frame, "workflow")
-        require_columns(frame, self.applied_inputs, "workflow")
+        self._require_applied(frame, "workflow")
         positions = range(len(self.steps))
         if history is None:
             self._require_whole(whole_groups)
             with self._forms_named():
                 return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
         history = own_frame(history, "workflow's history")
-        require_columns(history, self.applied_inputs, "workflow's history")
+        self._require_applied(history, "workflow's history")
         changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
         if changing:
             raise DataError(

@@ -45,7 +45,7 @@ class TextFlags(FittedOperator):
     Raises
     ------
     DataError
-        A negative `max_words`, or a column that holds no text.
+        A `max_words` that is negative or no whole number, or a column that holds no text.
 
     Examples
     --------
@@ -63,8 +63,10 @@ class TextFlags(FittedOperator):
     reads = ("column",)
 
     def __init__(self, column: str, prefix: str, max_words: int | None = None, separator: str = "|") -> None:
-        if max_words is not None and max_words < 0:
-            raise DataError(f"TextFlags of {column!r}: max_words must not be negative, found {max_words}.")
+        if max_words is not None and (isinstance(max_words, bool) or not isinstance(max_words, int) or max_words < 0):
+            raise DataError(
+                f"TextFlags of {column!r}: max_words is a whole number and must not be negative, found {max_words!r}."
+            )
         self.column, self.prefix, self.max_words, self.separator = column, prefix, max_words, separator
 
     def outputs_of(self, state: Words) -> tuple[str, ...]:

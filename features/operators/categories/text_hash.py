@@ -26,10 +26,10 @@ class TextHash(ColumnOperator):
     """Make floats of short text, such as the title of a product, by hashes of its words, without a fit.
 
     The text is put in lower case and cut into words at blanks (all of Unicode), ASCII punctuation and typographic
-    quotes, dashes and dots. Each word, or each `letters` letters in a row of a word with a blank before and behind it, adds 1 or -1 to the
-    column of its hash. Rows are then divided by their Euclidean length, so that texts of one word weigh as much as
-    texts of ten (feature hashing; Weinberger et al. 2009, arXiv:0902.2206). Null and text without a word are 0 in all
-    columns. Numbers and booleans are taken as their text. Row-wise.
+    quotes, dashes and dots. Each word, or each `letters` letters in a row of a word with a blank before and behind it,
+    adds 1 or -1 to the column of its hash. Rows are then divided by their Euclidean length, so that texts of one word
+    weigh as much as texts of ten (feature hashing; Weinberger et al. 2009, arXiv:0902.2206). Null and text without a
+    word are 0 in all columns. Numbers and booleans are taken as their text. Row-wise.
 
     The hash is XXH64 (seed 0) of UTF-8, the same on CPU and GPU: the column is its value mod `num_buckets`, and the
     sign is negative where its highest bit is set.
