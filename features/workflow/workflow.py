@@ -254,7 +254,7 @@ class Workflow:
         >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit(parts).states[0]
         Range(low=0.0, high=8.0)
         """
-        parts = own_parts(parts, "workflow", "fit on")
+        parts = own_parts(parts, "workflow", "fit on", self._names_read)
         for part in parts:
             self._require_inputs(part)
         self.states, self._served = {}, False
@@ -290,7 +290,10 @@ class Workflow:
             waiting = [k for k in waiting if k not in self.states]
         require_free(self.steps, (*self.inputs, *self.labels), [self.made(k) for k in range(len(self.steps))])
 
-    @property
+    def _own(self, frame: Any, where: str) -> Any:
+        return own_frame(frame, where, self._names_read, self.outputs)
+
+    @cached_property
     def _names_read(self) -> set[str]:
         """Every name that a step reads, whether of a raw column or of one that an earlier step makes."""
         return {name for step in self.steps for name in to_fit(step)}
@@ -427,14 +430,14 @@ class Workflow:
         [2]
         """
         self._require_fitted()
-        given, frame = frame, own_frame(frame, "workflow")
+        given, frame = frame, self._own(frame, "workflow")
         self._require_applied(frame, "workflow")
         positions = range(len(self.steps))
         if history is None:
             self._require_whole(whole_groups)
             with self._forms_named():
                 return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
-        history = own_frame(history, "workflow's history")
+        history = self._own(history, "workflow's history")
         self._require_applied(history, "workflow's history")
         changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
         if changing:
@@ -547,7 +550,7 @@ class Workflow:
                 "workflow: was cut to what serving needs, and a train row needs more to leave its own label out. Call "
                 "transform_train of the workflow that serving() was called of."
             )
-        given, frame = frame, own_frame(frame, "workflow")
+        given, frame = frame, self._own(frame, "workflow")
         require_columns(frame, self.inputs, "workflow")
         self._require_whole(whole_groups)
         return given_back(self._chosen(self._through(range(len(self.steps)), [frame], [True])[0]), given)
@@ -628,7 +631,7 @@ class Workflow:
         [[0.0, 0.25], [1.0]]
         """
         given = listed_parts(parts, "workflow", "fit on")
-        parts = own_parts(given, "workflow", "fit on")
+        parts = own_parts(given, "workflow", "fit on", self._names_read, self.outputs)
         self.fit(parts, scheduler)
         frames = self._through(range(len(self.steps)), [read_part(part) for part in parts], [True] * len(parts))
         others = [part for part in given if not isinstance(part, tuple) and not is_own(part)]
@@ -671,7 +674,7 @@ class Workflow:
         >>> Workflow.from_steps([{"rolling": count}]).fit_transform_splits(splits)["test"]["n"].tolist()
         [2]
         """
-        names, frames = list(splits), [own_frame(frame, "workflow") for frame in splits.values()]
+        names, frames = list(splits), [self._own(frame, "workflow") for frame in splits.values()]
         train = [name == "train" for name in names]
         for frame in frames if done == 0 else ():
             self._require_inputs(frame)
@@ -692,7 +695,7 @@ class Workflow:
         A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
         one of a format or unit as what that says, or a timestamp.
         """
-        given, frame = frame, own_frame(frame, "workflow")
+        given, frame = frame, self._own(frame, "workflow")
         inputs = self.applied_inputs
         require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
