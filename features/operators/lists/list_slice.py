@@ -134,7 +134,8 @@ class ListSlice(ColumnOperator):
 
     def _require_alike(self, entries: Column) -> None:
         """Raise `DataError` where `pad` is of another kind than the entries, or beyond their type."""
-        kind, pad = canonicalize(entries, "ListSlice").kind, self.pad
+        kind = canonicalize(entries, "ListSlice").kind
+        pad: Any = self.pad
         number = isinstance(pad, int | float) and not isinstance(pad, bool)
         if kind == WHOLE:
             bounds: Any = np.iinfo(str(entries.dtype).lower())
