@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,12 +64,12 @@ class MissingCodeError(DataError):
 
 def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
     """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""
-    there = list(frame.columns)
-    wanted = list(columns)
-    missing = [name for name in wanted if name not in there]
+    there, wanted = list(frame.columns), list(columns)
+    counts = Counter(there)
+    missing = [name for name in wanted if name not in counts]
     if missing:
         raise DataError.missing_columns(missing, there, where)
-    twice = [name for name in dict.fromkeys(wanted) if there.count(name) > 1] if len(set(there)) < len(there) else []
+    twice = [name for name in dict.fromkeys(wanted) if counts[name] > 1]
     if twice:
         raise DataError(
             f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename or drop the others."

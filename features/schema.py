@@ -270,8 +270,9 @@ class Schema:
     Raises
     ------
     DataError
-        If a name is there twice, is that of another column's indicator or of two predictions, if targets and entities
-        name columns that are not there, or a list shares the vocabulary of no categorical column of its type.
+        If a name is there twice, is that of another column's indicator or of two predictions (a multiclass target's
+        name is that of its likeliest class), if targets and entities name columns that are not there, or a list shares
+        the vocabulary of no categorical column of its type.
 
     Examples
     --------
@@ -336,11 +337,18 @@ class Schema:
         require_apart([*words, *flags], "schema")
         kept = [(name, f"the column {name!r} that scores are written beside") for name in self.names(*BESIDE_SCORES)]
         predicted = [
-            (f"predicted_{name}", f"a prediction of target {target.name!r}")
+            (name, f"a prediction of target {target.name!r}")
             for target in self.targets
             for name in target.prediction_names()
         ]
-        require_apart([*kept, *predicted], "schema")
+        require_apart([*kept, *((f"predicted_{name}", what) for name, what in predicted)], "schema")
+        # `Run.predict` gives these beside them.
+        likeliest = [
+            (target.name, f"the likeliest class of target {target.name!r}")
+            for target in self.targets
+            if target.task == "multiclass" and target.classes
+        ]
+        require_apart([*predicted, *likeliest], "schema")
 
     def _check_entities(self) -> None:
         features, taken = self.names("categorical", "continuous"), dict[str, str]()

@@ -5,9 +5,11 @@ Models of users are registered (`register_model`, docs/own_code.md).
 
 from __future__ import annotations
 
+import ast
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gigabatch.models.errors import ModelError, require_known
@@ -68,6 +70,45 @@ def model_class(name: str) -> type[Model]:
         return kind
     module, _, attribute = MODELS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def setting_names(name: str) -> list[str]:
+    """The settings of a model of `MODELS`, read from its file: its import would take torch's second.
+
+    Examples
+    --------
+    >>> setting_names("item_knn")
+    ['neighbours', 'shrinkage']
+    """
+    module, _, attribute = MODELS[name].partition(":")
+    (settings,) = (
+        node.value.id
+        for node in _class(module, attribute)[1].body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and _name(node.targets[0]) == "Settings"
+    )
+    return _field_names(module, settings)
+
+
+def _field_names(module: str, name: str) -> list[str]:
+    """Those of a dataclass of settings, of the classes that it is derived from first."""
+    module, node = _class(module, name)
+    inherited = [field for base in node.bases for field in _field_names(module, _name(base))]
+    return inherited + [_name(item.target) for item in node.body if isinstance(item, ast.AnnAssign)]
+
+
+def _class(module: str, name: str) -> tuple[str, ast.ClassDef]:
+    """A class that a module of models defines or imports, and the module that defines it."""
+    file = Path(__file__).parent.joinpath(*module.split(".")[2:]).with_suffix(".py")
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return module, node
+        if isinstance(node, ast.ImportFrom) and any(item.name == name for item in node.names):
+            return _class(str(node.module), name)
+    raise LookupError(f"{file} has no class {name}")
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def register_model(name: str) -> Callable[[Kind], Kind]:

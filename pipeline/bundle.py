@@ -203,10 +203,7 @@ class Bundle:
 
     def _more_nulls(self, rows: int, nulls: Mapping[str, int]) -> dict[str, str]:
         """Columns with far more nulls than in training, and what share, in words; nulls: of so many rows by column."""
-        fills, statistics = self.preprocessor.fills, self.preprocessor.statistics
-        shares = {name: fill.null_rate for name, fill in fills.items()}
-        if statistics is not None:
-            shares |= {name: item.nulls / max(item.rows, 1) for name, item in statistics.categories.items()}
+        shares = self.preprocessor.null_shares
         return {
             name: f"{name!r} {count / rows:.0%} of {rows:,} rows ({shares[name]:.0%} in training)"
             for name, count in nulls.items()

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds, over_distinct
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.exact.float_order import EXACT, exact_below
 from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
 TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
@@ -25,7 +24,7 @@ DIRECTIVES = {
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 SPECIAL = "\\.^$*+?{}[]|()"
 SAFE_DIGITS = 18  # of a text whose number is of int64 for sure
-DIGITS = r"^[+-]?\d+(\.\d*)?$"
+NUMBER = r"^([+-]?)([0-9]+)(\.[0-9]*)?$"
 WIDTHS = {"Y": 4, "j": 3} | dict.fromkeys("ymdHIMS", 2)  # digits of a directive that touches another one
 PIVOT = 69  # two digits of a year from here on are of the twentieth century, as POSIX has it
 
@@ -191,40 +190,70 @@ def of_type(column: Column, how: TimeType) -> tuple[Any, Any]:
 
 
 def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
-    wrong = null & ~null
+    """Of each number its whole part and the rest apart, so that what one becomes does not depend on others."""
+    nanoseconds, one = TIME_UNITS[how.form], TIME_UNITS["us"]
+    numbers: Any = column
     if is_text(column):
-        text = column.astype("str").str.strip()
-        wrong = ~text.str.match(DIGITS).fillna(False).astype("bool")
-        text = text.where(~(wrong | null), "0")
-        if int(text.str.len().max()) > SAFE_DIGITS:
-            wrong = wrong | (text.astype("float64").abs() >= 2.0**63)
-        column = text.where(~wrong, "0")
-        whole = not bool(column.str.contains(".", regex=False).any())
-        require_digits(column, "int64" if whole else "float64")
-        column = column.astype("int64" if whole else "float64")
-    elif column.dtype.kind not in "iuf":
+        parts = column.astype("str").str.strip().str.extract(NUMBER)
+        wrong = parts[1].isna()
+        digits = parts[1].where(~wrong, "0")
+        if int(digits.str.len().max()) > SAFE_DIGITS:
+            wrong = wrong | (digits.astype("float64") >= 2.0**63)
+            digits = digits.where(~wrong, "0")
+        sign = 1 - 2 * (parts[0].fillna("") == "-").astype("int64")
+        whole = sign * digits.astype("int64")
+        rest = sign * (parts[2].fillna(".") + "0").astype("float64")
+    elif column.dtype.kind == "f":
+        numbers = column.astype("float64")
+        wrong = ~(numbers.abs() < 2.0**63)  # a null too
+        numbers = numbers.where(~wrong, 0.0)
+        whole = numbers.round()
+        rest = numbers - whole
+        whole = whole.astype("int64")
+    elif column.dtype.kind in "iu":
+        numbers = column.fillna(0)
+        wrong = numbers > 2**63 - 1 if column.dtype.kind == "u" else null & ~null
+        whole = numbers.where(~wrong, 0).astype("int64")
+        rest = None
+    else:
         raise DataError(
             f"time column {column.name!r}: expected numbers of {how.form} since 1970, found {column.dtype}."
         )
-    nanoseconds, one = TIME_UNITS[how.form], TIME_UNITS["us"]
-    numbers: Any = column.fillna(0)
-    longest = (LAST + 1) * TIME_UNITS["s"] // nanoseconds
     first = FIRST * TIME_UNITS["s"] // nanoseconds
-    if numbers.dtype.kind == "i":  # Arrow compares with int64 alone
-        wrong = wrong | (numbers < max(first, -(2**63))) | (numbers > min(longest, 2**63) - 1)
+    longest = (LAST + 1) * TIME_UNITS["s"] // nanoseconds
+    # Arrow compares with int64 alone.
+    wrong = wrong | (whole < max(first, -(2**63))) | (whole > min(longest, 2**63 - 1))
+    if column.dtype.kind == "f":
+        _require_exact(column, numbers.where(~wrong, 0.0), max(one // nanoseconds, 1))
+    whole = whole.where(~wrong, 0)
+    if nanoseconds >= one:
+        found = whole * (nanoseconds // one)
+        if rest is not None:
+            found = found + ((rest.where(~wrong, 0.0) * (nanoseconds // one) + 0.5) // 1).astype("int64")
     else:
-        wrong = wrong | ~((numbers >= first) & (numbers < longest))
-    numbers = numbers.where(~wrong, 0)
-    if numbers.dtype.kind == "f" and bool((numbers != numbers.round()).any()):
-        return (numbers.astype("float64") * (nanoseconds / one)).round().astype("int64"), wrong
-    numbers = numbers.astype("int64")
-    return (numbers * (nanoseconds // one) if nanoseconds >= one else numbers // (one // nanoseconds)), wrong
+        below = 0 if rest is None else (rest < 0).astype("int64")
+        found = (whole - below) // (one // nanoseconds)
+    return found, wrong | (found < FIRST * SECOND) | (found >= (LAST + 1) * SECOND)
+
+
+def _require_exact(column: Column, numbers: Any, step: int = 1) -> None:
+    """Raise `DataError` where floats of the column's type skip multiples of `step`, a power of ten."""
+    exact = exact_below(column.dtype) * step
+    if bool((numbers.abs() >= exact).any()):
+        raise DataError(
+            f"time column {column.name!r}: some values reach {exact:,}, from where on {column.dtype} is too coarse for "
+            "them. Give whole numbers, float64 or text."
+        )
 
 
 def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
+    unwritten = None
     if column.dtype.kind == "f":
-        numbers: Any = column.fillna(0)  # whole numbers beside a null; others are written in no format
-        column = numbers.where((numbers == numbers.round()) & (numbers.abs() < EXACT), 0).astype("int64")
+        numbers = column.astype("float64").fillna(0)  # whole numbers beside a null; others are written in no format
+        unwritten = (numbers != numbers.round()) | ~(numbers.abs() < EXACT)
+        numbers = numbers.where(~unwritten, 0.0)
+        _require_exact(column, numbers)
+        column = numbers.astype("int64")
     text = column.astype("str").where(~null, "").str.strip()
     if column.dtype.kind in "iu" and how.digits:
         text = text.str.zfill(how.digits)  # a number does not keep them
@@ -233,6 +262,8 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     # In arrays, as a call of a column costs what a hundred rows do in an array, and a row that is served pays for each.
     engine = engine_of(column)
     wrong = engine.array(groups[0].isna())
+    if unwritten is not None:
+        wrong = wrong | engine.array(unwritten)
     zeros = wrong.astype("int64") * 0
 
     def number(name: str, other: int = 0) -> Any:

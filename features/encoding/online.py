@@ -243,7 +243,8 @@ class OnlineTransformer:
 class _Category:
     """Ids of one categorical column. known: value to id, also of null, for everything that a dict finds rightly.
 
-    wide: integers of 2^53 and beyond, which a float must not find, though a dict holds it equal to them.
+    wide: integers of 2^53 and beyond, which a float must not find, though a dict holds it equal to them. rounded: what
+    known float64 become in float32 where that is another number.
     """
 
     def __init__(self, name: str, dtype: str, vocabulary: Vocabulary) -> None:
@@ -264,6 +265,11 @@ class _Category:
             )
         self.wide: dict[int, int] = {}
         self._cast = partial(_CASTS[dtype], dtype=dtype)
+        self.rounded: frozenset[float] = frozenset()
+        if dtype == "float64":
+            full = np.array(values, np.float64)
+            short = _short(full)
+            self.rounded = frozenset(short[short != full].tolist())
         if dtype in ("int32", "int64"):
             self.wide = {value: self.known.pop(value) for value in values if abs(value) >= EXACT}
         if dtype == "float32" and not all(map(self._holds, values)):  # `Vocabulary` refuses what they would be rounded
@@ -292,9 +298,19 @@ class _Category:
             found = self.known.get(key)
             if found is None:
                 found = self.wide.get(key)
+            if found is None and self.dtype == "float64":
+                self._require_unrounded(key)
             return self._unseen(key) if found is None else found
         except (ValueError, TypeError, OverflowError) as error:
             raise _refusal(self.name, self.dtype, value, error) from error
+
+    def _require_unrounded(self, key: float) -> None:
+        """As `gigabatch.features.columns.categories.require_unrounded` of a column that holds the number alone."""
+        if key in self.rounded and _tells(key):
+            raise ValueError("a known value becomes it in float32; give all of its digits")
+        short = float(_short(np.float64(key)))
+        if not self.rounded and short != key and short in self.known and _tells(short):
+            raise ValueError("it becomes a known value in float32, and all known ones are such; give it in float32")
 
     def _unseen(self, key: Any) -> int:
         """As `Vocabulary.encode`: with several unseen ids, the value's hash (see `HashBucket`) picks one."""
@@ -338,7 +354,7 @@ class _Number:
             raise _refusal(self.name, self.dtype, value, error) from error
 
 
-def cast_value(value: Any, dtype: str) -> str | int | float | bool:
+def cast_value(value: Any, dtype: str, mark: str = ".") -> str | int | float | bool:
     """One value cast as `gigabatch.features.reading.sources.cast` casts a column's.
 
     Parameters
@@ -347,6 +363,8 @@ def cast_value(value: Any, dtype: str) -> str | int | float | bool:
         Text, bool, int, float, or a NumPy scalar of these; no null.
     dtype
         int32, int64, float32, float64, string or bool.
+    mark
+        What stands for the point of a float as text.
 
     Raises
     ------
@@ -358,7 +376,7 @@ def cast_value(value: Any, dtype: str) -> str | int | float | bool:
     >>> cast_value("7", "int64"), cast_value(7.0, "string"), cast_value("TRUE", "bool")
     (7, '7', True)
     """
-    return _CASTS[dtype](value, dtype=dtype)
+    return _as_text(value, dtype, mark) if dtype == "string" else _CASTS[dtype](value, dtype=dtype)
 
 
 def _is_null(value: Any) -> bool:
@@ -380,12 +398,24 @@ def _require_exact(value: Any) -> None:
         )
 
 
+def _short(values: Any) -> Any:
+    """float64 in float32 and back, infinite beyond its range."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float64)
+
+
+def _tells(value: float) -> bool:
+    """Whether a number that float32 holds has come from there: whole ones and fractions of few bits may be exact."""
+    with np.errstate(over="ignore"):
+        return value != np.floor(value) and float(np.float16(value)) != value
+
+
 def _require_digits(value: Any, pattern: str) -> None:
-    if isinstance(value, str) and re.match(pattern, value) is None:
+    if isinstance(value, str) and re.fullmatch(pattern, value) is None:  # `$` alone would pass a line end
         raise ValueError("it is not written as a number: digits 0 to 9, a sign, a point, an exponent")
 
 
-def _as_text(value: Any, dtype: str) -> str:
+def _as_text(value: Any, dtype: str, mark: str = ".") -> str:
     if isinstance(value, str):
         value.encode()  # half of a surrogate pair is no text
         return value
@@ -393,13 +423,13 @@ def _as_text(value: Any, dtype: str) -> str:
     if isinstance(value, (float, np.floating)):  # as in `sources.cast`: a whole one is the integer's text
         number = float(value)
         _require_exact(value)
-        return str(int(number)) if number == int(number) else str(value)
+        return str(int(number)) if number == int(number) else str(value).replace(".", mark)
     return str(value)
 
 
 def _as_whole(value: Any, dtype: str) -> int:
     _require_plain(value)
-    if isinstance(value, str) and re.match(POINT_TEXT, value):
+    if isinstance(value, str) and re.fullmatch(POINT_TEXT, value):
         value = value.partition(".")[0]
     _require_digits(value, WHOLE_TEXT)
     whole = int(value)  # an infinity is an OverflowError

@@ -31,12 +31,12 @@ from gigabatch.features.engines.arrow_tables import given_back, own_frame, own_p
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.exact.column_statistics import RobustScale, Scale
+from gigabatch.features.exact.column_statistics import Scale
 from gigabatch.features.exact.sums import UNIT_EXPONENT
 from gigabatch.features.operators.base import FittedOperator, with_columns
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
-from gigabatch.features.refit.churn import Churn, Thresholds, churn, deviation
+from gigabatch.features.refit.churn import Churn, Thresholds, churn
 from gigabatch.features.refit.statistics import (
     CategoryStatistics,
     FillAndScale,
@@ -45,6 +45,7 @@ from gigabatch.features.refit.statistics import (
     FitContinuousStatistics,
     FittedCategory,
     Statistics,
+    deviation,
     statistics_operators,
 )
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
@@ -54,6 +55,8 @@ from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
 
 log = logging.getLogger(__name__)
+
+LARGEST_ERROR = 0.1  # of a median, in standard deviations
 
 # A categorical column's state, and a pair (codes, ids by code) for each frame.
 CodedFit = tuple[FittedCategory, list[tuple[Any, Any]]]
@@ -220,8 +223,8 @@ class Preprocessor:
         parts, scheduler
             As for `fit`; one pass over the new data.
         refresh_scales
-            Whether medians and scales become those of all data so far, for a model that is trained anew. Without it,
-            for one that goes on from its weights, they stay.
+            Whether medians and scales become those of all data so far, for a model that is trained anew; what is not
+            exact of a median, `Fill.error` says. Without it, for one that goes on from its weights, they stay.
         thresholds
             From when on a difference is flagged.
 
@@ -234,13 +237,16 @@ class Preprocessor:
         ------
         DataError
             If there are no rows, no statistics of the fit (as after an import), labels that `fit` refuses, or with
-            `refresh_scales` a robust scale, whose quartiles follow from no statistics; nothing has changed then.
+            `refresh_scales` a robust scale, whose quartiles follow from no statistics, or a column that has been null
+            in all rows so far; nothing has changed then.
         """
         learned = self.learned
-        new = self._statistics_of(parts, scheduler, "update with")
+        new = Statistics.from_states(self._learned_of(parts, scheduler, "update with"), list_owners(self.schema))
         after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
         report = self._churn(learned, new, thresholds)
         self._become(after)
+        if refresh_scales:
+            self._warn_of_unknown_medians()
         return report
 
     def carried_to(self, schema: Schema, settings: PreprocessorSettings) -> Preprocessor:
@@ -296,13 +302,12 @@ class Preprocessor:
         Parameters
         ----------
         parts, scheduler
-            As for `fit`: all of the table; one pass over it.
+            As for `fit`: all of the table; one pass over it, and with `refresh_scales` another over continuous columns.
         thresholds
             From when on a difference is flagged.
         refresh_scales
-            Whether fills and scales become those of the table, for a model that is trained anew: medians within 1 % of
-            their value (`Fill.error`), the rest exactly; median and quartiles of a robust scale exactly, by another
-            pass. Which columns have an indicator stays.
+            Whether fills and scales become those that `fit` finds in the table, for a model that is trained anew.
+            Which columns have an indicator stays.
 
         Returns
         -------
@@ -313,8 +318,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If it is not fitted, there are no rows, a column is missing or of another type, or labels are such that
-            `fit` refuses; nothing has changed then.
+            If it is not fitted, there are no rows, a column is missing or of another type, labels are such that `fit`
+            refuses, or with `refresh_scales` a continuous column is all null; nothing has changed then.
 
         Examples
         --------
@@ -330,18 +335,19 @@ class Preprocessor:
         (('Rome', 3),)
         """
         start = self._start
-        new = self._statistics_of(parts, scheduler, "grow by")
+        # A fit of fills and scales finds the statistics too.
+        scaled = {}
+        if refresh_scales:
+            scaled = {name: FillAndScale(name, scale=self.settings.number_settings(name).scale) for name in start.fills}
+        states = self._learned_of(parts, scheduler, "grow by", scaled)
+        refreshed = {name: states["continuous statistics", name] for name in scaled}
+        states |= {("continuous statistics", name): state.statistics for name, state in refreshed.items()}
+        new = Statistics.from_states(states, list_owners(self.schema))
         vocabularies = {
             name: grown_vocabulary(vocabulary, new.of_values(name), self.settings.category(name))
             for name, vocabulary in start.vocabularies.items()
         }
-        robust = [name for name, scale in start.scales.items() if refresh_scales and isinstance(scale, RobustScale)]
-        exact = {}
-        if robust:  # their quartiles take a pass more than statistics do
-            operators: dict[tuple[str, str], FittedOperator] = {("float", name): self._filling(name) for name in robust}
-            fitted = self._states(operators, parts, scheduler, "grow by")
-            exact = {name: fitted["float", name] for name in robust}
-        return self._grown(start, new, vocabularies, thresholds, refresh_scales, exact)
+        return self._grown(start, new, vocabularies, thresholds, refreshed)
 
     def grow_pack(
         self, parts: Sequence[Any], thresholds: Thresholds | None = None, refresh_scales: bool = False
@@ -374,11 +380,19 @@ class Preprocessor:
         vocabularies = {name: state.vocabulary for name, state in found.items()}
         return packed, self._grown(start, new, vocabularies, thresholds)
 
-    def _statistics_of(self, parts: Sequence[Any], scheduler: Any, use: str) -> Statistics:
-        """The statistics of the parts' columns; use: as of `_states`."""
+    def _learned_of(
+        self,
+        parts: Sequence[Any],
+        scheduler: Any,
+        use: str,
+        scaled: Mapping[str, FillAndScale] = MappingProxyType({}),
+    ) -> dict[tuple[str, str], Any]:
+        """The states of `statistics_operators` and of list columns, of the parts; use: as of `_states`. scaled: what
+        fits continuous columns instead."""
         operators = statistics_operators(self.schema)
         operators |= {("list statistics", column.name): FitListStatistics(column) for column in self.schema.lists}
-        return Statistics.from_states(self._states(operators, parts, scheduler, use), list_owners(self.schema))
+        operators |= {("continuous statistics", name): operator for name, operator in scaled.items()}
+        return self._states(operators, parts, scheduler, use)
 
     def _states(
         self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str
@@ -400,8 +414,8 @@ class Preprocessor:
         return [name for name in names if name in there]
 
     def _prepared(self, frame: Any) -> Any:
-        """The columns cast to the schema's types, but for targets: the cast may round what those differ by."""
-        targets = self.schema.names("target")
+        """The columns cast to the schema's types, but for regression targets, whose differences the cast may round."""
+        targets = [target.name for target in self.schema.targets if target.task == "regression"]
         typed = self._typed(frame, [name for name in frame.columns if name not in targets])
         return with_columns(typed, {name: frame[name] for name in frame.columns if name in targets})
 
@@ -488,6 +502,8 @@ class Preprocessor:
             merged, operator = parts[0].counted, self.settings.category(name)
             for part in parts[1:]:
                 merged = operator.merge(merged, part.counted)
+            if not len(merged):  # of the type that `fit` gives a column without a value
+                merged = operator.partial(frames[0])
             return category(name, sum(map(len, frames)), merged, parts)
 
         # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
@@ -500,7 +516,8 @@ class Preprocessor:
     def _fit_column(self, name: str, rows: int, counted: Any, parts: Sequence[CodedColumn]) -> CodedFit:
         """The state of a categorical column, which its parts hold so often (`counted`)."""
         state = FitCategory(self.settings.category(name)).finish((rows, counted))
-        table = parts[0].lookup(len(state.vocabulary.values)) if len(parts) == 1 else None
+        known = len(state.vocabulary.values)
+        table = parts[0].lookup(known) if known and len(parts) == 1 else None
         if table is not None:
             state = replace(state, vocabulary=state.vocabulary.with_table(table))
         return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
@@ -557,10 +574,9 @@ class Preprocessor:
         new: Statistics,
         vocabularies: dict[str, Vocabulary],
         thresholds: Thresholds | None,
-        refresh_scales: bool = False,
-        robust: Mapping[str, FilledScale] = MappingProxyType({}),
+        refreshed: Mapping[str, FilledScale] = MappingProxyType({}),
     ) -> Churn:
-        after = grown(start, new, vocabularies, refresh_scales, robust)
+        after = grown(start, new, vocabularies, refreshed)
         report = self._churn(start, new, thresholds)
         if after is not start:
             self._become(after)
@@ -593,6 +609,21 @@ class Preprocessor:
                     "others are equal in float32. Set preprocess.columns.%s.scale=robust, which outliers do not "
                     "stretch, or clip the column.",
                     name, self.scales[name].mean, self.scales[name].std, left, len(edges), name,
+                )  # fmt: skip
+
+    def _warn_of_unknown_medians(self) -> None:
+        """Where nulls are filled by a median that may be far off beside what the known values differ by."""
+        assert self.statistics is not None
+        for name, fill in self.fills.items():
+            state = self.statistics.numbers[name]
+            spread = deviation(state)
+            assert spread is not None
+            if state.nulls and fill.error > LARGEST_ERROR * spread:
+                log.warning(
+                    "column %r: its median is known to within %.3g, and its values differ by %.3g (deviation): "
+                    "%.6g stands in for its nulls. Subtract a constant near it before the features stage, or encode "
+                    "the whole table, whose median is exact (preprocess.from with preprocess.refresh_scales=true).",
+                    name, fill.error, spread, fill.value,
                 )  # fmt: skip
 
     def _warn_of_lost_differences(self) -> None:
@@ -638,6 +669,15 @@ class Preprocessor:
         """Continuous columns, then the indicators of those that have one."""
         names = self.schema.names("continuous")
         return names + [indicator_name(name) for name in names if self.fills[name].indicator]
+
+    @property
+    def null_shares(self) -> dict[str, float]:
+        """Share of the rows so far that are null, by categorical and continuous column; empty where nobody counted,
+        as of an import. A fill tells that of the fit, or of the last refresh."""
+        if self.statistics is None:
+            return {}
+        states: dict[str, Any] = {**self.statistics.categories, **self.statistics.numbers}
+        return {name: state.nulls / max(state.rows, 1) for name, state in states.items()}
 
     @property
     def float_edges(self) -> tuple[tuple[float, ...], ...]:
@@ -938,12 +978,14 @@ class Preprocessor:
 def _label_values(column: Any, target: Target) -> Any:
     """Array of a target's labels, int32 for multiclass and else float32; `DataError` where one is none of its task."""
     where = f"{target.task} target {target.name!r}"
-    if target.task == "multiclass":  # a null is refused with the type
-        codes = engine_of(column).array(column.astype("int32"))
-        _require_all(
-            (codes >= 0) & (codes < target.num_outputs), codes, where, f"class numbers below {target.num_outputs}"
-        )
-        return codes
+    if target.task == "multiclass":
+        _require_known(column, where)
+        # Not yet narrow, which would make a class of 1.5.
+        found = engine_of(column).array(column if column.dtype.kind in "iu" else column.astype("float64"))
+        fine = (found >= 0) & (found < target.num_outputs)
+        fine[fine] = found[fine] % 1 == 0
+        _require_all(fine, found, where, f"class numbers below {target.num_outputs}")
+        return found.astype("int32")
     values = _known_floats(column, where)
     if target.task == "binary":
         _require_all((values == 0) | (values == 1), values, where, "0 or 1")

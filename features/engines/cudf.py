@@ -23,6 +23,7 @@ from gigabatch.features.engines import cudf_plain
 from gigabatch.features.engines.cudf_plain import (
     array,
     as_typed,
+    decoded,
     direct_counts,
     float_text,
     frame,
@@ -63,6 +64,7 @@ __all__ = [
     "column_count",
     "column_statistics",
     "counts_together",
+    "decoded",
     "direct_counts",
     "float_text",
     "frame",

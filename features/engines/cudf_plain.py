@@ -231,7 +231,12 @@ def text(column: cudf.Series) -> cudf.Series:
 
 
 def float_text(column: cudf.Series) -> cudf.Series:
-    return cudf.Series(column.to_pandas().astype("str"))  # cuDF's own has ten digits: other values, one text
+    # cuDF's own has ten digits: other values, one text; and pandas writes Arrow's float32 with those of float64.
+    return cudf.Series(column.to_pandas().astype(f"float{8 * column.dtype.itemsize}").astype("str"))
+
+
+def decoded(column: cudf.Series) -> cudf.Series:
+    return column  # there are no dictionaries but categories
 
 
 def to_host(values: Any) -> np.ndarray:

@@ -127,6 +127,8 @@ def codes(column: pd.Series) -> np.ndarray:
     values = _arrow(column)
     if codable(values.type):
         return distinct(values).codes.astype("int64")
+    if pa.types.is_floating(values.type):  # Arrow tells -0.0 from 0.0
+        return pd.factorize(values.to_numpy(zero_copy_only=False))[0].astype("int64")
     return pd.factorize(column)[0].astype("int64")
 
 
@@ -333,7 +335,19 @@ def text(column: pd.Series) -> pd.Series:
 
 def float_text(column: pd.Series) -> pd.Series:
     """The floats as the shortest text that stands for each alone; of a null some text."""
+    if isinstance(column.dtype, pd.ArrowDtype):  # which pandas writes as Python's floats: .1 as 0.10000000149011612
+        floats = column.to_numpy(column.dtype.numpy_dtype, na_value=np.nan)
+        column = pd.Series(floats, index=column.index, name=column.name)
     return column.astype("str")
+
+
+def decoded(column: pd.Series) -> pd.Series:
+    """The column; one of Arrow's dictionaries of what is no text as one of their values."""
+    kind = column.dtype
+    if not isinstance(kind, pd.ArrowDtype) or not pa.types.is_dictionary(kind.pyarrow_dtype):
+        return column
+    values = kind.pyarrow_dtype.value_type
+    return column if codable(values) and not is_whole(values) else column.astype(pd.ArrowDtype(values))
 
 
 def to_host(values: Any) -> np.ndarray:

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.reading.csv_records import NotInParts, csv_records, one_column_records
@@ -154,6 +152,9 @@ def _raw_blocks(
     path: str, dtypes: Mapping[str, str], rows: int, null_values: list[str], separator: str, names: Sequence[str] | None
 ) -> Iterator[Any]:
     """The blocks as the reader makes them, checked as whole files are."""
+    # Here, as it imports pandas and numba, and a command that reads no rows is told before that is done.
+    from gigabatch.features.engines.arrow_columns import exact_frame_of
+
     module, header = load_engine("pandas"), None if names is None else list(names)
     with naming(path):
         if path.endswith(PARQUET_ENDINGS):
@@ -180,7 +181,7 @@ def _raw_blocks(
             while block := b"".join(islice(records, rows)):
                 content = head + block
                 try:
-                    frame = pd.read_csv(io.BytesIO(content), **options)
+                    frame = module.frames.read_csv(io.BytesIO(content), **options)
                     require_columns(frame, dtypes, f"input {path}")
                     refuse_guesses(module, frame, path, dtypes, header, separator, content)
                 except (DataError, *UNREADABLE) as error:

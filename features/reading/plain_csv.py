@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import csv as stdlib_csv
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +16,12 @@ import pyarrow as pa
 from pyarrow import csv
 
 from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.reading.null_words import number_of
 
 SEPARATORS = (",", ";", "|")
 BEFORE = np.frombuffer(b',;|\n" \t', np.uint8)
 HEAD_BYTES, PIECE_BYTES = 1 << 15, 1 << 18
+FEW = 20_000  # fields of text that look like such a number, which are looked at one after another
 NUMBERS = ("int32", "int64", "float32", "float64")
 
 
@@ -47,7 +48,7 @@ def read_plain(
     names = header.split(separator.encode())
     if separator not in SEPARATORS or "" not in null_values or len(names) == 1 or not dtypes:
         return None
-    if any(map(_is_number, null_values)):  # pandas compares the values of these: 9.0 is 9
+    if any(number_of(word) is not None for word in null_values):  # pandas compares the values of these: 9.0 is 9
         return None
     if any(dtype not in NUMBERS for name, dtype in dtypes.items() if name not in text) or len({*names}) < len(names):
         return None
@@ -62,7 +63,8 @@ def read_plain(
         csv.read_csv(pa.BufferReader(content[: content.rfind(b"\n", 0, HEAD_BYTES) + 1]), None, parsed, convert)
         if b"\r" in content or b"\0" in content or _ends_in_quotes(content, separator):
             return None
-        if content.count(b'"') % 2 or _begins_with(content, b"0x"):
+        numbers = [names.index(name.encode()) for name in dtypes if name not in text]
+        if content.count(b'"') % 2 or _number_begins(content, b"0x", separator, numbers):
             return None
         if not content.isascii():
             content.decode()
@@ -79,14 +81,7 @@ def read_plain(
     if any(bool((abs(column) >= EXACT).any()) for column in floats):
         return None
     zeros = any(bool((column == 0).any()) for column in floats)
-    return None if zeros and _begins_with(content, b"-0") else frame
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return not math.isnan(float(word))
-    except ValueError:
-        return False
+    return None if zeros and _number_begins(content, b"-0", separator, numbers) else frame
 
 
 def _ends_in_quotes(content: bytes, separator: str) -> bool:
@@ -102,11 +97,23 @@ def _ends_in_quotes(content: bytes, separator: str) -> bool:
         return True
 
 
-def _begins_with(content: bytes, text: bytes) -> bool:
-    """Whether a field begins with these two characters, `-0` or `0x`, blanks and quotes before them and case apart."""
+def _number_begins(content: bytes, text: bytes, separator: str, numbers: Sequence[int]) -> bool:
+    """Whether a field of the columns `numbers`, by place, begins with these two characters, `-0` or `0x`, blanks and
+    quotes before them and case apart; True too where very many fields of other columns do."""
+    looked_at, last = 0, -1
     for start in range(0, len(content), PIECE_BYTES):  # so that nothing large is made
         held = np.frombuffer(content, np.uint8, min(PIECE_BYTES + 2, len(content) - start), start)
         places = np.flatnonzero((held[1:-1] == text[0]) & (held[2:] | 32 == text[1]))
-        if bool(np.isin(held[places], BEFORE).any()):
-            return True
+        for place in (places[np.isin(held[places], BEFORE)] + start).tolist():
+            if place < last:
+                continue  # in the line that was looked at
+            looked_at, begin = looked_at + 1, content.rfind(b"\n", 0, place + 1) + 1
+            last = content.find(b"\n", place + 1)
+            last = len(content) if last < 0 else last
+            fields = next(stdlib_csv.reader([content[begin:last].decode("latin-1")], delimiter=separator), [])
+            found = (
+                fields[number].strip(' \t"').lower().encode("latin-1") for number in numbers if number < len(fields)
+            )
+            if looked_at > FEW or any(field.startswith(text) for field in found):
+                return True
     return False

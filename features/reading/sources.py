@@ -31,6 +31,7 @@ from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, req
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
+from gigabatch.features.reading.null_words import NullWords
 from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -41,7 +42,6 @@ PACKAGES = {  # what fsspec's protocols need
 }  # fmt: skip
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 WHOLE = ("int32", "int64")
-TEXT_TYPES = re.compile(r"object|str|string|(large_)?string(_view)?\[pyarrow\]")
 FLOATS = (float, np.floating)
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
@@ -179,7 +179,7 @@ def read_files(
         `list[float32]`; in CSV files they are text, split at what stands behind the bracket: `list[string]|`. The
         frame holds exactly these columns, in this order.
     null_values
-        Whole fields of text, in CSV and Parquet files, that are null.
+        Whole fields of text, in CSV and Parquet files, that are null. Numbers that equal a word are null too.
     separator
         What stands between two fields of CSV files. Blanks beside it are part of a field (RFC 4180), unless one stands
         behind it here, as in `", "`: then those after it are left out.
@@ -498,7 +498,7 @@ def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str
     frame
         The frame; it is not changed.
     words
-        Whole texts that are null.
+        Whole texts that are null. Of numbers those that equal a word are.
     dtypes
         Types by column; other columns and those of lists are left as they are.
 
@@ -508,22 +508,19 @@ def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str
     >>> from gigabatch.features.reading.sources import without_null_words
     >>> without_null_words(pd.DataFrame({"age": ["7", "?"]}), ["?"], {"age": "float32"})["age"].tolist()
     ['7', nan]
+    >>> without_null_words(pd.DataFrame({"age": [7.0, -1.0]}), ["-1"], {"age": "float32"})["age"].tolist()
+    [7.0, nan]
     """
-    out = frame
+    out, nulls = frame, NullWords(words)
     for name, dtype in dtypes.items():
         if name not in frame.columns or is_list_type(dtype):
             continue
         column = frame[name]
-        values = column.cat.categories if str(column.dtype) == "category" else column
-        if not TEXT_TYPES.fullmatch(str(values.dtype)):
-            continue
-        try:
-            hit = column.isin(list(words)).fillna(False)
-        except TypeError:  # lists among Python's objects, of which the cast says what they are
-            continue
-        if bool(hit.any()):
+        hit = nulls.among(column)
+        if hit is not None and bool(hit.any()):
             out = out.copy(deep=False) if out is frame else out
-            out[name] = column.where(~hit)
+            whole = str(column.dtype) != "category" and column.dtype.kind in "iu"
+            out[name] = engine_of(column).with_nulls(column, hit) if whole else column.where(~hit)
     return out
 
 
@@ -699,6 +696,8 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") -> Any:
+    if dtype != "string" and str(column.dtype) == "category" and is_text(column.cat.categories):
+        column = column.astype("str")
     if (how := time_type(dtype)) is not None:
         found, null = of_type(_plain(column, "string") if not is_dates(column) else column, how)
         _refuse_nulls(int(null.sum()), nullable)
@@ -720,8 +719,8 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
         return _cast_text(column, mark)
     if dtype == "bool":
         return _cast_bool(column, nullable)
-    if str(column.dtype) == "category" and is_text(column.cat.categories):
-        column = column.astype("str")
+    if str(column.dtype) == "category":
+        column = _numbers_of_category(column)
     if column.dtype.kind in "OU" and str(column.dtype) != "category":
         column = without_zeros(column) if dtype in WHOLE and is_text(column) else column
         _require_digits(column, dtype)
@@ -742,6 +741,17 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _numbers_of_category(column: Column) -> Any:
+    """A column of categories that are numbers as one of these numbers, which are checked like others."""
+    engine, categories, null = engine_of(column), column.cat.categories, column.isna()
+    if getattr(categories.dtype, "kind", "O") not in "iuf" or not len(categories):
+        return column
+    codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
+    values = engine.frames.Series(categories, name=column.name).take(codes)
+    values.index = column.index
+    return engine.with_nulls(values, null) if bool(null.any()) else values
 
 
 def _cast_datetime(column: Column, nullable: bool) -> Any:
@@ -831,7 +841,7 @@ def _plain(column: Column, dtype: str) -> Any:
                 else "only text, numbers and booleans can be cast; read timestamps as the type datetime, and make "
                 "features of them with date_parts"
             )
-        return column
+        return engine_of(column).decoded(column)
     known = column[column.notna()]
     types = {type(value) for value in known}
     strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))

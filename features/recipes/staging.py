@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import require_columns
 from gigabatch.features.history.past import NotLater
@@ -251,6 +250,8 @@ class SplitWriter:
         NotInParts
             As `write`.
         """
+        from gigabatch.features.engines.arrow_columns import exact_frame_of
+
         file = pq.read_metadata(path)
         self._look(split, exact_frame_of(file.schema.to_arrow_schema().empty_table()))
         target = self._next_path(split)

@@ -21,7 +21,7 @@ import numpy as np
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
-from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, quantile
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, deviation, quantile
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
 TOP_VALUES = 20  # cells of a categorical column's index, the most frequent old values; the rest is one more
@@ -312,15 +312,6 @@ def continuous_churn(name: str, old: ColumnStatistics, new: ColumnStatistics) ->
         tuple(_quantile_shift(old, new, percent) for percent in PERCENTILES) if both else (),
         stability(*decile_counts(old, new)) if both else None,
     )
-
-
-def deviation(state: ColumnStatistics) -> float | None:
-    """Population standard deviation of the known values, the exact variance rounded once; 0 for a constant."""
-    count = state.moments.count
-    if count == 0:
-        return None
-    units = count * (state.moments.squares.units << 1074) - state.moments.total.units**2
-    return math.sqrt(units / (count**2 << 2148))
 
 
 def stability(old: Sequence[float], new: Sequence[float]) -> Stability:

@@ -7,9 +7,9 @@
 - Statistics are those of all data so far, exactly.
 - Medians and scales stay as they are unless asked for: a model that goes on from its weights was trained on them, and a
   row of known values is encoded as before, to the bit. With `refresh_scales`, for a model that is trained anew, they
-  become those of all data: means and deviations exactly, a median from the histogram, which takes no second pass;
-  `Fill.error` says how far off it may be, less than 1 % of its value. A robust scale cannot be refreshed so and is
-  refused.
+  become those of all data: a median from the statistics (`statistics.median`), as the old rows are not read again, and
+  mean and deviation of the rows as that fills them. `Fill.error` says how far off the median may be: 0 where values
+  have few bits, else up to a standard deviation. A robust scale cannot be refreshed so and is refused.
 - Which columns have an indicator is settled at the first fit: the model's inputs stay the same. One that was silent
   then, for want of nulls, speaks after a `refresh_scales` if there are nulls by now.
 
@@ -17,8 +17,8 @@
 
 - Vocabularies are appended to by the counts of that table alone, and statistics become those of that table. So no row
   counts twice, however often it comes again.
-- Medians, scales and indicators stay as they are, unless asked for; the median and quartiles of a robust scale are then
-  the table's own, exactly, by another pass.
+- Medians, scales and indicators stay as they are, unless asked for; medians and scales are then the table's own,
+  exactly, by another pass.
 - Of a value in the vocabulary that the table lacks, the version stays known whose data last held it, with a count of 0.
 - Where nothing would change (the same statistics, no new value), the state stays, its version too.
 """
@@ -116,7 +116,17 @@ def updated(
                 "known without the rows of earlier versions. Leave refresh_scales out, or encode the whole table "
                 "(preprocess.from with preprocess.refresh_scales=true)."
             )
-        fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
+        for name, total in statistics.numbers.items():
+            if not total.moments.count:
+                raise DataError(
+                    f"update: column {name!r}: all {total.rows} rows so far are null, so there is no median. Leave "
+                    "refresh_scales out."
+                )
+        found = {name: median(statistics.numbers[name]) for name in fills}
+        fills = {
+            name: _refilled(fill, statistics.numbers[name], found[name].value, found[name].bound)
+            for name, fill in fills.items()
+        }
         scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
     version = replace(old.version, number=number, parent=checksum(old), rows=(*old.version.rows, new.rows))
     return Learned(vocabularies, fills, scales, statistics, version, old.edges)
@@ -126,25 +136,20 @@ def grown(
     old: Learned,
     new: Statistics,
     vocabularies: dict[str, Vocabulary],
-    refresh_scales: bool = False,
-    robust: Mapping[str, FilledScale] = MappingProxyType({}),
+    refreshed: Mapping[str, FilledScale] = MappingProxyType({}),
 ) -> Learned:
     """The next version, from statistics of a whole table; see the module's docstring.
 
-    vocabularies: what `grown_vocabulary` makes of each column's. refresh_scales: whether fills and scales become the
-    table's, as of `updated`; then robust: what a fit of the table found of each column with a `RobustScale`. `old`
-    itself comes back where nothing would change.
+    vocabularies: what `grown_vocabulary` makes of each column's. refreshed: what a fit of the table found of the
+    continuous columns whose fills and scales become the table's. `old` itself comes back where nothing would change.
     """
     if new.rows == 0:
         raise DataError("grow: the train split has no rows. There is nothing to learn from.")
     longer = any(len(item.values) > len(old.vocabularies[name].values) for name, item in vocabularies.items())
-    fills, scales = old.fills, old.scales
-    if refresh_scales:
-        fills = {name: _refilled(fill, new.numbers[name]) for name, fill in fills.items()}
-        scales = {name: new.numbers[name].filled_scale(fills[name].value) for name in scales}
-        for name, state in robust.items():
-            assert state.scale is not None
-            fills[name], scales[name] = replace(fills[name], value=state.fill.value, error=0.0), state.scale
+    fills = old.fills | {
+        name: _refilled(old.fills[name], state.statistics, state.fill.value) for name, state in refreshed.items()
+    }
+    scales = old.scales | {name: state.scale for name, state in refreshed.items() if state.scale is not None}
     if not longer and old.statistics.equals(new) and (fills, scales) == (old.fills, old.scales):
         return old
     number = old.version.number + 1
@@ -190,10 +195,9 @@ def _appended(
     return vocabulary.update(counted, category.min_count, category.max_size)
 
 
-def _refilled(fill: Fill, total: ColumnStatistics) -> Fill:
-    found = median(total)
+def _refilled(fill: Fill, total: ColumnStatistics, value: float, error: float = 0.0) -> Fill:
     silent = fill.silent and total.nulls == 0
-    return replace(fill, value=found.value, null_rate=total.nulls / total.rows, error=found.bound, silent=silent)
+    return replace(fill, value=value, null_rate=total.nulls / total.rows, error=error, silent=silent)
 
 
 def _parts(learned: Learned) -> Iterator[bytes]:

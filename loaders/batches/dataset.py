@@ -1,7 +1,7 @@
 """A packed table as a sequence of whole batches, and what any such sequence must offer to a `BatchLoader`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +53,11 @@ class BatchSource(ABC):
     def lists(self) -> Sequence[JaggedColumn]:
         """Of each list column all lists, of which a row's last words say which are its own."""
         return ()
+
+    def tables(self) -> Iterable[PackedTable] | None:
+        """All rows of all ranks, also those that fill no batch, once each and in the same order on every rank, in
+        tables of which each is to be used at once. None where batches are the only way to the rows."""
+        return None
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
@@ -151,6 +156,9 @@ class BatchDataset(BatchSource):
     @property
     def device(self) -> torch.device:
         return self.table.device
+
+    def tables(self) -> Iterable[PackedTable]:
+        return [self.table]
 
     def __getitem__(self, index: int) -> Batch:
         return unpack(self.schema, self.words(index), self.lists)

@@ -122,13 +122,14 @@ class BatchLoader:
 
     def _start_next(self, begun: bool) -> None:
         """Stand at step 0 of the source's epoch, or where that is `begun`, of the one after."""
+        self._drop_ahead()  # of a loop that was left
         if begun:
             self.source.set_epoch(self.epoch + 1)
         self.step, self._begun = 0, None
 
     def _next_words(self) -> tuple[Tensor, tuple[JaggedColumn, ...]]:
         """Packed rows [B, W] of step `step` on `device`, and their lists."""
-        if self._ahead and self._ahead[0].place != (self.epoch, self.step):
+        if self._ahead and self._ahead[0].place != (self.source.times_set, self.step):
             self._drop_ahead()  # the source was set to another epoch
         if self._ahead:
             slot = self._ahead[0].slot
@@ -148,7 +149,7 @@ class BatchLoader:
                 later = self._open_slot()
                 self._num_filled += 1
                 done = self._thread.submit(later.fill, self.source, step)
-                self._ahead.append(_Ahead((self.epoch, step), later, done))
+                self._ahead.append(_Ahead((self.source.times_set, step), later, done))
         words, lists = slot.hand_out(), tuple(column.to(self.device) for column in slot.lists)
         if words.device != self.device:
             return words.to(self.device), lists
@@ -299,7 +300,7 @@ def _shape(source: BatchSource) -> tuple[int, int]:
 
 
 class _Ahead(NamedTuple):
-    """A batch that the thread gathers: its (epoch, step), its slot, and the call that fills it."""
+    """A batch that the thread gathers: its (`times_set` of the source, step), its slot, and the call that fills it."""
 
     place: tuple[int, int]
     slot: Slot

@@ -4,7 +4,7 @@ Shapes: B rows of a batch, W words in a row, M rows of a window on one rank.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.blocks import BlockOrder
 from gigabatch.loaders.order.ranks import RankBatches
 from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.packed import PackedTable
 
 # Of all lanes a window of 32 MiB; two are in memory. Between 8 and 128 MiB the size makes no difference of 10 % to the
 # speed from the page cache (AMD EPYC), so it is the size that a disk reads well in one go.
@@ -167,10 +168,15 @@ class StreamedDataset(BatchSource):
         self._buffers: list[Tensor] = []  # the other one is in `_ahead`, or free
         self._current: _Window | None = None
         self._ahead: _Window | None = None
+        self._one_at_a_time = threading.Lock()  # a loader's thread may be within `words` when an epoch is set
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the batches of this epoch from now on."""
+        """Give the batches of this epoch from now on; waits for a step that another thread is asking for."""
+        with self._one_at_a_time:
+            self._set_epoch(epoch)
+
+    def _set_epoch(self, epoch: int) -> None:
         self._give_up()
         self.epoch = epoch
         windows: Windows
@@ -193,6 +199,9 @@ class StreamedDataset(BatchSource):
         """Mapped from the table's files; the system reads the pages of the rows that are asked for."""
         return self.table.lists
 
+    def tables(self) -> Iterable[PackedTable]:
+        return self.table.parts()
+
     @property
     def buffer_bytes(self) -> int:
         """Memory of two windows of this rank: their rows, and where each row is to be found."""
@@ -209,9 +218,10 @@ class StreamedDataset(BatchSource):
         rows = stop - position
         out = torch.empty((rows, self.schema.num_words), dtype=torch.int32) if out is None else out[:rows]
         done = 0
-        while done < rows:
-            window = self._take(self._windows.window_of(position + done))
-            done += window.copy_rows(position + done, out[done:])
+        with self._one_at_a_time:
+            while done < rows:
+                window = self._take(self._windows.window_of(position + done))
+                done += window.copy_rows(position + done, out[done:])
         return out
 
     def settings(self) -> dict[str, int | bool]:
@@ -228,8 +238,9 @@ class StreamedDataset(BatchSource):
 
     def close(self) -> None:
         """End the reading thread and free the buffers. The next `words` starts both again."""
-        self._give_up()
-        self._buffers = []
+        with self._one_at_a_time:
+            self._give_up()
+            self._buffers = []
 
     def _positions(self, index: int) -> tuple[int, int]:
         """[start, stop) of a step among the rows of this rank."""

@@ -35,6 +35,7 @@ def plan(
     plans = KeptPlans.of(Request.of(load_config(config, given, whole=False)), settings)
     found = None if again else plans.find()
     if found is None:
+        load_config(config, given)
         from gigabatch.pipeline.lab.plan.plan import run_plan
 
         found = run_plan(config, overrides, plans)

@@ -66,11 +66,14 @@ def update(
     ] = False,
 ) -> int:
     """Extend a run's vocabularies and statistics by new rows, and report how these differ (docs/refit.md)."""
-    from gigabatch.pipeline.stages.asked import require_update
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.stages.asked import require_preprocessor, require_update
 
     require_update(data, run, preprocessor)
     if preprocessor is None:
         check_run(config, overrides, run)
+    else:
+        require_preprocessor(preprocessor, load_config(config, overrides, whole=False).artifacts)
     whole_config(config, overrides)
     from gigabatch.pipeline.stages.update import update_preprocessor
 

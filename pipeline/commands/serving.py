@@ -29,9 +29,12 @@ def embed(
     ] = None,
 ) -> int:
     """Store the vectors and model inputs of a run's users and items, for request time (docs/retrieval.md)."""
+    from gigabatch.features.reading.sources import expand
     from gigabatch.pipeline.embedding.settings import EmbedSettings
 
     settings = EmbedSettings(dtype, index, recall)
+    if update is not None:
+        expand(update)
     whole_config(config, overrides, inputs=update is None)
     from gigabatch.pipeline.embedding.embed import run_embed
 

@@ -43,7 +43,7 @@ from gigabatch.features.recipes import recipe_class, require_recipe
 from gigabatch.features.setting_checks import INDICATORS
 from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.schedule import build_schedule
-from gigabatch.models.shelf import model_class, require_model
+from gigabatch.models.shelf import MODELS, model_class, require_model, setting_names
 from gigabatch.own_code import import_all, located
 from gigabatch.pipeline.config.positives import left_to_positives
 from gigabatch.pipeline.config.serving import ServeSettings
@@ -116,8 +116,11 @@ def model_choice(raw: Any, positives: bool = False) -> ModelChoice:
     if isinstance(raw, ModelChoice):
         return raw
     kind = model_name(raw)
-    chosen = model_class(kind)
     settings = {name: value for name, value in raw.items() if name != "kind"}
+    if kind in MODELS:  # an unknown one is told before the model, and so torch, is imported
+        known = type(kind, (), {"__annotations__": dict.fromkeys(setting_names(kind), Any)})
+        require_known_keys(known, settings, section="model")
+    chosen = model_class(kind)
     if positives:
         settings = {**chosen.for_positives.get("model", {}), **settings}
     return ModelChoice(kind, checked_settings(chosen.Settings, settings, "model"))

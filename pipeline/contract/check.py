@@ -14,8 +14,7 @@ from typing import Any
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import FileCache, expand, same_file
 from gigabatch.features.recipes.base import RawFiles, Recipe
-from gigabatch.features.refit.churn import deviation
-from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, deviation
 from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
 from gigabatch.pipeline.contract.measure import (

@@ -21,8 +21,8 @@ from typing import Any
 
 from gigabatch.features.reading.sources import FileCache
 from gigabatch.features.recipes.base import RawFiles, Recipe
-from gigabatch.features.refit.churn import CategoryChurn, deviation
-from gigabatch.features.refit.statistics import Statistics
+from gigabatch.features.refit.churn import CategoryChurn
+from gigabatch.features.refit.statistics import Statistics, deviation
 from gigabatch.pipeline.contract.calendar_parts import calendar_part
 from gigabatch.pipeline.contract.check import family
 from gigabatch.pipeline.contract.clock import unit_seconds

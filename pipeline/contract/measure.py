@@ -12,11 +12,10 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 
 from gigabatch.features import setting_checks
@@ -33,6 +32,9 @@ from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast,
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.clock import guessed_unit, unit_seconds
+
+if TYPE_CHECKING:  # pandas is imported once there is a file to measure
+    import pandas as pd
 
 BLOCK_BYTES = 64 << 20
 PART_ROWS = 1_000_000  # of files of more rows so many are in memory at once
@@ -234,6 +236,8 @@ def _measured_file(
     known: Known | None,
 ) -> Measured:
     """As `measure_file`, of the rows of a file in one frame or several, without what its header and its end are."""
+    import pandas as pd
+
     unit, time_types = None, set[str]()
     whole, kept = _Sum(kind, known), _Sum(kind, known)  # all rows, and those that are not bad
     examples, num_rows = list[pd.DataFrame](), 0
@@ -383,6 +387,8 @@ def _parts(kind: RawFiles, path: str, without: Sequence[int], dtypes: Mapping[st
 
 def _unit_of_parts(kind: RawFiles, path: str, without: Sequence[int], time_unit: str) -> str:
     """The time unit, or where it is to be guessed what the median of all times says, for one part may say another."""
+    import pandas as pd
+
     if time_unit != "auto" or kind.time is None or kind.unit is not None:
         return time_unit
     found = []
@@ -446,6 +452,8 @@ def _bad(kind: RawFiles, rule: RowRule, mask: Any, frame: Any, times: Any) -> Ba
 def _examples(raw: Any, union: Any, masks: dict[RowRule, Any], first_row: int) -> pd.DataFrame:
     """The bad rows with their places in the file and what is wrong with each, on the host; first_row: place of the
     first row of `raw`."""
+    import pandas as pd
+
     engine = engine_of(raw)
     rows = engine.to_pandas(raw[engine.series(union, raw)].reset_index(drop=True))
     hits = {f"{rule.column} {rule.what}": engine.to_host(mask[union]) for rule, mask in masks.items()}
@@ -529,6 +537,8 @@ def _hashed_lists(column: Any, elements: str, engine: Any) -> Any:
 
     elements: their type. On pandas alone, as lists are read.
     """
+    import pandas as pd
+
     entries, lengths = list_entries(column, f"list column {column.name!r}")
     entries = entries.reset_index(drop=True)
     missing = np.asarray(entries.isna(), dtype=bool)

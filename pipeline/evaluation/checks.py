@@ -103,15 +103,15 @@ def blank_warnings(preprocessor: Any) -> list[Flag]:
 
 
 def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
-    """Splits that lack a class, and those whose labels differ from train's."""
-    found = []
+    """Splits that lack a class, and those whose labels, by the rows' weights, differ from train's."""
+    found, masses = [], {split: _mass(table) for split, table in tables.items()}
     for place, target in enumerate(tables["train"].schema.targets):
         labels = {split: table.unpack(table.words).targets[place].cpu() for split, table in tables.items()}
         if target.task == "regression":
-            found += _means_that_differ(target, labels)
+            found += _means_that_differ(target, labels, masses)
             continue
         size = max(target.num_outputs, 2)
-        counts = {split: values.long().bincount(minlength=size).double() for split, values in labels.items()}
+        counts = {split: values.long().bincount(masses[split], size) for split, values in labels.items()}
         for split, count in counts.items():
             lacks = [_class_name(target, number) for number in (count == 0).nonzero()[:, 0].tolist()]
             short = f"no row of class {_listed(lacks)}"
@@ -121,8 +121,19 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
             elif lacks and len(labels[split]):
                 text = f"target {target.name!r}: split {split!r} has {short}. Metrics of it say nothing there."
                 found.append(Flag(text, target.name, short, [split]))
-        found += _shares_that_differ(target, counts)
+        found += _shares_that_differ(target, counts, {split: _rows_worth(mass) for split, mass in masses.items()})
     return found
+
+
+def _mass(table: PackedTable) -> Tensor:
+    """The rows' weights: float64 [N]."""
+    weight = table.unpack(table.words).weight
+    return torch.ones(len(table), dtype=torch.float64) if weight is None else weight.cpu().double()
+
+
+def _rows_worth(mass: Tensor) -> float:
+    """How many rows of one weight have means as certain as those of these (Kish's effective sample size)."""
+    return float(mass.sum() ** 2 / mass.square().sum()) if len(mass) else 0.0
 
 
 def _class_name(target: Target, number: int) -> str:
@@ -134,17 +145,16 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _shares_that_differ(target: Target, counts: Mapping[str, Tensor]) -> list[Flag]:
-    """Sentences about the classes of a target, from their rows by split."""
-    rows = {split: float(count.sum()) for split, count in counts.items()}
+def _shares_that_differ(target: Target, counts: Mapping[str, Tensor], rows: Mapping[str, float]) -> list[Flag]:
+    """Sentences about the classes of a target, from their weight by split. rows: what each split is worth."""
     if not rows["train"]:
         return []
-    train, differ, splits = counts["train"] / rows["train"], [], []
+    train, differ, splits = counts["train"] / counts["train"].sum(), [], []
     for split, count in counts.items():
         if split == "train" or not rows[split]:
             continue
-        share = count / rows[split]
-        pooled = (counts["train"] + count) / (rows["train"] + rows[split])
+        share = count / count.sum()
+        pooled = (rows["train"] * train + rows[split] * share) / (rows["train"] + rows[split])
         errors = (pooled * (1 - pooled) * (1 / rows["train"] + 1 / rows[split])).sqrt()
         if target.task == "binary":
             ratio = float(share[1] / train[1]) if train[1] > 0 else math.inf
@@ -173,19 +183,18 @@ def _shares_that_differ(target: Target, counts: Mapping[str, Tensor]) -> list[Fl
     return [Flag(text, target.name, "classes are not train's", splits)]
 
 
-def _means_that_differ(target: Target, labels: Mapping[str, Tensor]) -> list[Flag]:
-    train = labels["train"].double()
-    if len(train) < 2:
+def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Mapping[str, Tensor]) -> list[Flag]:
+    found = {split: _mean_and_variance(values.double(), masses[split]) for split, values in labels.items()}
+    if found["train"] is None:
         return []
-    mean, deviation = float(train.mean()), float(train.std())
-    differ, splits = [], []
-    for split, values in labels.items():
-        if split == "train" or len(values) < 2:
+    mean, variance, rows = found["train"]
+    deviation, differ, splits = math.sqrt(variance), [], []
+    for split, other in found.items():
+        if split == "train" or other is None:
             continue
-        other = values.double()
-        error = math.sqrt(deviation**2 / len(train) + float(other.var()) / len(other))
-        if abs(float(other.mean()) - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
-            differ.append(f"{split} {float(other.mean()):.4g}")
+        error = math.sqrt(variance / rows + other[1] / other[2])
+        if abs(other[0] - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
+            differ.append(f"{split} {other[0]:.4g}")
             splits.append(split)
     if not differ:
         return []
@@ -194,6 +203,16 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor]) -> list[Fla
         f"than {MEAN_DEVIATIONS:g} standard deviations, of which one is {deviation:.4g})."
     )
     return [Flag(text, target.name, f"mean is not train's {mean:.4g}", splits)]
+
+
+def _mean_and_variance(values: Tensor, mass: Tensor) -> tuple[float, float, float] | None:
+    """Mean, variance, and how many rows these are worth; None where they are not worth more than one."""
+    rows = _rows_worth(mass)
+    if rows <= 1:
+        return None
+    mean = (values * mass).sum() / mass.sum()
+    variance = ((values - mean).square() * mass).sum() / mass.sum() * rows / (rows - 1)
+    return float(mean), float(variance), rows
 
 
 def missing_shares(parts: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> dict[str, dict[str, float]]:

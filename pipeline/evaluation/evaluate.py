@@ -630,9 +630,9 @@ def permutation_importance(
 
 
 def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> list[dict[str, Any]]:
-    """A row a feature: nulls at fit, cardinality, share of test rows that were unseen, centre and spread. Of a list
-    column the share of train rows whose list is null or empty, of test's elements that were unseen, and the mean number
-    of elements."""
+    """A row a feature: nulls in training, cardinality, share of test rows that were unseen, centre and spread. Of a
+    list column the share of train rows whose list is null or empty, of test's elements that were unseen, and the mean
+    number of elements."""
     found: list[dict[str, Any]] = []
     batches = [table.unpack(table.words) for table in (train, test)]
     fitted, asked = (batch.ids for batch in batches)
@@ -663,6 +663,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
                 "mean_length": float(lengths.double().mean()),
             }
         )
+    shares = preprocessor.null_shares
     for name, fill in preprocessor.fills.items():
         scale = preprocessor.scales.get(name)
         scale = None if scale is None or scale.clip else scale  # a robust one has neither mean nor deviation
@@ -670,7 +671,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
             {
                 "name": name,
                 "role": "continuous",
-                "nulls": fill.null_rate,
+                "nulls": shares.get(name),
                 "median": fill.value,
                 "mean": None if scale is None else scale.mean,
                 "std": None if scale is None else scale.std,

@@ -35,13 +35,19 @@ def changed_labels(
             yield f"features.{key} was {setting!r} when the model was trained, and is {today!r} now."
     before, after = ((config.get("targets") or {}) for config in (old_features, features))
     for name in [name for name in before if name in after]:
-        old_label, label = (str(settings[name].get("positive")) for settings in (before, after))
+        old_label, label = (_positive(settings[name]) for settings in (before, after))
         if old_label != label:
             yield f"target {name!r}: positive was {old_label!r} when the model was trained, and is {label!r} today."
         for key in ("label_strip", "label_steps"):  # how the text of a label is read
             setting, today = (settings[name].get(key) or None for settings in (before, after))
             if setting != today:
                 yield f"target {name!r}: {key} was {setting!r} when the model was trained, and is {today!r} today."
+
+
+def _positive(settings: Mapping[str, Any]) -> str:
+    """The label that counts as 1, which is 1 itself where none is named."""
+    positive = settings.get("positive")
+    return "1" if positive is None else str(positive)
 
 
 def _changed_classes(old: Target, new: Target) -> Iterator[str]:

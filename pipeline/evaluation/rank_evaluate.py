@@ -112,10 +112,29 @@ class Catalogue:
         """Candidates that each user does not know: int64 [users]."""
         return known.num_left(torch.arange(self.items.num_ids) >= self.item_ids.start)
 
-    def without_candidates(self, settings: RankingSettings, device: torch.device | str) -> Tensor:
-        """Users who have every item, so that no negative is left for a question of theirs: bool [users]."""
-        known = self.known_in(settings.negatives_are_not_in, torch.device(device))
-        return (self.num_left(known) == 0) & (settings.negatives is not None)
+    def left_out(self, positives: PackedTable, settings: RankingSettings) -> Tensor:
+        """Users of these rows who leave fewer items than negatives are asked for: bool [users].
+
+        Raises:
+            RankingError: where all are, and fewer negatives could be drawn for some.
+        """
+        users = positives.words[self.askable(positives), self.user_column].long()
+        left = self.num_left(self.known_in(settings.negatives_are_not_in, users.device))
+        few = left < (settings.negatives or 0)
+        out = torch.zeros_like(few).index_fill(0, users, True) & few
+        if len(users) and bool(out[users].all()) and bool(left[users].any()):
+            raise RankingError(
+                f"ranking: known positives of {self.told(out)} leave fewer than {settings.negatives} of "
+                f"{len(self.item_ids)} items, and nobody else is asked about. Ask for fewer negatives "
+                "(evaluate.ranking.negatives)."
+            )
+        return out
+
+    def askable(self, positives: PackedTable) -> Tensor:
+        """Rows that weigh something and whose item is in the catalogue: bool [R]."""
+        items, weight = positives.words[:, self.items.key_column], unpack(positives.schema, positives.words).weight
+        inside = (items >= self.item_ids.start) & (items < self.item_ids.stop)
+        return inside if weight is None else inside & (weight > 0)
 
     def known_in(self, splits: tuple[str, ...], device: torch.device) -> KnownPositives:
         """What each user chose in any of `splits`, those of them that there are."""
@@ -149,15 +168,15 @@ def rank_evaluate(
 
     A row whose item is not in the catalogue (one that came after training) cannot be ranked and is left out; their
     share is `cold_items`. Negatives depend on (seed, row of `positives`) alone. A candidate is never the positive
-    itself. Where negatives are drawn, nobody is asked about who has every item. Means over rows by their weights; of
-    recall, over users first, so that each counts once. A row of weight 0
-    is not asked about.
+    itself. Where negatives are drawn, nobody is asked about who leaves fewer items than that (`Catalogue.left_out`).
+    Means over rows by their weights; of recall, over users first, so that each counts once. A row of weight 0 is not
+    asked about.
 
-    Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates, mrr, and for each k hr@k,
-    ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
+    Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates (of a question, in the
+    mean), mrr, and for each k hr@k, ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
 
     Raises:
-        RankingError: for scores that are not finite; for a user who leaves some items, but too few to draw from.
+        RankingError: for scores that are not finite; where all users leave too few items to draw from.
     """
     return ranked(model, positives, catalogue, settings, seed=seed, device=device, output=output).found
 
@@ -186,19 +205,16 @@ def ranked(
     output: int = 0,
 ) -> Ranked:
     """`rank_evaluate`, with the place of every row."""
-    item_ids, key = catalogue.item_ids, catalogue.items.key_column
-    inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
-    weight = unpack(positives.schema, positives.words).weight
-    mass = torch.ones(len(positives), device=inside.device) if weight is None else weight
-    nobody = catalogue.without_candidates(settings, positives.words.device)
-    nobody = nobody[positives.words[:, catalogue.user_column].long()]
-    rows = (inside & (mass > 0) & ~nobody).nonzero()[:, 0]
+    askable, weight = catalogue.askable(positives), unpack(positives.schema, positives.words).weight
+    mass = torch.ones(len(positives), device=askable.device) if weight is None else weight
+    nobody = catalogue.left_out(positives, settings)[positives.words[:, catalogue.user_column].long()]
+    rows = (askable & ~nobody).nonzero()[:, 0]
     if settings.max_rows is not None and len(rows) > settings.max_rows:
         rows = rows[spread(len(rows), settings.max_rows).to(rows.device)]
     lists = positives.lists if not isinstance(model, Model) or model.inputs.lists else ()  # baselines know of none
     asked = unpack(positives.schema, positives.words[rows], lists).to(device)
     total = float(mass.double().sum())
-    cold = 1 - float((inside * mass.double()).sum()) / total if total > 0 else None
+    cold = 1 - float((askable * mass.double()).sum()) / total if total > 0 else None
     found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}
     users = _one_number_a_user(asked.ids[:, catalogue.user_column], catalogue.first_user)
     places: dict[str, PositiveRanks] = {}
@@ -209,11 +225,10 @@ def ranked(
             ranks = places["sampled"] = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
             found["sampled"] = {"candidates": 1 + settings.negatives} | _means(ranks, users, settings.k, asked.weight)
         if settings.full_catalogue:
-            ranks, coverage = _among_all(scorer, asked, catalogue, settings)
+            ranks, candidates, coverage = _among_all(scorer, asked, catalogue, settings)
             places["catalogue"] = ranks
-            found["catalogue"] = (
-                {"candidates": len(item_ids)} | _means(ranks, users, settings.k, asked.weight) | coverage
-            )
+            of_catalogue = {"candidates": candidates} | _means(ranks, users, settings.k, asked.weight)
+            found["catalogue"] = of_catalogue | coverage
     return Ranked(found, places, users, asked.weight)
 
 
@@ -333,14 +348,7 @@ def _among_negatives(
     assert settings.negatives is not None
     device = asked.ids.device
     known = catalogue.known_in(settings.negatives_are_not_in, device)
-    few = catalogue.num_left(known) < settings.negatives
-    ask = torch.zeros_like(few).index_fill(0, asked.ids[:, catalogue.user_column].long(), True)
-    if bool((few & ask).any()):
-        raise RankingError(
-            f"ranking: known positives of {catalogue.told(few & ask)} leave fewer than {settings.negatives} of "
-            f"{len(catalogue.item_ids)} items. Ask for fewer negatives (evaluate.ranking.negatives)."
-        )
-    known = known.without(few)  # none of whom asks
+    known = known.without(catalogue.num_left(known) < settings.negatives)  # none of whom asks
     sampler = UniformNegatives(catalogue.item_ids, settings.negatives, known, False, seed, device)
     parts = []
     for rows in _blocks(len(positions), 1 + settings.negatives, device, "ranking among negatives"):
@@ -356,13 +364,14 @@ def _among_negatives(
 
 def _among_all(
     scorer: Scorer, asked: Batch, catalogue: Catalogue, settings: RankingSettings
-) -> tuple[PositiveRanks, dict[str, float | None]]:
-    """Ranks among the whole catalogue, and its coverage."""
+) -> tuple[PositiveRanks, float | None, dict[str, float | None]]:
+    """Ranks among the whole catalogue but what the user knows, how many items that is in the mean, and the catalogue's
+    coverage."""
     item_ids, device = catalogue.item_ids, asked.ids.device
     known = catalogue.known_in(settings.catalogue_is_without, device)
     everything = torch.arange(item_ids.start, item_ids.stop, dtype=torch.int32, device=device)
     log_absent = {k: torch.zeros(len(item_ids), dtype=torch.float64, device=device) for k in settings.k}
-    parts = []
+    parts, counts = [], []
     for rows in _blocks(len(asked.ids), len(item_ids), device, "ranking among all items"):
         own = (asked.ids[rows, catalogue.items.key_column].long() - item_ids.start)[:, None]
         scores = scorer(rows, everything)
@@ -371,10 +380,13 @@ def _among_all(
         scores.scatter_(1, own, -torch.inf)
         parts.append(PositiveRanks.of(torch.cat([positive, scores], dim=1)))
         scores.scatter_(1, own, positive)
+        counts.append((scores > -torch.inf).sum(1).double())
         for k, total in log_absent.items():
             total += log_chance_of_absence(scores, k)
     covered = {f"coverage@{k}": float((1 - total.exp()).mean()) if parts else None for k, total in log_absent.items()}
-    return _joined(parts, device), covered
+    mass = None if asked.weight is None else asked.weight.double()
+    candidates = None if not counts else _mean(torch.cat(counts), mass)
+    return _joined(parts, device), candidates, covered
 
 
 def _leave_out(scores: Tensor, known: KnownPositives, users: Tensor, item_ids: range) -> None:
@@ -405,6 +417,10 @@ def _one_number_a_user(users: Tensor, first_user: int) -> Tensor:
     return torch.where(users >= first_user, users, alone).unique(return_inverse=True)[1]
 
 
+def _mean(values: Tensor, mass: Tensor | None) -> float:
+    return float(values.mean() if mass is None else (values * mass).sum() / mass.sum())
+
+
 def _means(
     ranks: PositiveRanks, users: Tensor, depths: tuple[int, ...], weight: Tensor | None
 ) -> dict[str, float | None]:
@@ -413,14 +429,10 @@ def _means(
         return dict.fromkeys(["mrr", *(f"{name}@{k}" for k in depths for name in ("hr", "ndcg", "recall"))])
     mass = torch.ones(len(users), dtype=torch.float64, device=users.device) if weight is None else weight.double()
     of_user = users.bincount(mass)
-
-    def mean(values: Tensor) -> float:
-        return float((values * mass).sum() / mass.sum())
-
-    found: dict[str, float | None] = {"mrr": mean(ranks.reciprocal_rank())}
+    found: dict[str, float | None] = {"mrr": _mean(ranks.reciprocal_rank(), mass)}
     for k in depths:
         hits = ranks.hit_rate(k)
         by_user = users.bincount(hits * mass) / of_user
-        found |= {f"hr@{k}": mean(hits), f"ndcg@{k}": mean(ranks.ndcg(k))}
+        found |= {f"hr@{k}": _mean(hits, mass), f"ndcg@{k}": _mean(ranks.ndcg(k), mass)}
         found[f"recall@{k}"] = float(by_user.mean())
     return found

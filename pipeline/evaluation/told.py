@@ -35,7 +35,9 @@ def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         names = [part["metric"] for part in item["differences"]]
         of_target = {"target": item["target"]} if several else {}
         if not any(row.get("target", item["target"]) == item["target"] for row in shown):
-            own = {part["metric"]: part["model"] for part in item["differences"]}
+            # Of each baseline, as they are compared by more or fewer metrics.
+            alike = [other for other in found["found"] if other["target"] == item["target"]]
+            own = {part["metric"]: part["model"] for other in alike for part in other["differences"]}
             shown.append({"": "this model"} | of_target | own)
         metrics = {name: item["metrics"][compared_split(found)][name] for name in names}
         gains = {f"gain of {part['metric']}": part["gain"] for part in item["differences"]}

@@ -256,7 +256,9 @@ def spaced_lower(name: str) -> str:
 
 
 def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
-    texts = column.astype("str").reset_index(drop=True)
+    texts = column if column.dtype == "str" else column.astype("str")
+    if not texts.index.equals(pd.RangeIndex(len(texts))):
+        texts = texts.reset_index(drop=True)
     null = texts.isna().to_numpy() | are_among(texts, NULL_WORDS if csv else ("",))
     any_null = bool(null.any())
     there = set(texts[null].dropna().unique()) if csv and any_null else set()
@@ -269,16 +271,21 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         """The texts as Python's, None where null; to make them takes longer than to tell a column of numbers."""
         return pd.Series(texts.to_numpy(dtype=object), dtype=object).where(~null, None)
 
-    flags = ("true", "false")
-    if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
-        flagged = _texts(names().str.lower().map({"true": "True", "false": "False"}))
-        return Seen(name, "category", flagged, null_words=words, categories="bool")
-    weak = are_among(known, WEAK_NULL_WORDS)
-    there_are_weak = bool(weak.any())
-    odd = odd_words(known[~weak] if there_are_weak else known)
-    left = known[~weak & ~known.isin(odd)] if there_are_weak or odd else known
-    own = odd if csv else tuple(sorted(set(known[weak]))) + odd
-    found = values_seen(name, left, csv, own) if len(left) else None
+    odd = weak_words = tuple[str, ...]()
+    left = known
+    if all_match(known, PLAIN_NUMBER):  # most columns of a wide table: no flag and no word is among them
+        found = _plain_numbers(name, known, csv, ())
+    else:
+        flags = ("true", "false")
+        if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
+            flagged = _texts(names().str.lower().map({"true": "True", "false": "False"}))
+            return Seen(name, "category", flagged, null_words=words, categories="bool")
+        weak = are_among(known, WEAK_NULL_WORDS)
+        weak_words = tuple(sorted(set(known[weak]))) if weak.any() else ()
+        odd = odd_words(known[~weak] if weak_words else known)
+        left = known[~weak & ~known.isin(odd)] if weak_words or odd else known
+        own = odd if csv else weak_words + odd
+        found = values_seen(name, left, csv, own) if len(left) else None
     if found is None:
         zones = abbreviations(left) if len(left) else []
         note = f"times in zones {', '.join(zones)}; write offsets such as -05:00 in their place" if zones else ""
@@ -306,7 +313,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     if odd:
         shown = ", ".join(map(repr, odd))
         found.note = f"{found.note}{', ' * bool(found.note)}{shown} {'is' if len(odd) == 1 else 'are'} null"
-    found.null_words = words + (tuple(sorted(set(known[weak]))) if csv else ())
+    found.null_words = words + (weak_words if csv else ())
     return found
 
 
@@ -347,13 +354,7 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
     [{'parse_number': {'column': 'price', 'null_values': ['ask']}}]
     """
     if all_match(known, PLAIN_NUMBER):
-        if bool(found_in(known, r"^[ \t]*0[0-9]+[ \t]*$").any()):
-            return None  # 007 is a name
-        numbers = _floats(known)
-        if csv and not own:
-            return Seen(name, "number", numbers)
-        step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
-        return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
+        return _plain_numbers(name, known, csv, own)
     if not own and is_iso(known):
         zone = "?" if has_offsets(known) else ""
         try:
@@ -371,6 +372,17 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
         zone = "?" if has_offsets(known) else ""
         return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)
     return _parsed_numbers(name, known, own)
+
+
+def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> Seen | None:
+    """As `values_seen`, where all known fields are plain numbers."""
+    if bool(found_in(known, r"^[ \t]*0[0-9]+[ \t]*$").any()):
+        return None  # 007 is a name
+    numbers = _floats(known)
+    if csv and not own:
+        return Seen(name, "number", numbers)
+    step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
+    return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
 
 
 def _floats(known: pd.Series) -> np.ndarray:

@@ -278,7 +278,10 @@ def draft_columns(
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
         made.training = training_for(
-            rows, bool(made.features.get("categorical")), len(made.features.get("continuous", ()))
+            rows,
+            bool(made.features.get("categorical")),
+            len(made.features.get("continuous", ())),
+            multiclass=any(found.settings["task"] == "multiclass" for found in labels.values()),
         )
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:

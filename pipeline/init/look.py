@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -125,11 +126,13 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     if not first:
         raise DataError(f"input {files[0]}: it has no columns.")
     left_out = _unusable(first)
+    known = set(first)
     for path in files[1:]:
+        there = set(names[path])
         for name in first:
-            if name not in names[path] and name not in left_out:
+            if name not in there and name not in left_out:
                 left_out[name] = f"not a column of {path}"
-        left_out |= {name: f"not a column of {files[0]}" for name in names[path] if name not in first}
+        left_out |= {name: f"not a column of {files[0]}" for name in names[path] if name not in known}
     kept = [name for name in first if name not in left_out]
     share = max(min(most_rows, MOST_CELLS // len(first)) // len(files), 100)
     parts: list[pd.DataFrame] = []
@@ -178,9 +181,9 @@ def look_at(table: pa.Table, most_rows: int) -> Table:
 def _unusable(names: Sequence[str]) -> dict[str, str]:
     """Columns that a configuration cannot name, and why."""
     found = {}
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            found[name] = f"{names.count(name)} columns have this name; rename them"
+    for name, count in Counter(names).items():
+        if count > 1:
+            found[name] = f"{count} columns have this name; rename them"
         elif name == ROW:
             found[name] = "the recipe makes a column of this name; rename yours"
         elif not name.strip():
@@ -236,7 +239,9 @@ def _separator(path: str, encoding: str) -> str:
     except UNREADABLE as error:
         raise DataError(f"input {path}: cannot be read ({error}).") from error
     lines = re.sub(r'"[^"]*"', '""', head).splitlines()
-    lines = [line for line in (lines[:-1] if len(head) == HEAD_CHARACTERS else lines)[:200] if line]
+    if len(head) == HEAD_CHARACTERS and len(lines) > 1:  # the last one is cut, as is a header of thousands of names
+        lines = lines[:-1]
+    lines = [line for line in lines[:200] if line]
     if not lines:
         raise DataError(f"input {path}: the file is empty.")
     counts = {sign: [line.count(sign) for line in lines] for sign in SEPARATORS}

@@ -48,18 +48,18 @@ def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
 
 
 def _are_names(values: np.ndarray, label: np.ndarray) -> bool:
+    distinct, codes = np.unique(values, return_inverse=True)
+    halves = [slice(0, None, 2), slice(1, None, 2)]
+    counts = np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in halves])
+    often = (counts >= FEWEST_ROWS).all(axis=0)
+    if often.sum() < FEWEST_VALUES or counts[:, often].sum() < 0.5 * len(values):
+        return False
     ranks = pd.Series(label).rank()
     if ranks.nunique() < 2:
         return False
     scores = ((ranks - ranks.mean()) / ranks.std(ddof=0)).to_numpy()
-    distinct, codes = np.unique(values, return_inverse=True)
-    halves = [slice(0, None, 2), slice(1, None, 2)]
-    counts = np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in halves])
     sums = np.stack([np.bincount(codes[half], scores[half], len(distinct)) for half in halves])
-    often = (counts >= FEWEST_ROWS).all(axis=0)
     counts, sums = counts[:, often], sums[:, often]
-    if often.sum() < FEWEST_VALUES or counts.sum() < 0.5 * len(values):
-        return False
     middle = sums.sum() / counts.sum()
     weights = np.sqrt(counts.prod(axis=0))
     products = weights * (sums / counts - middle).prod(axis=0)  # by chance alone of deviation 1

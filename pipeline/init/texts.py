@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 FIRST_TEXTS = 20  # whose look spares that of all, where they tell
+FEW_TEXTS = 2_000  # whose look takes as long as that of the first ones: the pattern is parsed at each
 
 
 def found_in(texts: pd.Series, pattern: str) -> np.ndarray:
@@ -20,7 +21,11 @@ def found_in(texts: pd.Series, pattern: str) -> np.ndarray:
     >>> found_in(pd.Series(["a1", "b"]), "[0-9]").tolist()
     [True, False]
     """
-    found = pc.match_substring_regex(pa.array(texts, from_pandas=True), pattern)
+    return _found_in(pa.array(texts, from_pandas=True), pattern)
+
+
+def _found_in(texts: pa.Array, pattern: str) -> np.ndarray:
+    found = pc.match_substring_regex(texts, pattern)
     return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
@@ -32,11 +37,12 @@ def all_match(texts: pd.Series, pattern: str) -> bool:
     >>> all_match(pd.Series(["1", "23"]), "[0-9]"), all_match(pd.Series(["1", "a2"]), "[0-9]")
     (True, False)
     """
-    pattern = f"^({pattern.removeprefix('^')})"
-    return all(bool(found_in(part, pattern).all()) for part in (texts.head(FIRST_TEXTS), texts))
+    pattern, array = f"^({pattern.removeprefix('^')})", pa.array(texts, from_pandas=True)
+    parts = (array,) if len(array) <= FEW_TEXTS else (array[:FIRST_TEXTS], array)
+    return all(bool(_found_in(part, pattern).all()) for part in parts)
 
 
-def are_among(texts: pd.Series, words: Collection[str]) -> np.ndarray:
+def are_among(texts: pd.Series, words: tuple[str, ...]) -> np.ndarray:
     """Whether each text is one of the words; a null is none.
 
     >>> import pandas as pd
@@ -45,4 +51,9 @@ def are_among(texts: pd.Series, words: Collection[str]) -> np.ndarray:
     [True, False, False]
     """
     array = pa.array(texts, from_pandas=True)
-    return np.asarray(pc.is_in(array, pa.array(words, array.type)).to_numpy(zero_copy_only=False))
+    return np.asarray(pc.is_in(array, _array_of(words, array.type)).to_numpy(zero_copy_only=False))
+
+
+@lru_cache(maxsize=8)
+def _array_of(words: tuple[str, ...], kind: pa.DataType) -> pa.Array:
+    return pa.array(words, kind)

@@ -11,13 +11,16 @@ from gigabatch.pipeline.config.config import ConfigError
 
 LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 LEAST_ROWS_OF_EPOCHS, MOST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 20_000, 15  # fewer rows are too few steps in so many
+EPOCHS_OF_CLASSES = 30  # where there are three classes and more, also of more rows
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
 # Rows of valid and of test, each: the rest is worth more where it is trained on, most of all the newest rows.
 MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
 
 
-def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
+def training_for(
+    rows: int, has_ids: bool, num_floats: int = 0, *, multiclass: bool = False
+) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
     Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
@@ -33,6 +36,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
         Whether it has categorical columns.
     num_floats
         How many float columns.
+    multiclass
+        Whether a target has three classes or more, which need twice the passes (docs/tried.md).
 
     Returns
     -------
@@ -43,6 +48,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     --------
     >>> training_for(5_000, True)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
+    >>> training_for(5_000, True, multiclass=True)["train"]
+    {'epochs': 30}
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
     {'scale': 'robust', 'bins': 16}
     >>> training_for(300, True)
@@ -55,8 +62,9 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dic
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
-    if has_ids and LEAST_ROWS_OF_EPOCHS <= rows <= MOST_ROWS_OF_EPOCHS:
-        found["train"] = {"epochs": EPOCHS}
+    most = MOST_ROWS if multiclass else MOST_ROWS_OF_EPOCHS
+    if has_ids and LEAST_ROWS_OF_EPOCHS <= rows <= most:
+        found["train"] = {"epochs": EPOCHS_OF_CLASSES if multiclass else EPOCHS}
     if rows < LEAST_ROWS_OF_BATCHES:
         found["train"] = {"batch_size": SMALL_BATCH}
     return found
@@ -112,7 +120,9 @@ def with_words(words: Mapping[str, Any], preprocess: Any) -> Any:
     return {**words, **given} if isinstance(given, Mapping) else given
 
 
-def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0) -> dict[str, dict[str, Any]]:
+def left_to_rows(
+    given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0, *, multiclass: bool = False
+) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 
     Another model than the chosen one goes without its scale and epochs, which were measured with it.
@@ -121,7 +131,7 @@ def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool, num_floats:
     ----------
     given
         Sections of a configuration that the user sets.
-    rows, has_ids, num_floats
+    rows, has_ids, num_floats, multiclass
         As of `training_for`.
 
     Returns
@@ -141,7 +151,7 @@ def left_to_rows(given: Mapping[str, Any], rows: int, has_ids: bool, num_floats:
     >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
     {}
     """
-    chosen, asked = training_for(rows, has_ids, num_floats), given.get("model", {})
+    chosen, asked = training_for(rows, has_ids, num_floats, multiclass=multiclass), given.get("model", {})
     if not chosen or not isinstance(asked, Mapping):
         return {}
     kind = chosen.get("model", {}).get("kind", "tabular")

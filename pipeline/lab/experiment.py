@@ -28,9 +28,16 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import ALONE, ConfigError, RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import (
+    ALONE,
+    LESS_IS_BETTER,
+    ConfigError,
+    RunConfig,
+    TrainSettings,
+    WholeTrainSettings,
+)
 from gigabatch.pipeline.display import silence
-from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
+from gigabatch.pipeline.evaluation.evaluate import Evaluation, choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.lab.bounds import require_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
@@ -54,7 +61,7 @@ from gigabatch.pipeline.training.train import (
 )
 from gigabatch.pipeline.training.train_step import TrainStep
 
-LOSSES = ("logloss", "loss")  # metrics that are the loss: of probabilities, in deviations of regression targets
+LOSS = "loss"  # as a metric: that of the training, which is in deviations of regression targets
 NO_CHECKPOINTS = 10**9  # steps between two, more than there are
 
 
@@ -255,8 +262,8 @@ class TimedTrainer:
         in_groups = experiment.valid.schema.has_group  # each positive and its negatives, where these are drawn
         self.metric = choose_metric(experiment.config.nightly, experiment.schema, in_groups)
         if self.metric == "logloss" and any(target.task == "regression" for target in experiment.schema.targets):
-            self.metric = "loss"  # in deviations of the targets
-        self.sign = -1 if self.metric in LOSSES else 1
+            self.metric = LOSS
+        self.sign = -1 if self.metric in (LOSS, *LESS_IS_BETTER) else 1
 
     def fit(self, settings: TrainSettings, seed: int, spec: ModelSpec | None = None) -> Trained:
         """`Experiment.fit` within the time."""
@@ -276,12 +283,27 @@ class TimedTrainer:
         if time.perf_counter() > self.deadline:
             raise Enough
 
+    def evaluated(self, trained: Trained, table: PackedTable) -> Evaluation:
+        """All metrics of a table, as a run's evaluation gives them."""
+        experiment = self.experiment
+        prior = experiment.settings.prior
+        return evaluate(
+            trained.model,
+            table,
+            experiment.schema,
+            experiment.device,
+            bins=experiment.config.evaluate.calibration_bins,
+            loss=experiment.loss,
+            prior_shift=trained.prior_shift,
+            prior_serve=None if prior is None else prior.serve,
+        )
+
     def metric_of(self, trained: Trained) -> float:
         """The metric of the valid split."""
-        valid, schema, device = self.experiment.valid, self.experiment.schema, self.experiment.device
-        if self.metric in LOSSES:
-            return table_loss(trained.model, valid, self.experiment.loss, device)
-        value = evaluate(trained.model, valid, schema, device).headline[self.metric]
+        valid = self.experiment.valid
+        if self.metric == LOSS:
+            return table_loss(trained.model, valid, self.experiment.loss, self.experiment.device)
+        value = self.evaluated(trained, valid).headline[self.metric]
         if value is None:
             raise ConfigError(
                 f"nightly.metric: {self.metric} cannot be computed on the valid split, whose labels are all alike. "

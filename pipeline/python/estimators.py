@@ -205,7 +205,13 @@ class _Estimator(BaseEstimator):
                     "every class in both parts. Give more rows or a larger share, or leave the setting out."
                 )
         given: dict[str, dict[str, Any]] = {"train": train, "preprocess": preprocess, "model": model}
-        left = left_to_rows(given, num_rows, bool(self.categories_), len(self.numbers_))
+        left = left_to_rows(
+            given,
+            num_rows,
+            bool(self.categories_),
+            len(self.numbers_),
+            multiclass=len(getattr(self, "classes_", ())) > 2,
+        )
         found = {name: left.get(name, {}) | section for name, section in given.items()}
         if self.words_:
             found["preprocess"]["columns"] = with_words(self.words_, preprocess)

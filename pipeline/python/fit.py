@@ -150,7 +150,9 @@ def fit(
         "targets": {key: _with_type(item or inferred[key], key, table) for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found, **made.engine}
-    left = left_to_rows(sections, len(table), bool(made.categories), len(found.get("continuous", ())))
+    multiclass = any(item["task"] == "multiclass" for item in found["targets"].values())
+    num_floats = len(found.get("continuous", ()))
+    left = left_to_rows(sections, len(table), bool(made.categories), num_floats, multiclass=multiclass)
     if made.words:
         left.setdefault("preprocess", {})["columns"] = with_words(made.words, sections.get("preprocess", {}))
     overrides = (*overrides, {f"{part}.{key}": value for part, keys in left.items() for key, value in keys.items()})

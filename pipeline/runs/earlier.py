@@ -15,9 +15,9 @@ MOST_SETTINGS = 4  # that a row names
 APART = ("name", "runs", "artifacts", "evaluate", "nightly", "serve")  # of a configuration, that change no model
 HISTORY_TEXT = (
     "This run and the last ten of its name, as they were when this page was written. The gain is this run's over the "
-    "other, turned so that more is better; it is left out where the features or the rows of test differ, since such "
-    "metrics are of other questions. A final run has the metrics of the run that measured it. A seed alone moves a "
-    "metric: gigabatch compare tells what is beyond that."
+    "other, turned so that more is better; it is left out where the files, the features or the negatives drawn for "
+    "test differ, since such metrics are of other questions. A final run has the metrics of the run that measured it. "
+    "A seed alone moves a metric: gigabatch compare tells what is beyond that."
 )
 
 
@@ -41,7 +41,8 @@ def _as_measured(summary: Mapping[str, Any]) -> dict[str, Any]:
     if not measured:
         return dict(summary)
     rows = summary["rows_by_split"] | {"test": measured["rows"]}
-    return {**summary, "metrics": measured["metrics"], "rows_by_split": rows}
+    key = measured.get("features_key")
+    return {**summary, "metrics": measured["metrics"], "rows_by_split": rows, "features_key": key}
 
 
 def _others(home: Path, own: str) -> Iterator[dict[str, Any]]:
@@ -78,7 +79,7 @@ def _row(item: Mapping[str, Any], own: Mapping[str, Any], names: list[str]) -> d
     row |= {metric_label(name): metrics.get(name) for name in names}
     if names:
         first = names[0]
-        comparable = not is_own and _same_rows(item, own) and metrics.get(first) is not None
+        comparable = not is_own and _asked(item) == _asked(own) and metrics.get(first) is not None
         sign = -1 if first in LESS_IS_BETTER else 1
         gain = sign * (own["metrics"]["test"][first] - metrics[first]) if comparable else None
         row[f"gain of {metric_label(first)}"] = gain
@@ -86,10 +87,13 @@ def _row(item: Mapping[str, Any], own: Mapping[str, Any], names: list[str]) -> d
     return row | {"settings that differ": "" if is_own else settings_that_differ(own["config"], item["config"])}
 
 
-def _same_rows(item: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
-    keys = ("recipe", "features")
-    same = all(item["config"].get(key) == own["config"].get(key) for key in keys)
-    return same and item["rows_by_split"]["test"] == own["rows_by_split"]["test"]
+def _asked(item: Mapping[str, Any]) -> list[Any]:
+    """What decides which rows a run is tested on, drawn negatives too: equal where metrics can be compared."""
+    config = item["config"]
+    negatives = (config.get("train") or {}).get("negatives")
+    drawn = [] if negatives is None else [negatives, config.get("seed"), config.get("preprocess")]
+    rows = [config.get("recipe"), config.get("features"), item.get("features_key"), item["rows_by_split"]["test"]]
+    return rows + drawn
 
 
 def _minute(moment: str) -> str:

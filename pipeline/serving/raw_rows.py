@@ -19,6 +19,7 @@ from gigabatch.features.encoding.online import cast_value
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.reading.null_words import NullWords
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.setting_checks import TIME_UNITS
 from gigabatch.pipeline.bundle import Bundle
@@ -43,7 +44,7 @@ class RawRows:
         self._workflow, self._features = bundle.raw_workflow, tuple(features)
         self.steps = bool(self._workflow.steps)
         self.columns = self._workflow.raw_columns_of(features)
-        self._words = frozenset(bundle.info.get("null_values", ()))
+        self._nulls = NullWords(bundle.info.get("null_values", ()))
         self._marks = self._workflow.decimal_marks
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
@@ -78,16 +79,14 @@ class RawRows:
             return given
         if is_list_type(dtype):
             return [_list(name, dtype, one, place) for place, one in enumerate(given)]
-        found = [None if type(value) is str and value in self._words else value for value in given]
+        found = [None if value in self._nulls else value for value in given]
         if _is_time(dtype):
             return self._require_one_kind(name, found)
-        if dtype == "string" and (mark := self._marks.get(name)) is not None:
-            found = [str(value).replace(".", mark) if type(value) is float else value for value in found]
-        kind, is_float = AS_DECLARED.get(dtype), dtype in FLOATS
+        kind, is_float, mark = AS_DECLARED.get(dtype), dtype in FLOATS, self._marks.get(name, ".")
         return [
             value
             if value is None or type(value) is kind or (is_float and type(value) is int and abs(value) <= EXACT)
-            else _cast(name, dtype, value, place)
+            else _cast(name, dtype, value, place, mark)
             for place, value in enumerate(found)
         ]
 
@@ -139,7 +138,16 @@ class RawRows:
                 return np.array(values, np.float64).astype(dtype)
         if not _is_time(dtype):
             return pd.array(values, dtype=NULLABLE[dtype])
-        frame = pd.DataFrame({name: pd.array(values, dtype=_kind(values))})
+        kind, is_whole = _kind(values), [type(value) is int for value in values]
+        if kind == "Float64" and any(is_whole):  # as a float a whole number may become another one
+            found, others = (
+                self._column(
+                    name, [one if whole is wanted else None for one, whole in zip(values, is_whole, strict=True)]
+                )
+                for wanted in (True, False)
+            )
+            return found.where(is_whole, others)
+        frame = pd.DataFrame({name: pd.array(values, dtype=kind)})
 
         def typed(count: int) -> Any:
             return cast(frame.head(count), {name: dtype}, "raw rows", (name,))[name]
@@ -169,10 +177,10 @@ def _a_time(dtype: str) -> str | int:
     return datetime(2000, 1, 1, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S" if how is None else how.form)
 
 
-def _cast(name: str, dtype: str, value: Any, place: int) -> Any:
+def _cast(name: str, dtype: str, value: Any, place: int, mark: str = ".") -> Any:
     """The value as one of the declared type; `Refusal` 422 with row and column for what does not fit."""
     try:
-        return cast_value(value, dtype)
+        return cast_value(value, dtype, mark)
     except (ValueError, TypeError, OverflowError) as error:
         raise Refusal.invalid(
             f"rows[{place}]",

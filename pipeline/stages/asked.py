@@ -19,6 +19,7 @@ from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.zones import zone_rules
+from gigabatch.features.encoding.state import FILE
 from gigabatch.features.engines.frame import resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.sources import operator_code
@@ -41,7 +42,7 @@ from gigabatch.pipeline.stages.finished import (
     read_json_lines,
     show_parts,
 )
-from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, tell_found
+from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, artifacts_newest_first, tell_found
 from gigabatch.pipeline.store.files import atomic_symlink, write_json
 from gigabatch.pipeline.store.keys import ALL, artifact_key, file_checksum, input_checksums, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
@@ -51,6 +52,9 @@ log = logging.getLogger(__name__)
 FEATURES = ["gigabatch.features"]  # sources of the features stage
 EVALUATION = "evaluation.json"  # in the folder of an evaluation: what it is of
 WRITTEN = ("summary.json", "report.html")  # of an evaluation
+PREPROCESSOR = "preprocessor"  # folder in an artifact of encode and of update
+UPDATE = "update"  # the stage
+MOST_NAMED = 5  # folders, in a message
 REQUESTS = "requests.json"  # in the folder of artifacts
 MOST_REQUESTS = 1_000
 MADE_FROM = "made_from"  # of a run's manifest: keys of the artifacts before it, by stage
@@ -123,6 +127,19 @@ def require_update(data: str, run: str | Path | None, preprocessor: Path | None)
     if run is not None and preprocessor is not None:
         raise RunError("update: give either --run or --preprocessor, not both.")
     expand(data)
+
+
+def require_preprocessor(folder: Path, artifacts: Path) -> None:
+    """Raise `RunError`, which names those that updates have made, where `folder` holds no preprocessor."""
+    if (folder / FILE).is_file():
+        return
+    updates = artifacts / UPDATE
+    made = [str(path / PREPROCESSOR) for path in artifacts_newest_first(updates)] if updates.is_dir() else []
+    raise RunError(
+        f"update: there is no preprocessor in {folder} (no {FILE}). Updates so far, the newest first: "
+        f"{', '.join(made[:MOST_NAMED]) or 'none'}{', ...' * (len(made) > MOST_NAMED)}. That of a run: --run ID "
+        "(gigabatch runs lists them)."
+    )
 
 
 def require_split(split: str, known: Iterable[str]) -> None:

@@ -21,9 +21,10 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.bundle import frame_lists
+from gigabatch.pipeline.stages.asked import PREPROCESSOR
 from gigabatch.pipeline.stages.cluster import Cluster
 
-PREPROCESSOR, CHURN_JSON, CHURN_TEXT = "preprocessor", "churn.json", "churn.txt"  # in an artifact
+CHURN_JSON, CHURN_TEXT = "churn.json", "churn.txt"  # in an artifact
 _LOADING = threading.Lock()
 Part = Path | list[Path]  # Parquet files that are read as one frame
 

@@ -182,6 +182,7 @@ def measurement(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": summary["id"],
         "rows": summary["rows_by_split"]["test"],
+        "features_key": summary.get("features_key"),
         "metrics": {"test": summary["metrics"]["test"]},
         "targets": {"test": summary["targets"]["test"]},
     }

@@ -45,6 +45,7 @@ from gigabatch.pipeline.evaluation.evaluate import (
     permutation_importance,
     quality,
 )
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.evaluation.slices import worst_slices
 from gigabatch.pipeline.evaluation.told import baseline_rows, ranking_rows
 from gigabatch.pipeline.reports.report import FLAG, Quality, ReportData, write_report
@@ -235,7 +236,9 @@ def evaluate_bundle(
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
         "importance_metric": metric,
-        "importance_sample": None if sample is None else asdict(sample),
+        "importance_sample": None
+        if sample is None
+        else asdict(sample) | {"rows": len(spread_rows(evaluated, sample.rows))},  # of groups, whole ones
     }
 
 
@@ -312,9 +315,16 @@ def threshold_summary(found: Sequence[Quality]) -> dict[str, list[dict[str, Any]
 
 
 def target_means(table: PackedTable) -> dict[str, float]:
-    """`mean of <target>` of the binary and regression targets, which shows how a split differs from another."""
-    targets = zip(table.schema.targets, table.unpack(table.words).targets, strict=True)
-    return {f"mean of {t.name}": float(labels.double().mean()) for t, labels in targets if t.task != "multiclass"}
+    """`mean of <target>`, by the rows' weights, of the binary and regression targets, which shows how a split differs
+    from another."""
+    batch = table.unpack(table.words)
+    mass = torch.ones(len(table), device=table.device) if batch.weight is None else batch.weight
+    share = mass.double() / mass.double().sum()
+    return {
+        f"mean of {target.name}": float((labels.double() * share).sum())
+        for target, labels in zip(table.schema.targets, batch.targets, strict=True)
+        if target.task != "multiclass"
+    }
 
 
 def summarise(
@@ -333,6 +343,7 @@ def summarise(
         "metrics": {split: found.headline for split, found in evaluations.items()},
         "targets": {split: found.metrics for split, found in evaluations.items()},
         "rows_by_split": data.rows,
+        "features_key": data.stages["features"].key,
         "warnings": results["warnings"],
         "baselines": results["baselines"],
         "calibration": results["calibration"],

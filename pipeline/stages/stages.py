@@ -47,7 +47,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
+from gigabatch.pipeline.config.config import RankingSettings, RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState
 from gigabatch.pipeline.display import note, progress
 from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
@@ -61,11 +61,10 @@ from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.runs.verify import loaded_by
-from gigabatch.pipeline.stages.asked import MADE_FROM, ask_features, require_split
+from gigabatch.pipeline.stages.asked import MADE_FROM, PREPROCESSOR, ask_features, require_split
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
     CHURN_JSON,
-    PREPROCESSOR,
     encode_split,
     fit,
     grow,
@@ -111,6 +110,7 @@ from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, positives_text, rule_text, settle
 from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import (
+    first_id,
     implicit_batches,
     require_labels_or_negatives,
     require_positives,
@@ -1126,6 +1126,9 @@ class Encoded:
         require_labels(loss, self._resident("test"), "test")
         for split in ("train", "valid", "test"):  # here, where rows have the order of the split
             require_steps_in_order(model_class(spec.name), self._resident(split), split)
+        if config.evaluate.ranking is not None:  # an error of what is asked of test comes before the training
+            tables = {split: self._resident(split) for split in SPLITS}
+            require_questions(preprocessor, tables, spec.inputs, device, config.evaluate.ranking)
         valid = self.evaluation_table("valid")
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
@@ -1325,6 +1328,35 @@ def _counts(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{split} {count:,}" for split, count in rows.items())
 
 
+def catalogue_of(
+    preprocessor: Preprocessor, tables: Mapping[str, PackedTable], inputs: ModelInputs, device: str
+) -> Catalogue:
+    """What can be recommended, to whom, by these packed tables."""
+    entities = preprocessor.schema.entities
+    first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
+    return replace(Catalogue.of(tables, inputs, device, **first), told=partial(users_text, preprocessor))
+
+
+def require_questions(
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    inputs: ModelInputs,
+    device: str,
+    settings: RankingSettings,
+) -> None:
+    """Raise `RankingError` where all users of test positives leave too few items to draw `settings.negatives` from."""
+    positives, user, item = positive_rows(tables["test"]).counted(), inputs.user, inputs.item
+    if user is not None and item is not None and len(positives):
+        # One user of few rows is enough, and to count rows takes a hundredth of the time that pairs do.
+        sizes = [tables[name].words[:, user.key].long().bincount(minlength=inputs.num_ids[user.key]) for name in tables]
+        first = first_id(preprocessor, "item")
+        asked = positives.words[positives.words[:, item.key] >= first, user.key].long()
+        most = inputs.num_ids[item.key] - first - (settings.negatives or 0)  # items that a user may have
+        if bool((torch.stack(sizes).sum(0)[asked] <= most).any()):
+            return
+    catalogue_of(preprocessor, tables, inputs, device).left_out(positives, settings)
+
+
 def ranking_of(
     pipeline: Pipeline,
     preprocessor: Preprocessor,
@@ -1339,17 +1371,14 @@ def ranking_of(
     settings = pipeline.config.evaluate.ranking
     if settings is None:
         return None
-    entities = preprocessor.schema.entities
-    first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
-    catalogue = replace(Catalogue.of(tables, inputs, pipeline.device, **first), told=partial(users_text, preprocessor))
-    positives = positive_rows(tables[split])
-    left_out = catalogue.without_candidates(settings, pipeline.device)
-    asked = left_out.to(positives.device)[positives.words[:, catalogue.user_column].long()]
+    catalogue, positives = catalogue_of(preprocessor, tables, inputs, pipeline.device), positive_rows(tables[split])
+    left_out = catalogue.left_out(positives, settings)
+    asked = left_out[positives.words[:, catalogue.user_column].long()]
     if bool(asked.any()):
         log.warning(
-            "evaluate.ranking: %s have every item, so there is nothing to rank theirs among: %s of %s questions of the "
-            "%s split are left out.",
-            users_text(preprocessor, left_out), f"{int(asked.sum()):,}", f"{len(asked):,}", split,
+            "evaluate.ranking: known positives of %s leave fewer than %s items to rank theirs among "
+            "(evaluate.ranking.negatives): %s of %s questions of the %s split are left out.",
+            users_text(preprocessor, left_out), settings.negatives, f"{int(asked.sum()):,}", f"{len(asked):,}", split,
         )  # fmt: skip
     warn_of_unknown_users(preprocessor, pipeline.config, positives.words[:, catalogue.user_column], split)
     given: dict[str, Any] = {

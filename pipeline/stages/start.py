@@ -16,7 +16,7 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.config.config import ConfigError, RunConfig
 from gigabatch.pipeline.runs.find import find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.encode import PREPROCESSOR
+from gigabatch.pipeline.stages.asked import PREPROCESSOR
 from gigabatch.pipeline.store.artifacts import MANIFEST, verified
 from gigabatch.pipeline.store.files import ArtifactError
 

@@ -14,23 +14,18 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.encoding.growth import changed_settings
 from gigabatch.features.encoding.preprocessor import Preprocessor
-from gigabatch.features.encoding.state import FILE
 from gigabatch.features.engines.frame import counted_rows, engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.find import FoundRun, find_run
-from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.asked import require_update
-from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
+from gigabatch.pipeline.stages.asked import PREPROCESSOR, UPDATE, require_preprocessor, require_update
+from gigabatch.pipeline.stages.encode import CHURN_TEXT, write_churn
 from gigabatch.pipeline.stages.score import columns_of, raw_rows
 from gigabatch.pipeline.stages.stages import Pipeline
-from gigabatch.pipeline.store.artifacts import Artifact, artifacts_newest_first
+from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
-
-UPDATE = "update"  # the stage
-MOST_NAMED = 5  # folders, in a message
 
 
 def update_preprocessor(
@@ -56,7 +51,7 @@ def update_preprocessor(
         used = find_run(pipeline.config, run)
         source, start = used.path / "model" / PREPROCESSOR, str(used)
     else:
-        _require_there(preprocessor, pipeline.store.root / UPDATE)
+        require_preprocessor(preprocessor, pipeline.store.root)
         source, start = preprocessor, str(preprocessor)
     found = Preprocessor.load(source, pipeline.engine)
     with _feature_files(pipeline, found, data, None if preprocessor else used, start) as files:
@@ -67,17 +62,6 @@ def update_preprocessor(
     print((artifact.path / CHURN_TEXT).read_text(), end="")
     print(f"version {artifact.manifest['version']}  {artifact.path / PREPROCESSOR}")
     return 0
-
-
-def _require_there(folder: Path, updates: Path) -> None:
-    if (folder / FILE).is_file():
-        return
-    made = [str(path / PREPROCESSOR) for path in artifacts_newest_first(updates)] if updates.is_dir() else []
-    raise RunError(
-        f"update: there is no preprocessor in {folder} (no {FILE}). Updates so far, the newest first: "
-        f"{', '.join(made[:MOST_NAMED]) or 'none'}{', ...' * (len(made) > MOST_NAMED)}. That of a run: --run ID "
-        "(gigabatch runs lists them)."
-    )
 
 
 def _updated(pipeline: Pipeline, found: Preprocessor, files: Sequence[str], refresh_scales: bool) -> Artifact:
@@ -133,8 +117,13 @@ def _feature_files(
         print(f"raw rows through the steps of {steps}")
     if names is not None and not (bundle.workflow and set(bundle.workflow.applied_inputs).issubset(names)):
         raise DataError.missing_columns([name for name in columns if name not in names], names, f"update, {path}")
-    also = [] if weight is None or any(weight not in columns_of(pipeline, path) for path in files) else [weight]
-    raw = raw_rows(pipeline, bundle, data, also)
+    weighed = [path for path in files if weight is not None and weight in columns_of(pipeline, path)]
+    if bare := [path for path in files if weighed and path not in weighed]:
+        raise DataError(
+            f"update: {bare[0]} lacks the column of weights {weight!r}, which {weighed[0]} has, so it cannot be told "
+            "which rows weigh 0 and are to be left out. Add the column, 1 in each row, or update by those files apart."
+        )
+    raw = raw_rows(pipeline, bundle, data, [weight] if weight and weighed else [])
     rows = bundle.from_raw(counted_rows(raw, weight if weight in raw.columns else None))
     with _own_rows(pipeline) as folder:
         made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact

@@ -45,6 +45,8 @@ class ParsedFiles:
                 "gigabatch.features.reading.csv_records",
                 "gigabatch.features.reading.encodings",
                 "gigabatch.features.reading.plain_csv",
+                "gigabatch.features.reading.null_words",
+                "gigabatch.features.columns",
                 "gigabatch.features.engines.frame",
                 f"gigabatch.features.engines.{engine}",
             ]

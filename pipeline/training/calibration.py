@@ -136,7 +136,7 @@ def prior_shift(
     negatives
         Of `train.negatives`, with which the share in training is 1 / (1 + per_positive).
     model, rows
-        To be trained, and what on. A source of batches is gone through once.
+        To be trained, and what on. Of a source of batches without `tables`, one epoch's are counted.
     valid
         The valid split's rows where probabilities are fitted to them (`fits_level`), so that the share of label 1 is
         theirs whatever the train split's is; else None.

@@ -4,7 +4,7 @@ in any order of the rows, and weights of classes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Any
 
@@ -25,8 +25,8 @@ BLOCK_ROWS = 1 << 20
 def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = None) -> tuple[TargetScale, ...]:
     """The scale of each regression target; of one that is constant, or varies by less than 2^-100, the deviation is 1.
 
-    loss: that is trained with, which may ask for logarithms. A row of weight 2 is two rows, one of weight 0 none. Of a
-    source they are those of one epoch's batches, which it goes through once; `DataError` where all their weights are 0.
+    loss: that is trained with, which may ask for logarithms. A row of weight 2 is two rows, one of weight 0 none.
+    `DataError` where all weights are 0.
     """
     schema = rows.schema
     outputs = [sum(target.num_outputs for target in schema.targets[:place]) for place in range(len(schema.targets))]
@@ -129,14 +129,21 @@ def fitted_loss(loss: TargetLoss, rows: PackedTable | BatchSource) -> TargetLoss
     counts: list[Tensor | None] = [None] * len(loss.tasks)
     for batch in unpacked_blocks(rows):
         for place in places:
-            labels, size = batch.targets[place].long(), max(loss.tasks[place][1], 2)
-            mass = torch.ones(len(labels), device=labels.device) if batch.weight is None else batch.weight
-            count, before = torch.bincount(labels, mass.double(), size).cpu(), counts[place]
+            # On the host, as a GPU adds up in no order of its own, and ranks must find the same.
+            labels, size = batch.targets[place].long().cpu(), max(loss.tasks[place][1], 2)
+            mass = torch.ones(len(labels)) if batch.weight is None else batch.weight.cpu()
+            count, before = torch.bincount(labels, mass.double(), size), counts[place]
             counts[place] = count if before is None else before + count
     return loss.balanced(counts)
 
 
 def unpacked_blocks(rows: PackedTable | BatchSource) -> Iterator[Batch]:
-    """All rows, block by block."""
-    blocks = rows.words.split(BLOCK_ROWS) if isinstance(rows, PackedTable) else map(rows.words, range(len(rows)))
-    return (unpack(rows.schema, words) for words in blocks)
+    """All rows, block by block; of a source without `tables` those of this rank's batches of one epoch."""
+    tables: Iterable[PackedTable] | None
+    if isinstance(rows, PackedTable):
+        tables = [rows]
+    elif (tables := rows.tables()) is None:
+        yield from (unpack(rows.schema, rows.words(step)) for step in range(len(rows)))
+        return
+    for table in tables:
+        yield from (unpack(table.schema, words) for words in table.words.split(BLOCK_ROWS))

@@ -162,7 +162,9 @@ def train_model(
         in `train`, unless the model has scales already (`Model.target_scales`); losses are in these units.
     train
         A packed table, whose rows above weight 0 are shuffled by `seed` and cut into batches of `settings.batch_size`,
-        or any source of batches.
+        or any source of batches. What is fitted to labels (scales of targets, `balanced` weights of classes, the share
+        of label 1 for `settings.prior`) is fitted to all rows, also those that fill no batch; of a source whose
+        `tables` is None, to the batches of one epoch.
     valid_table
         Rows whose loss, and metric (`settings.select_by`), is measured after each epoch.
     loss
@@ -266,11 +268,13 @@ def train_model(
     require_prior_fits(settings, loss)
     level = valid_table if fits_level(settings.calibration, model) else None
     counts_labels = settings.prior is not None and settings.prior.serve is not None and settings.prior.train is None
-    if counts_labels and level is None and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
+    # Some sources show each rank its part of the rows and no more.
+    parted = ranks.num_ranks > 1 and isinstance(train, BatchSource) and train.tables() is None
+    if counts_labels and level is None and negatives is None and parted:
         raise TrainingError("train.prior: several ranks see a part of a source each. Set train.prior.train.")
     shift = prior_shift(settings.prior, settings.negatives, model, train, level)
     tasks = {target.task for target in source.schema.targets}
-    if ranks.num_ranks > 1 and isinstance(train, BatchSource):  # which shows each rank a part
+    if parted:
         if not model.target_scales and "regression" in tasks:
             raise TrainingError("several ranks: give the model its target scales, of which a source shows each a part.")
         if loss.asks_for_counts:

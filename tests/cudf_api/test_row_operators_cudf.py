@@ -64,6 +64,9 @@ def test_operator_uses_only_what_cudf_has(operator):
         ("datetime[%Y%m%d]", [20241231.0, np.nan]),
         ("datetime[ms]", ["1700000000000", None]),
         ("datetime[s]?", [1.5, np.nan]),
+        ("datetime[s]?", ["1.5", "-2", None]),
+        ("datetime[ns]", [1999.5, 2.0]),
+        ("datetime", pd.Categorical(["2024-12-31", None])),
         ("datetime[ns]", [1, 2]),
         ("int64", ["28.0", None]),
         ("int64", pd.Categorical(["28.0", "7"])),
@@ -78,4 +81,6 @@ def test_null_words_use_only_what_cudf_has():
     frame = CheckedFrame({"key": ["a", "?", None], "x": [1.0, 2.0, 3.0]})
     found = without_null_words(frame, ["?"], {"key": "string", "x": "float32"})
     assert isinstance(found, CheckedFrame)
+    frame = CheckedFrame({"x": np.array([1.0, -1.0]), "n": [1, -1], "key": pd.Categorical(["-1", "a"])})
+    assert isinstance(without_null_words(frame, ["-1"], dict.fromkeys(frame.columns, "string")), CheckedFrame)
     assert found["key"].isna().tolist() == [False, True, True]

@@ -79,6 +79,22 @@ def test_predictions_that_would_overwrite_each_other_or_a_key_are_refused(kind):
 
 
 @pytest.mark.parametrize(
+    ("first", "kind", "name"),
+    [
+        (Target("k", "multiclass", 2, ("red", "blue")), "int32", "k_red"),
+        (Target("k", "regression", 2, quantiles=(0.1, 0.9)), "float32", "k_q0.9"),
+    ],
+)
+def test_a_target_of_classes_that_has_the_name_of_a_prediction_is_refused_naming_both(first, kind, name):
+    """Its likeliest class is given under its own name."""
+    columns = Column("k", "target", kind), Column(name, "target", "int32")
+    told = f"a prediction of target 'k' and the likeliest class of target '{name}' have one name, '{name}'"
+    with pytest.raises(DataError, match=told):
+        Schema(columns, (first, Target(name, "multiclass", 2, ("a", "b"))))
+    assert Schema(columns, (first, Target(name, "multiclass", 2))).names("target") == ["k", name]
+
+
+@pytest.mark.parametrize(
     ("ids", "floats", "targets"),
     [(["x"], ["x"], []), ([], ["x", "x"], []), (["y"], [], ["y"]), ([], ["y"], ["y"]), (["x", "x"], [], [])],
 )

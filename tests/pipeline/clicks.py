@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "dask", "matplotlib", "sklearn", "jinja2")
+OF_READERS = ("torch", "dask", "matplotlib", "sklearn", "jinja2")  # heavy for commands that read rows
+HEAVY = ("pandas", "numba", *OF_READERS)
 SETTINGS = {
     "name": "clicks",
     "recipe": "table",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of
@@ -150,6 +149,8 @@ class FoldedTargetEncoding(FittedOperator):
                 f"one of {self.num_folds} folds, so none could learn from another one. Take a column of more "
                 "values, for example a row id."
             )
+        import pandas as pd
+
         everyone = pd.DataFrame(index=[0])
         return FoldedMeans(
             from_pandas(self._wide(keys, KeyIndex(keys, self.by).rows(keyed), keyed[self._fold], key_totals)),

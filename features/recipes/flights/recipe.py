@@ -19,8 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pandas.util import hash_pandas_object
-
 from gigabatch.features.columns.content_hash import hash_of
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
@@ -589,6 +587,8 @@ def by_hour(weather: Any) -> Any:
 
 def weather_hash(weather: Any, until: int) -> str:
     """Hex digits of what is recorded up to the hour `until`, in whatever order it was read."""
+    from pandas.util import hash_pandas_object
+
     known = by_hour(weather)
     known = known[known["weather_hour"] <= until].sort_values(["origin", "weather_hour"])
     columns = engine_of(weather).to_pandas(known[["origin", "weather_hour", *WEATHER]])

@@ -76,7 +76,7 @@ class InteractionsSettings(InteractionRules):
     side_tables
         What describes them in files of its own, `{item: {path: ..., categorical: [...]}}`; see `SideTable`.
     null_values
-        Texts that stand for null.
+        Texts that stand for null; numbers that equal one do too.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     encoding

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import fsspec
-import pandas as pd
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
@@ -110,6 +109,8 @@ def raw_ratings(folder: str, kind: str) -> RawFiles:
 
 def read_genres(engine: str, folder: str, kind: str, cache: FileCache | None) -> Any:
     """item_id (int64) and genre: text, the movie's genres parted by `|`, under the names of ml-20m and later."""
+    import pandas as pd
+
     path = f"{folder}/{FORMATS[kind].items}"
     module = load_engine(engine)
     if kind == "ml-latest":
@@ -125,6 +126,8 @@ def read_genres(engine: str, folder: str, kind: str, cache: FileCache | None) ->
 
 def read_demographics(engine: str, folder: str, kind: str) -> Any:
     """user_id and age (int64, the youngest of the user's age group), gender and occupation (text as in the file)."""
+    import pandas as pd
+
     files = FORMATS[kind]
     if files.users is None:
         raise DataError(

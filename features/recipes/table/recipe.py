@@ -90,8 +90,9 @@ class TableSettings:
         Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
         error.
     weight
-        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count. Train rows of weight 0 are
-        left out; the notes of the report say how many.
+        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count. They are taken as float32, so
+        one below 1e-38 loses digits and one below 7e-46 is 0. Train rows of weight 0 are left out; the notes of the
+        report say how many.
     group
         Column whose equal values are ranked together.
     time
@@ -109,7 +110,7 @@ class TableSettings:
     split
         Shares of the rows (`train`, `valid`, `test`), or with a time their numbers: `{valid_rows: 1, test_rows: 1}`.
     null_values
-        Texts that stand for null, in CSV and Parquet files and in rows to be predicted.
+        Texts that stand for null, in CSV and Parquet files and in rows to be predicted; numbers that equal one do too.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     encoding

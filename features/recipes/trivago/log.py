@@ -14,16 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.csv_blocks import CsvBlock
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOG = {
     "user_id": "string", "session_id": "string", "timestamp": "int64", "step": "int64", "action_type": "string",
@@ -150,6 +152,8 @@ class Books:
     @staticmethod
     def frames_of(surveys: Sequence[Survey], also: Mapping[str, pd.DataFrame] | None = None) -> dict[str, pd.DataFrame]:
         """`frames` on the host. also: by column further names, of columns without times."""
+        import pandas as pd
+
         found = {}
         for column in NUMBERED:
             more = [also[column]] if also and column in also else []
@@ -195,6 +199,8 @@ class Books:
     @lru_cache(maxsize=1)
     def load(folder: Path, engine: str) -> Books:
         """What `save` wrote; kept for the next task of this process."""
+        import pandas as pd
+
         return Books(engine, {column: pd.read_parquet(folder / f"{column}.parquet") for column in NUMBERED})
 
 

@@ -20,18 +20,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gigabatch.features.engines.arrow_columns import one_array, to_arrow
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.recipes.trivago.chunk import FAMILIES, OWNED
 from gigabatch.features.recipes.trivago.history import FIRST, ITEM_BITS, LAST, NONE, Ledger
 from gigabatch.features.recipes.trivago.log import NUMBERED, TIMED, atomic_path
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUN_ENTRIES = 1 << 22  # groups of a run at most, when runs are merged; some 500 MB on the way
 # Families whose keys are made of a name's number: the column of the name, and the divisor that gives the number from
@@ -237,6 +238,8 @@ class Nights:
     """
 
     def __init__(self, kept: Kept, frames: dict[str, pd.DataFrame], num_folds: int, new_front: int) -> None:
+        from gigabatch.features.engines.arrow_columns import one_array, to_arrow
+
         self.kept, self.num_folds, self.new_front = kept, num_folds, new_front
         self.runs = Runs([path for path, _ in kept.runs])
         self.made: list[tuple[Path, int]] = []  # runs of tonight
@@ -260,6 +263,8 @@ class Nights:
     @staticmethod
     def names_kept(kept: Kept) -> dict[str, pd.DataFrame]:
         """Names that totals hold the numbers of, whether or not they occur tonight; for `Books.frames_of`."""
+        import pandas as pd
+
         runs = Runs([path for path, _ in kept.runs])
         return {column: pd.DataFrame({"value": runs.names(column).to_pandas()}) for column in VALUES.values()}
 

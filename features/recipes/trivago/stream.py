@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
@@ -146,6 +145,8 @@ def scan(tasks: Sequence[ChunkTask], nights: Nights | None = None) -> None:
 
 def _spans(task: ChunkTask, name: str) -> dict[str, np.ndarray]:
     """When every session and user began (`first`) or ended (`last`)."""
+    import pandas as pd
+
     books = {owner: task.folder / "books" / f"{owner}_id.parquet" for owner in ("session", "user")}
     return {owner: pd.read_parquet(path, columns=[name])[name].to_numpy() for owner, path in books.items()}
 
@@ -383,6 +384,8 @@ def stream_pairs(
     NotLater
         Where a row lies before those that are open.
     """
+    import pandas as pd
+
     engine, folder = blank.engine, blank.folder
     kept = Kept() if carrying is None else carrying.kept
     pieces = [BlockTask(engine, block, number, folder, place) for number, (place, block) in enumerate(blocks)]

@@ -32,12 +32,11 @@ from gigabatch.pipeline.config.config import (
     model_choice,
 )
 from gigabatch.pipeline.display import progress, silence
-from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.lab.bounds import Budget, listed_models
 from gigabatch.pipeline.lab.compare.report import Compared, Contender, Outcome, show, write_compared
-from gigabatch.pipeline.lab.experiment import LOSSES, NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
+from gigabatch.pipeline.lab.experiment import LOSS, NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.keys import artifact_key, source_hash
@@ -66,21 +65,18 @@ class Trainer(TimedTrainer):
 
     def outcome(self, spec: ModelSpec, settings: WholeTrainSettings, seed: int) -> Outcome:
         """A training and all metrics of the test split."""
-        experiment, test = self.experiment, self.test
-        schema, device = experiment.schema, experiment.device
+        experiment, test, targets = self.experiment, self.test, self.experiment.schema.targets
         experiment.negatives(seed)  # kept: the first model's time is not to hold what all of them share
         started = time.perf_counter()
         trained = self.fit(settings, seed, spec)
         seconds = time.perf_counter() - started
         with silence():
-            serve = None if settings.prior is None else settings.prior.serve
-            shift = trained.prior_shift
-            found = evaluate(trained.model, test, schema, device, prior_shift=shift, prior_serve=serve)
+            found = self.evaluated(trained, test)
             ranks = self.rank(trained.model)
-        first = found.metrics[schema.targets[0].name] if len(schema.targets) == 1 else {}
+        first = found.metrics[targets[0].name] if len(targets) == 1 else {}
         metrics = {name: value for name, value in found.headline.items() if value is not None} | first | ranks
-        if self.metric in LOSSES:
-            metrics[self.metric] = table_loss(trained.model, test, experiment.loss, device)
+        if self.metric == LOSS:
+            metrics[LOSS] = table_loss(trained.model, test, experiment.loss, experiment.device)
         metrics |= self.churn(spec, found.predictions)
         return Outcome(seed, metrics, valid_losses(trained), seconds, trained.rows)
 

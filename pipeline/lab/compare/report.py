@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gigabatch.pipeline.config.config import LESS_IS_BETTER
 from gigabatch.pipeline.display import about_seconds, metric_label, render_table
 from gigabatch.pipeline.lab.bounds import Budget
-from gigabatch.pipeline.lab.experiment import mean_margin
+from gigabatch.pipeline.lab.experiment import LOSS, mean_margin
 from gigabatch.pipeline.reports.charts import SERIES, Chart, intervals_chart, loss_chart, mean_curve
 from gigabatch.pipeline.reports.report import Section, write_page
 from gigabatch.pipeline.store.files import atomic_write, write_json
 
 # compare.svg stands alone, so it takes the light colours of the page.
 COLORS = {"--ink": "#20262d", "--muted": "#626b75", "--grid": "#e2e3df", "--series-1": "#2f6cad", "--card": "#ffffff"}
-WORSE_IF_MORE = ("logloss", "loss", "ece", "rmse", "mae", "normalised_entropy")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def budget_text(compared: Compared) -> str:
 
 def interval_text(compared: Compared) -> str:
     """How to read the intervals."""
-    better = "less is better" if compared.metric in WORSE_IF_MORE else "more is better"
+    better = "less is better" if compared.metric in (LOSS, *LESS_IS_BETTER) else "more is better"
     return (
         f"Mean and 95 % interval (Student's t) over the seeds, {better}; differences to {compared.contenders[0].label} "
         "are paired by seed. An interval says how certain the training is, not how other rows would turn out."

@@ -196,8 +196,8 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
             "seeds": len(trial.large),
             "own batch": statistics.fmean(trial.small) if trial.small else None,
             "this batch": statistics.fmean(trial.large) if trial.large else None,
-            "difference %": None if trial.difference is None else 100 * trial.difference,
-            "95 % bound %": None if trial.bound is None or math.isinf(trial.bound) else 100 * trial.bound,
+            "better by %": None if trial.difference is None else 100 * trial.difference,
+            "95 % bound of it %": None if trial.bound is None or math.isinf(trial.bound) else 100 * trial.bound,
             "parity": trial.verdict,
         }
         for trial in trials

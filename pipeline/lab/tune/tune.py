@@ -282,9 +282,10 @@ def _trial(
     difference, bound = (statistics.fmean(gains), lower_bound(gains)) if gains else (None, None)
     measured = ""
     if difference is not None and bound is not None:
+        how = "better" if difference >= 0 else "worse"
         measured = (
-            f"{trainer.metric} {difference:+.3%} against batch {settings.batch_size:,} over {len(gains)} seed(s), "
-            f"95 % lower bound {bound:+.3%}, allowed {-bounds.tolerance:.3%}"
+            f"{trainer.metric} {abs(difference):.3%} {how} than batch {settings.batch_size:,} over {len(gains)} "
+            f"seed(s), 95 % lower bound of what it is better by {bound:+.3%}, allowed {-bounds.tolerance:.3%}"
         )
     if diverged:
         verdict, text = "loses", f"The large batch loses: {scaled.batch_size:,} diverged ({diverged})"

@@ -27,6 +27,7 @@ from gigabatch.pipeline.serving.served import ServedBundle, load_served
 from gigabatch.pipeline.serving.swap import RefusedBundle, Slot, may_pass
 
 log = logging.getLogger(__name__)
+SHORT_WAIT = 0.02  # seconds until what the supervisor took no more of is told again
 
 
 class Worker(uvicorn.Server):
@@ -39,6 +40,7 @@ class Worker(uvicorn.Server):
         self.channel, self.slot, self.settings, self.metrics = channel, slot, settings, metrics
         self._prepared: tuple[int, ServedBundle] | None = None
         self._loading: asyncio.Queue[tuple[int, Path]] = asyncio.Queue()
+        self._wanted: set[int] = set()  # of those to be loaded: none that was refused meanwhile
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,13 +73,26 @@ class Worker(uvicorn.Server):
                 log.error("a connection was closed: too many open files")
                 self.metrics.closed()
             elif "prepare" in heard:
+                self._wanted.add(heard["number"])
                 self._loading.put_nowait((heard["number"], Path(heard["prepare"])))
             elif "take" in heard:
                 self._take(heard["take"])
             else:
+                self._wanted.discard(heard["number"])
                 if self._prepared is not None and self._prepared[0] == heard["number"]:
                     self._prepared = None
                 self.slot.refused = RefusedBundle(**heard["refused"])
+
+    def _tell(self, **message: Any) -> None:
+        """Tell the supervisor; later where it takes no more now, as it waits for each of these messages."""
+        if not self.channel.tell(**message):
+            self._keep(asyncio.get_running_loop().create_task(self._tell_later(message)))
+
+    async def _tell_later(self, message: dict[str, Any]) -> None:
+        while not self.should_exit:
+            await asyncio.sleep(SHORT_WAIT)
+            if self.channel.tell(**message):
+                return
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         """Until it is done: the loop itself holds its tasks weakly."""
@@ -97,7 +112,9 @@ class Worker(uvicorn.Server):
 
     async def _prepare_in_turn(self) -> None:
         while True:
-            await self._prepare(*await self._loading.get())
+            number, folder = await self._loading.get()
+            if number in self._wanted:
+                await self._prepare(number, folder)
 
     async def _prepare(self, number: int, folder: Path) -> None:
         found: asyncio.Future[ServedBundle] = asyncio.get_running_loop().create_future()
@@ -108,10 +125,12 @@ class Worker(uvicorn.Server):
             self.slot.require_no_less(served)
         except Exception as error:
             text, known = str(error)[:LONGEST_TEXT], isinstance(error, ValueError)
-            self.channel.tell(failed=number, error=type(error).__name__, text=text, known=known, again=may_pass(error))
+            self._tell(failed=number, error=type(error).__name__, text=text, known=known, again=may_pass(error))
         else:
-            self._prepared = number, served
-            self.channel.tell(ready=number)
+            if number in self._wanted:
+                self._prepared = number, served
+                self._tell(ready=number)
+        self._wanted.discard(number)
 
     def _load(self, folder: Path, found: asyncio.Future[ServedBundle]) -> None:
         loop = found.get_loop()
@@ -138,7 +157,7 @@ class Worker(uvicorn.Server):
         served, self._prepared = self._prepared[1], None
         self.slot.take(served)
         self.metrics.bundle(served.bundle_id, served.kind)
-        self.channel.tell(taken=number)
+        self._tell(taken=number)
 
 
 def name_log(worker: int) -> None:

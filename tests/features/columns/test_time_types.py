@@ -1,6 +1,8 @@
 """Times by a format or a unit, against the standard library's `strptime` and calendar."""
 
 import datetime as dt
+import math
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -214,3 +216,67 @@ def test_a_weekday_is_read_over_and_must_be_one():
     day = (pd.Timestamp("1998-06-12") - pd.Timestamp(0)) // pd.Timedelta("1us")
     assert found.tolist() == [day, day, 0, 0]
     assert null.tolist() == [False, False, True, True]
+
+
+FLOAT_KINDS = ("float64", "Float64", "double[pyarrow]")
+
+
+@pytest.mark.parametrize("form", ["%H", "%H%M"])
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
+def test_a_number_with_a_fraction_is_no_time_of_day(form, kind):
+    column = pd.Series([3.5, 12.0, -7.25, None], name="hour", dtype=kind)
+    with pytest.raises(DataError, match=r"time column 'hour': '3.5' is no time in the format"):
+        of_type(column, time_type(f"datetime[{form}]"))
+    found, null = of_type(column, time_type(f"datetime[{form}]?"))
+    assert null.tolist() == [True, False, True, True]
+    assert found[1] == us(dt.datetime.strptime("12" if form == "%H" else "0012", form).replace(year=1970))
+
+
+@pytest.mark.parametrize("unit", ["min", "s", "ms", "us", "ns"])
+@pytest.mark.parametrize("kind", [*FLOAT_KINDS, "str"])
+def test_a_number_is_the_same_time_alone_and_among_others(unit, kind):
+    """Nanoseconds are cut, as of timestamps; of a larger unit the nearest microsecond is taken, of two the later."""
+    values = [1999.0, -1.0, 5.5, -0.5, 1999.75, -2000.25, 1700000000.25, 1e-7]
+    values = values if kind != "str" else [f"{value:.9f}" for value in values]
+    how = time_type(f"datetime[{unit}]")
+    together, _ = of_type(pd.Series(values, dtype=kind), how)
+    alone = [of_type(pd.Series([value], dtype=kind), how)[0][0] for value in values]
+    factor = {"min": 60 * 10**6, "s": 10**6, "ms": 10**3, "us": 1}.get(unit, Fraction(1, 1000))
+    nearest = 0 if unit == "ns" else Fraction(1, 2)
+    assert together.tolist() == alone == [math.floor(Fraction(value) * factor + nearest) for value in values]
+
+
+def test_text_of_a_number_with_a_fraction_leaves_others_their_digits():
+    texts = pd.Series(["253402300799999999", "-5.0", "-.5", "3."], dtype="str")
+    found, null = of_type(texts, time_type("datetime[us]?"))
+    assert found.tolist() == [253402300799999999, -5, 0, 3]
+    assert null.tolist() == [False, False, True, False]
+    seconds = pd.Series(["253402300799.9999999", "-62135596800.0", "-62135596800.4", "٣"], dtype="str")
+    assert of_type(seconds, time_type("datetime[s]?"))[1].tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "value", "bound"),
+    [
+        ("datetime[s]", "float32", 1.7e9, "16,777,216"), ("datetime[%Y%m%d]", "float32", 20241231, "16,777,216"),
+        ("datetime[%Y%m%d]?", "float[pyarrow]", 20241231, "16,777,216"),
+        ("datetime[us]", "float64", 2.0**53, "9,007,199,254,740,992"),
+        ("datetime[ns]", "float64", 9.1e18, "9,007,199,254,740,992,000"),
+    ],
+)  # fmt: skip
+def test_floats_too_coarse_for_the_times_are_refused(dtype, kind, value, bound):
+    with pytest.raises(DataError, match=rf"time column 'at': some values reach {bound}, from where on float(32|64)?"):
+        of_type(pd.Series([value, 1.0], name="at", dtype=kind), time_type(dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "texts"),
+    [
+        ("datetime", ["1970-01-02", None, "1970-01-01"]), ("datetime[%d.%m.%Y]", ["2.1.1970", None, "1.1.1970"]),
+        ("datetime[h]", ["24", None, "0.0"]),
+    ],
+)  # fmt: skip
+def test_categories_of_text_are_the_times_of_their_text(dtype, texts):
+    column = pd.Series(texts, dtype="category")
+    found = cast(pd.DataFrame({"at": column}), {"at": dtype}, "here", nullable=["at"])["at"]
+    assert found.astype("object").tolist() == [86_400_000_000, pd.NA, 0]

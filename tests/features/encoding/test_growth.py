@@ -269,6 +269,31 @@ def test_a_column_that_was_all_null_at_the_start_gets_its_values():
     assert preprocessor.transform(table([("a", 6, 1.0)]))[["word", "number"]].to_numpy().tolist() == [[4, 4]]
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("dtype", ["string", "int64", "int32", "bool", "float64", "float32"])
+def test_a_column_that_is_all_null_is_learned_the_same_in_one_step_and_in_two(dtype, parts):
+    schema = Schema((Column("v", "categorical", dtype), Column("x", "continuous", "float32")), ())
+    nulls = pd.DataFrame({"v": pd.Series([None] * 4, dtype=object), "x": 1.0})
+    values = {"string": ["a", "b", "a"], "bool": [True, False, True]}.get(dtype, [2, 1, 2])
+    known = pd.DataFrame({"v": pd.Series(values, dtype={"string": "str"}.get(dtype, dtype)), "x": 1.0})
+    cuts = [nulls] if parts == 1 else [nulls.iloc[:1], nulls.iloc[1:]]
+    two, one = (Preprocessor(schema) for _ in range(2))
+    rows = [two.fit(cuts).pack(part) for part in cuts]
+    assert np.array_equal(np.concatenate(one.fit_pack(cuts)), np.concatenate(rows))
+    assert one.checksum == two.checksum
+    for grown in (cuts, [known]):
+        two.grow(grown)
+        one.grow_pack(grown)
+        assert one.checksum == two.checksum
+    for found in (one, two):
+        assert found.pack(known)[:, 0].tolist() == [3, 4, 3]
+    one, two = (Preprocessor(schema).fit([known]) for _ in range(2))
+    for grown in (cuts, [known]):
+        two.grow(grown)
+        one.grow_pack(grown)
+        assert one.checksum == two.checksum
+
+
 def test_a_refused_growth_changes_nothing():
     preprocessor = fitted()
     before = preprocessor.checksum

@@ -25,3 +25,13 @@ def test_fit_and_pack_in_one_pass_give_what_the_two_give(kind, num_parts):
     assert at_once.checksum == apart.checksum
     grown, _ = apart.grow_pack(parts)
     assert [rows.ravel().tolist() for rows in grown] == [IDS] * num_parts
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "Float64", "double[pyarrow]", "float[pyarrow]"])
+def test_both_zeros_are_one_group_in_frames_of_every_kind_and_in_files(kind, tmp_path):
+    schema = Schema((Column("x", "continuous", "float32"), Column("g", "group", "float64")), ())
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "g": pd.Series([2.5, 0.0, -0.0, 2.5], dtype=kind)})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    preprocessor = Preprocessor(schema).fit([frame])
+    for rows in (frame, preprocessor.read(("pandas", str(tmp_path / "rows.parquet")))):
+        assert preprocessor.pack(rows)[:, -1].tolist() == [0, 1, 1, 0]

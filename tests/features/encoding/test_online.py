@@ -386,9 +386,34 @@ def test_a_float_of_few_bits_is_a_whole_number_as_in_a_frame(dtype, value):
     assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": value})
 
 
+@pytest.mark.parametrize("known", [[0.1, 0.3, 0.5, 2.0], [float(np.float32(0.1)), 0.5], [0.5, 2.0], [0.1, 1e39]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.float32(0.1),
+        float(np.float32(0.1)),
+        0.1,
+        np.float32(0.7),
+        0.7,
+        0.5,
+        np.float16(0.1),
+        2.0,
+        1e39,
+        np.inf,
+        "0.1",
+    ],
+)
+def test_a_float_that_may_be_a_known_one_rounded_is_refused_as_in_a_frame(known, value):
+    """It was unseen; a frame of float32 beside a vocabulary of float64 is refused."""
+    preprocessor = Preprocessor(Schema((Column("c", "categorical", "float64"),), ())).fit([pd.DataFrame({"c": known})])
+    assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": value})
+
+
 @pytest.mark.parametrize("role", ["categorical", "continuous"])
 @pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
-@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11", " 12 ", "12", "12.0", "12.", "12.5", ".0"])
+@pytest.mark.parametrize(
+    "text", ["1_000", "\u0661\u0662", "\uff11", " 12 ", "12", "12\n", "12.0\n", "12.0", "12.", "12.5", ".0"]
+)
 def test_text_is_a_number_where_it_is_one_in_a_frame(role, dtype, text):
     """R12."""
     schema = Schema((Column("c", role, dtype),), ())

@@ -303,6 +303,29 @@ def test_what_a_model_is_given_does_not_depend_on_the_nulls_of_a_night(dtype, in
             assert Preprocessor(schema, chosen).fit_pack([nights[0]])[0].shape == (3, len(expected))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "message"),
+    [
+        ("float32", 1.5, "1 of 3 values are not class numbers below 2; the first is 1.5 in row 1"),
+        ("float64", 1.9, "the first is 1.9"),
+        ("float64", np.inf, "the first is inf"),
+        ("float64", np.nan, "multiclass target 'y' is null in 1 of 3 rows"),
+        ("int64", 2**32 + 1, "the first is 4294967297 in row 1"),
+    ],
+)
+def test_a_class_number_is_checked_before_it_is_narrowed(dtype, value, message):
+    """1.5 and 2^32 + 1 were class 1."""
+    schema = Schema(
+        (Column("c", "categorical", "string"), Column("y", "target", dtype)), (Target("y", "multiclass", 2),)
+    )
+    frame = pd.DataFrame({"c": list("aab"), "y": [0, value, 1]})
+    with pytest.raises(DataError, match=message):
+        Preprocessor(schema).fit_pack([frame])
+    fine = Preprocessor(schema).fit([frame]).transform(frame.assign(y=[0, 1, 1]))
+    assert fine["y"].tolist() == [0, 1, 1]
+    assert str(fine["y"].dtype) == "int32"
+
+
 WAYS = {
     "transform": lambda preprocessor, frame: preprocessor.transform(frame),
     "pack": lambda preprocessor, frame: preprocessor.pack(frame),

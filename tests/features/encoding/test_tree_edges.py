@@ -83,6 +83,28 @@ def test_edges_depend_on_neither_partitions_nor_order_nor_way_of_fitting(task, v
     assert np.array_equal(found.pack(frame), quantiles.pack(frame))
 
 
+@pytest.mark.parametrize(
+    ("task", "declared", "written"),
+    [
+        ("binary", "bool", {0: "false", 1: "TRUE"}), ("binary", "float32", {0: "0", 1: "1.0"}),
+        ("multiclass", "int32", {0: "0", 1: "1", 2: "2.0", 3: "3"}),
+    ],
+)  # fmt: skip
+def test_labels_as_text_give_the_edges_of_the_labels_that_they_are(task, declared, written):
+    frame = table(task)
+    schema = schema_of((TARGETS[task][0], declared))
+    settings = PreprocessorSettings(edges="tree", bins=16)
+    wanted = Preprocessor(schema, settings).fit([frame.astype({"label": declared})]).edges
+    texts = frame.assign(label=frame["label"].map(written))
+    found = [Preprocessor(schema, settings) for _ in range(2)]
+    found[0].fit([texts])
+    found[1].fit_pack([texts])
+    assert len(wanted["x"]) > 5
+    assert [one.edges for one in found] == [wanted, wanted]
+    with pytest.raises(DataError, match=f"column 'label' is declared {declared} but holds"):
+        found[0].fit([texts.assign(label="maybe")])
+
+
 def test_of_more_values_than_cells_the_tree_is_nearly_that_of_all_values():
     frame = table("regression", rows=60_000, values=60_000)
     found = Preprocessor(schema_of(TARGETS["regression"]), PreprocessorSettings(bins=8, edges="tree")).fit([frame])

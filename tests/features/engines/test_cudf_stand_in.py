@@ -126,6 +126,7 @@ CASES = {
     "column_count": [lambda e, f, d, at=at: searches(e, f)[at] for at in range(3)],
     "column_statistics": [lambda e, f, d, name=name: (f[name],) for name in ("x", "y", "z")],
     "counts_together": [lambda e, f, d: (searches(e, f),)],
+    "decoded": [lambda e, f, d: (f["text"],)],
     "direct_counts": [lambda e, f, d: (f["wide"],)],
     "float_text": [lambda e, f, d, name=name: (f[name].fillna(0.0),) for name in ("x", "y")],
     "frame": [lambda e, f, d: ({"x": f["x"], "place": e.arrays.arange(len(f))}, f)],
@@ -181,7 +182,8 @@ LIBRARY = {
 # What a call costs: launches, reads, temporaries, and the most of their bytes a row; by case where they differ. A bound
 # that lies above would let a kernel or a read more pass, so whoever saves one writes the smaller number here.
 BOTH = {
-    "array": [(1, 0, 1, 4), (0, 0, 0, 0)], "as_typed": (2, 1, 1, 0), "direct_counts": (0, 0, 0, 0),
+    "array": [(1, 0, 1, 4), (0, 0, 0, 0)], "as_typed": (2, 1, 1, 0), "decoded": (0, 0, 0, 0),
+    "direct_counts": (0, 0, 0, 0),
     "frame": (0, 0, 0, 0), "hash64": (3, 1, 2, 8), "map_columns": (0, 0, 0, 0), "parquet_columns": (0, 0, 0, 0),
     "places_in_groups": [(19, 1, 15, 33), (27, 2, 21, 41)], "stable_order": (2, 0, 1, 8),
     "positions_and_nulls": (0, 0, 0, 0), "series": [(0, 0, 0, 0), (1, 0, 1, 8)], "sort_counts": (3, 0, 2, 0),

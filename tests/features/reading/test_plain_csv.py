@@ -49,11 +49,18 @@ def test_text_and_whole_numbers_with_and_without_nulls():
         b"i,t\n1,a\n", b"i,t,n\n", b"i,t,n\n1,a\0,1\n", b"i,t,n\n1,\xff,1\n", b"i,t,n,o\n1,a,1,\xff\n",
         b"i,t,n\n9007199254740993,a,9007199254740993\n2,b,\n", b"i,t,n\n99999999999999999999,a,1\n",
         b"i,t,n\n+1,a,2\n", b"i,t,n\nyes,a,2\n", b'i,t,n\n1,a"b,2\n', b'"i",t,n\n1,a,2\n',
-        b"\xef\xbb\xbfi,t,n\n1,a,2\n",
+        b"\xef\xbb\xbfi,t,n\n1,a,2\n", b'i,t,n\n1,0x,1\n" 0X1F",0x,1\n', b'i,t,n\n0,-0,0\n1,"-0",-0\n2,-0,\n',
     ],
 )  # fmt: skip
 def test_what_pandas_might_read_otherwise_is_left_to_pandas(content):
     assert plain(content) is None
+
+
+def test_text_that_looks_like_a_number_in_base_16_or_a_negative_zero_is_text():
+    """An id such as 0XK9 sent a whole log to pandas' slow parser."""
+    content = b'i,t,n\n0,0XK9,0\n1,"-0x, 0x"" -0",\n2,-0,3\n3, 0x1F,4'
+    same_bits(plain(content), pandas_reads(content))
+    assert plain(content)["t"].tolist() == ["0XK9", '-0x, 0x" -0', "-0", " 0x1F"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_no_declared_column_is_left_to_pandas():
 
 FIELDS = st.one_of(
     st.sampled_from(["", "NA", "0", "-1", "007", " 7", "7 ", '"7"', '"NA"', '""', "a", "ä", "a\"b", '"a,b"', "1e3"]),
-    st.sampled_from(['"a', 'a"']),
+    st.sampled_from(['"a', 'a"', "0x1", '"0X"', "-0", '" -0"']),
     st.text(alphabet='a10-+x ."\tNA', max_size=5),
 )  # fmt: skip
 

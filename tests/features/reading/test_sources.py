@@ -201,6 +201,47 @@ def test_floats_that_may_be_other_numbers_are_no_text(value):
         cast(pd.DataFrame({"id": [1.0, value]}), {"id": "string"}, "here")
 
 
+def held_as(values, kind):
+    """A column of these float32 or float64 values as frames may hold them."""
+    arrow = pa.array(values, pa.float32() if values.dtype == "float32" else pa.float64(), from_pandas=True)
+    if kind == "numpy":
+        return pd.Series(values)
+    if kind == "masked":
+        return pd.Series(values).convert_dtypes(convert_integer=False)
+    if kind == "category":
+        return pd.Series(values).astype("category")
+    return pd.Series(pd.arrays.ArrowExtensionArray(arrow.dictionary_encode() if kind == "dictionary" else arrow))
+
+
+@pytest.mark.parametrize("width", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["numpy", "masked", "arrow", "dictionary", "category"])
+def test_the_text_of_a_float_does_not_depend_on_how_the_frame_holds_it(kind, width):
+    """Expected by hand: the shortest text, and of whole numbers that of the integer."""
+    column = held_as(np.array([0.1, 7, np.nan, 2.5, 1e-7], width), kind)
+    found = cast(column.to_frame("id"), {"id": "string"}, "here", ("id",))["id"]
+    assert [None if value is None or value != value else value for value in found] == ["0.1", "7", None, "2.5", "1e-07"]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "masked", "arrow", "dictionary", "category"])
+def test_numbers_are_checked_alike_however_the_frame_holds_them(kind):
+    whole = held_as(np.array([5.0, np.nan, 7.0]), kind).to_frame("n")
+    found = cast(whole, {"n": "int64"}, "here", ("n",))["n"]
+    assert str(found.dtype) == "Int64"
+    assert found.fillna(-1).tolist() == [5, -1, 7]
+    for value, reason in ((1.5, "have a fraction"), (2.0**60, r"reach 2\^53")):
+        with pytest.raises(DataError, match=reason):
+            cast(held_as(np.array([value, 1.0]), kind).to_frame("n"), {"n": "int64"}, "here")
+
+
+def test_a_category_of_whole_numbers_may_have_nulls_and_keeps_large_ones():
+    column = pd.Series(pd.Categorical.from_codes([1, -1, 0, 1], [7, 2**60 + 1])).set_axis([3, 5, 6, 9])
+    found = cast(column.to_frame("n"), {"n": "int64"}, "here", ("n",))["n"]
+    assert found.index.tolist() == [3, 5, 6, 9]
+    assert [None if value is pd.NA else int(value) for value in found] == [2**60 + 1, None, 7, 2**60 + 1]
+    with pytest.raises(DataError, match="outside the range of int32"):
+        cast(column.to_frame("n"), {"n": "int32"}, "here", ("n",))
+
+
 @pytest.mark.parametrize(("dtype", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
 @pytest.mark.parametrize("declared", ["int32", "int64", "string"])
 def test_whole_numbers_are_read_from_floats_only_as_far_as_their_type_is_exact(dtype, exact, declared):

@@ -24,6 +24,7 @@ from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.workflow.flow import alike
 from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.raw_rows import RawRows
 
 TEXTS = {
@@ -118,6 +119,24 @@ def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number
     bundle = SimpleNamespace(raw_workflow=workflow, info={"null_values": [""]})
     served = RawRows(bundle, ["price"])([{"price": "1.234,5"}, {"price": number}])
     np.testing.assert_array_equal([np.nan if pd.isna(value) else value for (value,) in served], wanted)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(3.0, "3"), (3, "3"), (2.5, "2,5"), (-0.0, "0"), (1000.5, "1000,5"), (1e17, None)]
+)
+def test_a_number_kept_as_a_category_is_the_same_text_in_a_frame_and_in_a_served_row(number, text):
+    step = ParseNumber("price", output="amount", decimal=",", thousands=".")
+    workflow = Workflow([step], [], {"price": "string"}).fit([pd.DataFrame({"price": ["1.234,5"]})])
+    serve = RawRows(SimpleNamespace(raw_workflow=workflow, info={}), ["price", "amount"])
+    row = pd.DataFrame({"price": [number]})
+    if text is None:  # such floats skip whole numbers
+        with pytest.raises(DataError, match="column 'price'"):
+            workflow.typed(row)
+        with pytest.raises(Refusal, match="column 'price' is declared string but holds 1e"):
+            serve([{"price": number}])
+        return
+    assert workflow.transform(workflow.typed(row)).values.tolist() == [[text, number]]
+    assert serve([{"price": number}]) == [(text, number)]
 
 
 COMMA = ParseNumber("price", decimal=",", thousands=".")

@@ -27,6 +27,7 @@ from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.blocks import BlockOrder
 from gigabatch.loaders.order.ranks import RankBatches
+from gigabatch.loaders.tables.packed import unpack
 from tests.examples import examples
 
 NUM_ROWS = 2003
@@ -230,6 +231,36 @@ def test_no_thread_is_left_by_an_abandoned_iteration_or_a_closed_dataset(folder)
     assert torch.equal(dataset.words(0), first)
     dataset.close()
     assert not stream_threads()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("leave", ["break", "set_epoch"])
+def test_an_epoch_that_is_left_while_a_batch_is_gathered_ahead_spoils_no_other(make_table, tmp_path, steps, leave):
+    """The loader's thread was within `words` of the old epoch, and left its window to the new one."""
+    source = make_table(4000)
+    write_shuffled([source], tmp_path, source.schema, 4000, seed=1)
+    table, read, slow = PackedShards(tmp_path), PackedShards.read_rows, True
+
+    def read_rows(ranges, out):
+        time.sleep(0.3 * slow)
+        read(table, ranges, out)
+
+    table.read_rows = read_rows
+    sizes = {"block_bytes": 100 * table.row_bytes, "window_blocks": 2, "num_lanes": 1}
+    dataset = StreamedDataset(table, 100, seed=3, **sizes)
+    loader = BatchLoader(dataset, prefetch=1)
+    batches = iter(loader)
+    for _ in range(steps):
+        next(batches)
+    if leave == "set_epoch":
+        dataset.set_epoch(1)
+    slow = False
+    found = [batch.ids.clone() for batch in loader]
+    assert loader.epoch == 2
+    dataset.set_epoch(1)
+    wanted = epoch_words(dataset)
+    assert len(found) == len(wanted)
+    assert all(torch.equal(ids, unpack(source.schema, words).ids) for ids, words in zip(found, wanted, strict=True))
 
 
 def test_closing_does_not_wait_for_a_whole_window(folder, monkeypatch):

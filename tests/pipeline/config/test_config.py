@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -18,12 +19,15 @@ from gigabatch.features.engines.frame import ENGINES
 from gigabatch.features.recipes.flights.recipe import FlightsSettings
 from gigabatch.features.setting_checks import LONG_NAMES, TIME_UNITS
 from gigabatch.loaders.order.order import start_state
+from gigabatch.models.shelf import MODELS, model_class, setting_names
 from gigabatch.pipeline.config.config import (
     ConfigError,
     RunConfig,
     Settings,
     TrainSettings,
+    checked_settings,
     load_config,
+    model_choice,
     parse_config,
 )
 
@@ -409,3 +413,15 @@ def test_a_long_value_is_shown_by_its_beginning(load, number):
         found = str(error.value)
         assert len(found) < 500
         assert ("..." in found) == (number > 1)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_unknown_settings_of_a_model_are_told_from_its_file_as_from_its_class(kind):
+    settings = model_class(kind).Settings
+    assert setting_names(kind) == [field.name for field in fields(settings)]
+    given = {"layrs": 1, "embeding_dim": {"a": 2}, "epochs": 3}
+    with pytest.raises(ConfigError) as of_class:
+        checked_settings(settings, given, "model")
+    with pytest.raises(ConfigError) as of_file:
+        model_choice({"kind": kind, **given})
+    assert str(of_file.value) == str(of_class.value)

@@ -292,6 +292,18 @@ def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
     assert baseline_rows({"found": []}) == []
 
 
+def test_the_models_row_has_every_metric_that_a_baseline_is_compared_by():
+    """MRR, by which a constant is not compared, was missing in it, as the constant comes first."""
+    train = table_of("binary", 4000, 1, group=torch.arange(4000, dtype=torch.int32) // 5)
+    test = table_of("binary", 2000, 2, group=torch.arange(2000, dtype=torch.int32) // 5)
+    own = evaluation_of(test, flat(test))
+    rows = baseline_rows(baselines(["constant", "linear"], train, {"test": test}, {"test": own}, seed=1))
+    assert [row[""] for row in rows] == ["this model", "constant", "linear model"]
+    assert rows[0]["mrr"] == own.metrics["label"]["mrr"]
+    assert rows[2]["mrr"] + rows[2]["gain of mrr"] == pytest.approx(rows[0]["mrr"])
+    assert "mrr" not in rows[1]
+
+
 @pytest.mark.parametrize(
     ("losses", "steps", "words"),
     [

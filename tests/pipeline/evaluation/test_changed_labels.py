@@ -40,3 +40,20 @@ def test_another_reading_of_a_label_is_named(settings, said):
     found = list(changed_labels(price, price, config(settings), config({})))
     assert len(found) == (said is not None)
     assert all(said in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, "1", None),  # 1 is the label that counts where none is named
+        ("1", None, None),
+        (None, "0", "positive was '1' when the model was trained, and is '0' today"),
+        ("yes", None, "positive was 'yes' when the model was trained, and is '1' today"),
+        (None, "None", "positive was '1' when the model was trained, and is 'None' today"),
+    ],
+)
+def test_the_label_that_counts_is_named_where_it_is_another(before, after, said):
+    was, now = ({"features": {"targets": {"late": {"task": "binary", "positive": item}}}} for item in (before, after))
+    found = list(changed_labels(LATE, LATE, was, now))
+    assert len(found) == (said is not None)
+    assert all(said in text for text in found)

@@ -92,6 +92,38 @@ def test_rows_of_weight_0_say_nothing():
     assert not data_warnings(preprocessor, tables, {split: {"x": 0.0} for split in tables})
 
 
+def weighed(task: str, labels, weights) -> PackedTable:
+    table = labelled(task, labels)
+    schema = TensorSchema((), (), table.schema.targets, has_weight=True)
+    mass = torch.as_tensor(weights, dtype=torch.float32)
+    return PackedTable.from_columns(schema, [], [], [table.unpack(table.words).targets[0]], mass)
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_labels_of_splits_are_compared_by_the_weights_of_rows(task):
+    """Of rows of label 0 a ninth was kept in train, each of weight 9: .5 of the rows are 1, and .1 of the weight."""
+    kept, whole = [1.0] * 100 + [0.0] * 100, [1.0] * 100 + [0.0] * 900
+    weights = [1.0] * 100 + [9.0] * 100
+    if task == "multiclass":  # so that no class is missing
+        kept, whole, weights = [*kept, *[2.0] * 50], [*whole, *[2.0] * 50], [*weights, *[1.0] * 50]
+    train, test = weighed(task, kept, weights), weighed(task, whole, [1.0] * len(whole))
+    assert label_warnings({"train": train, "test": test}) == []
+    plain = weighed(task, kept, [1.0] * len(kept))
+    (found,) = label_warnings({"train": plain, "test": test})
+    assert ("train 0.5" in found) or task == "multiclass"
+    (found,) = label_warnings({"train": train, "test": plain})
+    assert ("train 0.1" in found) or task == "multiclass"
+
+
+def test_one_row_of_nearly_all_the_weight_tells_nothing_of_a_split():
+    train = weighed("binary", drawn("binary", 1), np.ones(ROWS))
+    labels = drawn("binary", 2).astype(float)
+    labels[0] = 1
+    heavy = np.ones(ROWS)
+    heavy[0] = ROWS  # half of all
+    assert label_warnings({"train": train, "test": weighed("binary", labels, heavy)}) == []
+
+
 def test_a_class_that_a_split_lacks_is_named():
     tables = {
         "train": labelled("multiclass", [0, 1, 0, 1]),

@@ -336,6 +336,20 @@ def test_the_column_summary_counts_nulls_values_and_the_unseen():
     assert found["noise"]["nulls"] == 0
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_the_column_summary_tells_nulls_of_the_rows_that_were_grown_by_and_none_of_an_import(known):
+    schema = schema_of(Target("label", "binary"))
+    start = pd.DataFrame({"city": ["a"] * 4, "used": [1.0, 2.0, 3.0, 6.0], "noise": [1.0] * 4, "label": [0.0, 1.0] * 2})
+    train = start.assign(used=[1.0, np.nan, np.nan, 6.0])
+    preprocessor = Preprocessor(schema).fit([start])
+    preprocessor.grow([train])
+    if not known:
+        preprocessor.statistics = None
+    packed = pack(preprocessor, train)
+    found = {row["name"]: row["nulls"] for row in column_summary(preprocessor, packed, packed)}
+    assert found == {"city": 0, "used": 0.5 if known else None, "noise": 0 if known else None}
+
+
 def test_what_the_report_draws_adds_up_to_the_rows(binary):
     labels = binary[0].unpack(binary[0].words).targets[0]
     kind = labels.int() + (torch.arange(ROWS) % 2).int()

@@ -109,6 +109,7 @@ def slow_catalogue(tables, depths, without=("train",)):
         better = sum(score > own for score in scores.values())
         level = sum(score == own for score in scores.values())
         places = range(better + 1, better + level + 1)
+        sums.setdefault("candidates", []).append(len(scores))
         sums.setdefault("mrr", []).append(1 / np.mean(list(places)))
         users.append(ids[USER])
         for k in depths:
@@ -135,7 +136,6 @@ def test_the_whole_catalogue_is_ranked_as_in_a_slow_loop(without):
     found = evaluated(Scorer(mixed_score), tables, settings)
     assert found["rows"] == len(positive_rows(tables["test"]))
     assert "sampled" not in found
-    assert found["catalogue"].pop("candidates") == ITEMS - 3
     assert found["catalogue"] == pytest.approx(slow_catalogue(tables, (1, 5, 20), without), abs=1e-12)
 
 
@@ -315,6 +315,23 @@ def test_without_rows_nothing_is_known_and_the_mode_of_the_model_stays():
     assert {found["catalogue"][name] for name in names} == {None}
     rows = ranking_rows(found)
     assert [row["ranked among"] for row in rows] == ["sampled negatives", "whole catalogue"]
+
+
+def test_a_user_who_leaves_too_few_items_is_left_out_and_the_others_are_asked():
+    """One such user ended the evaluation of all."""
+    tables = random_tables()
+    full = [item for item in range(3, ITEMS) if item not in (20, 21, 22)]  # of user 4: 4 items are left, 20 is chosen
+    others = tables["train"].words[tables["train"].words[:, USER] != 4]
+    own = table_of([4] * len(full), full, [1] * len(full)).words
+    tables["train"] = PackedTable(torch.cat([others, own]), SCHEMA)
+    tables["test"] = table_of([4, 5, 6], [20, 21, 22], [1, 1, 1])
+    found = evaluated(Scorer(mixed_score), tables, SMALL)
+    alone = evaluated(Scorer(mixed_score), tables | {"test": table_of([5, 6], [21, 22], [1, 1])}, SMALL)
+    assert (found["rows"], found["cold_items"]) == (2, 0)
+    assert found["catalogue"]["candidates"] == alone["catalogue"]["candidates"]
+    assert evaluated(Scorer(mixed_score), tables, RankingSettings(k=(1,), negatives=2))["rows"] == 3
+    with pytest.raises(RankingError, match=r"users \[4\] leave fewer than 20 of 57 items"):
+        evaluated(Scorer(mixed_score), tables | {"test": table_of([4], [20], [1])}, SMALL)
 
 
 def test_what_cannot_be_ranked_is_said():

@@ -712,3 +712,12 @@ def test_pieces_of_a_large_file_are_parsed_at_once(tmp_path, monkeypatch):
     assert everything.whole
     assert everything.sample["n"].astype("int64").tolist() == list(range(5_000))
     assert len(parsed) <= 3  # the header, the first piece, all pieces
+
+
+def test_a_header_longer_than_what_is_read_for_the_separator_tells_it(tmp_path):
+    """The file was called empty: the one line of what was read first is cut."""
+    names = [f"measurement_{place:04d}" for place in range(5_000)]
+    rows = [";".join(str(place % 7 + row) for place in range(5_000)) for row in range(2)]
+    (tmp_path / "wide.csv").write_text("\n".join([";".join(names), *rows]) + "\n")
+    table = look(str(tmp_path / "wide.csv"), 100)
+    assert (table.separator, list(table.sample), len(table.sample)) == (";", names, 2)

@@ -38,6 +38,19 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
     assert found.get("train", {}).get("epochs") == epochs
 
 
+def test_three_classes_and_more_get_twice_the_passes(tmp_path):
+    found = [training_for(rows, True, multiclass=True).get("train") for rows in (999, 1_000, 60_000, 60_001)]
+    assert found == [None, {"epochs": 30}, {"epochs": 30}, None]
+    table = rows_of(1_200)
+    kinds = table.assign(kind=[f"k{row % 3}" for row in range(1_200)]).drop(columns="sold")
+    kinds.to_csv(tmp_path / "kinds.csv", index=False)
+    path, _ = init(str(tmp_path / "kinds.csv"), "kind", tmp_path / "kinds.yaml")
+    assert yaml.safe_load(path.read_text())["train"] == {"epochs": 30}
+    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
+    run = fit(kinds, places, {"model.layers": [4]}, target="kind")
+    assert run.curve[-1]["epoch"] == 30
+
+
 def test_very_few_rows_get_small_batches():
     assert [training_for(rows, True).get("train") for rows in (99, 100, 399, 400)] == [
         None, {"batch_size": 32}, {"batch_size": 32}, None,

@@ -65,7 +65,7 @@ def home(kept, tmp_path, monkeypatch):
 
 def test_a_night_as_the_last_one_is_told_as_that_was_without_torch(home):
     pages = set((home / "nights").iterdir())
-    heavy = ("torch", "dask", "sklearn")  # its page takes the others
+    heavy = ("torch", "pandas", "numba", "dask", "sklearn")  # its page takes the others
     code, printed, error, imported = in_a_process("nightly", "--config", "clicks.yaml", heavy=heavy)
     assert (code, imported) == (10, "[]"), error
     _, first, second = nights(home)

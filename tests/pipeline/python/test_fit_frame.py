@@ -283,6 +283,24 @@ def test_empty_text_and_null_words_of_the_run_are_null_in_fit_and_predict(rows, 
     assert found.iloc[0] != pytest.approx(float(run.predict(told.assign(city="NA", age="3"))["sold"].iloc[0]))
 
 
+def test_numbers_that_are_null_words_are_null_in_fit_and_predict(rows, places):
+    age, shop = pd.Series(rows.index % 50), pd.Series(rows.index % 3)
+    null = rows.index % 9 == 0
+    frame = rows[["price", "sold"]].assign(age=age.mask(null, -999), shop=shop.mask(null, -999))
+    run = fit(
+        frame, places, {"train.epochs": 1}, target="sold", null_values=["", "-999"], continuous=["age"],
+        categorical=["shop"],
+    )  # fmt: skip
+    preprocessor = run.bundle().preprocessor
+    assert preprocessor.scales["age"].mean > 20  # of the ages; with -999 for a ninth it is below 0
+    assert sorted(preprocessor.vocabularies["shop"].values.tolist()) == [0, 1, 2]
+    asked = frame.drop(columns="sold").iloc[:1].assign(age=pd.array([-999], "Int64"), shop=pd.array([-999], "Int64"))
+    nulls = asked.assign(age=pd.array([None], "Int64"), shop=pd.array([None], "Int64"))
+    found = [float(run.predict(one)["sold"].iloc[0]) for one in (asked, nulls, asked.assign(age=30, shop=1))]
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+    assert found[0] != pytest.approx(found[2], abs=1e-6)
+
+
 def test_an_empty_label_of_a_frame_is_none(rows, places):
     frame = rows[["price", "city"]].assign(sold=rows["sold"].where(rows.index % 10 != 0, ""))
     found = fit(frame, places, {"train.epochs": 1}, target="sold").summary["config"]["features"]

@@ -50,6 +50,32 @@ def test_metrics_of_other_rows_are_shown_and_not_compared(tmp_path):
     assert [row["test rows"] for row in rows] == [100, 100, 99]
 
 
+def test_metrics_among_other_negatives_are_not_compared(tmp_path):
+    """AUC of .93 among items drawn alike was a gain of .22 over .71 among popular ones."""
+
+    def drawn(number, auc, **config):
+        negatives = {"per_positive": 8, "kind": "uniform"} | config.pop("negatives", {})
+        return summary(number, auc, train={"lr_max": 0.02, "negatives": negatives}, **config)
+
+    write(tmp_path, drawn(1, 0.71, negatives={"kind": "popularity"}))
+    write(tmp_path, drawn(2, 0.72, seed=2))
+    write(tmp_path, drawn(3, 0.73, preprocess={"min_count": 5}))
+    write(tmp_path, drawn(4, 0.74))
+    rows = history_rows(tmp_path, drawn(5, 0.93))
+    assert [row["gain of AUC"] for row in rows] == [None, pytest.approx(0.19), None, None, None]
+
+
+def test_metrics_of_files_with_another_content_are_not_compared(tmp_path):
+    write(tmp_path, summary(1) | {"features_key": "aa"})
+    write(tmp_path, summary(2) | {"features_key": "bb"})
+    write(tmp_path, summary(3))  # of a version that did not keep it
+    rows = history_rows(tmp_path, summary(4, 0.8) | {"features_key": "aa"})
+    assert [row["gain of AUC"] for row in rows] == [None, None, None, pytest.approx(0.1)]
+    measured = {"id": "run01", "rows": 100, "metrics": {"test": {"auc": 0.9}}, "features_key": "aa"}
+    rows = history_rows(tmp_path, summary(4, rows=7) | {"features_key": "cc", "measured": measured})
+    assert [row["gain of AUC"] for row in rows] == [None, None, None, pytest.approx(0.2)]
+
+
 def test_a_final_run_has_the_metrics_of_the_run_that_measured_it(tmp_path):
     measured = {"id": "run02", "rows": 100, "metrics": {"test": {"auc": 0.71}}}
     final = summary(3, 0.99, rows=7) | {"measured": measured}

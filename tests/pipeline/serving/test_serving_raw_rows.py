@@ -349,6 +349,20 @@ def test_without_steps_the_words_for_null_are_all_that_raw_rows_have_of_their_ow
     assert "which does not fit" in refused(caller, rows, raw=False)["message"]
 
 
+@pytest.mark.parametrize("steps", [[], [{"clip": {"column": "price", "high": 1e6}}]])
+@pytest.mark.parametrize("value", ["-999", -999, -999.0, "-999.0"])
+def test_a_number_that_is_a_null_word_is_null_in_frames_and_in_served_rows(steps, value):
+    bundle = raw_bundle(0, steps, IN_PLACE, {"city": "string", "price": "float32"})
+    bundle.info["null_values"] = ["", "-999"]
+    for name, other in (("price", {"city": "BONN"}), ("city", {"price": 2.5})):
+        frame = pd.DataFrame({name: [value], **{key: [one] for key, one in other.items()}})
+        assert bundle.from_raw(frame)[name].isna().tolist() == [True]
+        assert bundle.from_raw(frame.assign(**{name: 3}))[name].isna().tolist() == [False]
+        served, kept = RawRows(bundle, (name,))([{name: value, **other}, {name: 3, **other}])
+        assert pd.isna(served[0])
+        assert not pd.isna(kept[0])
+
+
 def test_a_bundle_without_a_way_from_raw_rows_says_so(tmp_path, make_caller):
     bundle = raw_bundle()
     bundle.workflow, bundle.info["raw_refused"] = None, "step 1 (rolling): makes 'n' from other rows."
@@ -486,3 +500,19 @@ def test_times_that_are_cast_together_are_each_s_own_and_errors_name_their_colum
     with pytest.raises(Refusal, match=r"rows\[1\]: .*'c'.*noon") as refused:
         raw([day, day | {"c": "noon"}])
     assert refused.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("dtype", "whole", "micros"),
+    [("datetime[ns]", 1_700_000_000_123_456_999, 1_700_000_000_123_456), ("datetime", 2**53 + 1, 2**53 + 1)],
+)
+def test_a_time_in_whole_numbers_is_the_same_beside_one_with_a_fraction(dtype, whole, micros):
+    """As a float64 the nanosecond is one of the next microsecond, and the other is no whole number for sure."""
+    workflow = Workflow(parse_steps([{"clip": {"column": "x", "low": 0.0}}]), (), {"t": dtype, "x": "float32"})
+    workflow.fit([pd.DataFrame({"x": [1.0], "t": [1]})])
+    raw = RawRows(SimpleNamespace(raw_workflow=workflow, info={}), ["t"])
+    rows = [{"t": value, "x": 1.0} for value in (whole, 4000.0, None)]
+    assert raw(rows[:1]) == [(micros,)]
+    assert raw(rows) == [(micros,), (4 if "ns" in dtype else 4000,), (pd.NA,)]
+    with pytest.raises(Refusal, match=r"rows\[2\]"):
+        raw([*rows[:2], {"t": 1e300, "x": 1.0}])

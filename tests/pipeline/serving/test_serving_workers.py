@@ -1,5 +1,6 @@
 """Several workers at one port: who answers, who is replaced, what a promotion does to them, and how they end."""
 
+import asyncio
 import json
 import os
 import re
@@ -388,6 +389,72 @@ def test_a_refusal_of_another_bundle_leaves_a_new_worker_what_it_is_about_to_tak
     here.tell(refused=refused, number=3)
     worker._hear()
     assert worker._prepared is None  # its memory is free again
+    here.close()
+    there.close()
+
+
+async def heard(channel: Channel) -> dict:
+    """The next message, which may take a while to come."""
+    while True:
+        try:
+            return channel.take()
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
+
+
+def test_a_bundle_that_is_refused_while_a_worker_loads_it_is_not_kept(served, monkeypatch):
+    """It stayed in memory beside the one that answers, until the next exchange."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(folder, device):
+        begun.set()
+        assert go_on.wait(60)
+        return served
+
+    monkeypatch.setattr("gigabatch.pipeline.serving.http.worker.load_served", load)
+    here, there = Channel.pair()
+
+    async def exchanges() -> None:
+        worker = Worker(uvicorn.Config(None), there, Slot(), ServeSettings(workers=2), Metrics(2))
+        turns = asyncio.get_running_loop().create_task(worker._prepare_in_turn())
+        here.tell(prepare="/second", number=2)
+        worker._hear()
+        assert await asyncio.to_thread(begun.wait, 60)
+        refused = {"bundle_id": "second", "error": "BundleError", "since": 0.0, "tries": 1, "again": False}
+        here.tell(refused=refused, number=2)
+        here.tell(prepare="/third", number=3)
+        worker._hear()
+        go_on.set()
+        assert await asyncio.wait_for(heard(here), 60) == {"ready": 3}  # and never of the second
+        assert worker._prepared == (3, served)
+        turns.cancel()
+
+    asyncio.run(exchanges())
+    here.close()
+    there.close()
+
+
+def test_a_worker_tells_again_what_a_busy_supervisor_took_no_more_of(served, monkeypatch):
+    """A `ready` that was lost left the exchange waiting for ever."""
+    monkeypatch.setattr("gigabatch.pipeline.serving.http.worker.load_served", lambda folder, device: served)
+    here, there = Channel.pair()
+
+    async def exchange() -> list:
+        worker = Worker(uvicorn.Config(None), there, Slot(), ServeSettings(workers=2), Metrics(2))
+        turns = asyncio.get_running_loop().create_task(worker._prepare_in_turn())
+        while there.tell(text="x" * 1000):
+            pass
+        here.tell(prepare="/second", number=2)
+        worker._hear()
+        while worker._prepared is None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # by now it was told in vain
+        while (found := await asyncio.wait_for(heard(here), 60)).get("text"):
+            pass
+        turns.cancel()
+        return found
+
+    assert asyncio.run(exchange()) == {"ready": 2}
     here.close()
     there.close()
 

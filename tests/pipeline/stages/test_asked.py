@@ -14,7 +14,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.runs.verify import loaded_by, require_loadable
 from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request
-from tests.pipeline.clicks import ROOT, ROWS, in_a_process, write_clicks
+from tests.pipeline.clicks import HEAVY, OF_READERS, ROOT, ROWS, in_a_process, write_clicks
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +135,8 @@ MISTAKES = {  # by what is asked, the beginning of what is told
     "train features.path=nowhere.csv": "input 'nowhere.csv': no such file",
     "train features.continuus=[price]": "config clicks.yaml: unknown key 'features.continuus'. Did you mean 'features.",
     "train model.kind=nosuch": "config clicks.yaml: model.kind: unknown model 'nosuch'. Known: ",
+    "train model.layrs=[3]": "config clicks.yaml: unknown key 'model.layrs'. Did you mean 'model.layers'? Known keys: ",
+    "plan model.layrs=[3]": "config clicks.yaml: unknown key 'model.layrs'. Did you mean 'model.layers'? Known keys: ",
     "features features.path=nowhere.csv": "input 'nowhere.csv': no such file",
     "evaluate features.path=nowhere.csv": "input 'nowhere.csv': no such file",
     "plan features.path=nowhere.csv": "input 'nowhere.csv': no such file",
@@ -161,6 +163,7 @@ MISTAKES = {  # by what is asked, the beginning of what is told
     "update --data nowhere.parquet": "input 'nowhere.parquet': no such file",
     "update --data clicks.csv --run nowhere": "run nowhere: no model there.",
     "update --data clicks.csv --run latest --preprocessor x": "update: give either --run or --preprocessor, not both.",
+    "update --data clicks.csv --preprocessor nowhere": "update: there is no preprocessor in nowhere (no ",
     "score --run nowhere": "run nowhere: no model there.",
     "score --input nowhere.csv": "input 'nowhere.csv': no such file",
     "score --input clicks.csv --out x.txt": "output x.txt: unknown ending. Known: .csv, .parquet.",
@@ -172,6 +175,7 @@ MISTAKES = {  # by what is asked, the beginning of what is told
     "export --formats nosuch": "unknown format nosuch. Known: torch, onnx_rows.",
     "export --formats onnx": "format onnx is written no more.",
     "export --run nowhere": "run nowhere: no model there.",
+    "embed --update nowhere.parquet": "input 'nowhere.parquet': no such file",
     "embed --run nowhere": "run nowhere: no model there.",
     "embed --dtype nosuch": "embed: unknown dtype 'nosuch'. Known: float32, float16.",
     "embed --recall 2": "embed: recall must be in (0, 1], found 2.0.",
@@ -232,10 +236,11 @@ def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):
         (("gc",), "0 folder(s), 0 bytes freed\n"),
         (("runs",), ""),
     ):
-        code, printed, error, imported = in_a_process(*line, *config)
+        heavy = OF_READERS if line == ("contract",) else HEAVY
+        code, printed, error, imported = in_a_process(*line, *config, heavy=heavy)
         assert (code, imported) == (0, "[]"), (line, error)
         assert out in printed
-    done = in_a_process("init", "clicks.csv", "--target", "clicked", "--out", "new.yaml")
+    done = in_a_process("init", "clicks.csv", "--target", "clicked", "--out", "new.yaml", heavy=OF_READERS)
     assert (done[0], done[3]) == (0, "[]"), done[2]
 
 

@@ -42,7 +42,7 @@ def test_a_run_is_trained_evaluated_and_ranked(fitted):
     assert not any("Training by default" in note for note in summary["notes"])
     (point,) = fitted.curve
     assert point["valid_loss"] < 0.5005  # of the share of positives alone: -.2 log .2 - .8 log .8
-    assert summary["ranking"]["catalogue"]["candidates"] == ITEMS
+    assert 1 < summary["ranking"]["catalogue"]["candidates"] < ITEMS  # less what the user has in train
     others = [item["name"] for item in summary["ranking"]["baselines"]["found"]]
     assert len(others) == 2
     if kind != "popularity":  # users like items of their own parity

@@ -95,6 +95,13 @@ def test_evaluating_again_compares_and_ranks_as_the_run_did(home, run, tmp_path)
     assert "Ranking of the test split" in (tmp_path / "report.html").read_text()
 
 
+def test_the_rows_of_the_importance_are_those_that_were_shuffled(home):
+    """Of 103 that are asked for, whole groups of a positive and its four negatives: 100."""
+    again = Pipeline.from_config(home / "run.yaml", "evaluate.importance=true", "evaluate.importance_rows=103").train()
+    assert again.summary["importance_sample"]["rows"] == 100
+    assert "over 100 rows" in (again.path / "report.html").read_text()
+
+
 def test_the_evaluation_table_has_each_positive_and_its_negatives(home):
     encoded = Pipeline.from_config(home / "run.yaml").features().encode()
     evaluated, table = encoded.evaluation_table("test"), encoded.table("test")
@@ -111,7 +118,7 @@ def test_the_evaluation_table_has_each_positive_and_its_negatives(home):
     assert torch.equal(encoded.evaluation_table("test").words, evaluated.words)
 
 
-def dense(folder, users, everything, kind, most=None):
+def dense(folder, users, everything, kind, most=None, negatives=3):
     """Users with six of 12 items each, one (`most`) with ten and users with all; trained."""
     random = np.random.default_rng(1)
     pairs = [(user, item) for user in users for item in random.permutation(12)[:6]]
@@ -122,7 +129,7 @@ def dense(folder, users, everything, kind, most=None):
     rows.to_csv(folder / "dense.csv", index=False)
     config = {"name": "dense", "recipe": "interactions", "features": {"path": str(folder / "dense.csv"), "time": "at"},
               "artifacts": str(folder / "artifacts"), "runs": str(folder / "runs"), "model": {"kind": kind},
-              "evaluate": {"ranking": {"k": [3], "negatives": 3}}}  # fmt: skip
+              "evaluate": {"ranking": {"k": [3], "negatives": negatives}}}  # fmt: skip
     steps = {"epochs": 2, "batch_size": 16} if kind == "mf" else {}
     config["train"] = {"negatives": {"per_positive": 2, "kind": "popularity" if kind == "mf" else "uniform"}} | steps
     return Pipeline.from_config(config).train()
@@ -134,15 +141,26 @@ def test_users_who_have_every_item_are_named_and_trained_on(tmp_path, caplog, ki
     run = dense(tmp_path, users, ["power", "robot"], kind)
     assert 0 <= run.summary["auc"] <= 1
     told = [text for text in caplog.messages if "have each of the 12 items" in text]
-    told += [text for text in caplog.messages if "nothing to rank theirs among" in text]
+    told += [text for text in caplog.messages if "to rank theirs among" in text]
     assert len(told) >= 2
     assert any("In evaluation" in text for text in told)
     assert all(re.search(r"\d+ of column 'user' \(.*'power'.*\)", text) and "'robot'" in text for text in told)
 
 
-def test_a_user_who_leaves_too_few_items_for_the_ranking_is_named(tmp_path):
-    with pytest.raises(RankingError, match=r"1 of column 'user' \('most'\) leave fewer than 3 of 12 items"):
-        dense(tmp_path, [f"u{number}" for number in range(20)], ["power"], "popularity", most="most")
+def test_a_user_who_leaves_too_few_items_for_the_ranking_is_named_and_left_out(tmp_path, caplog):
+    """The run ended with an error, after its training."""
+    run = dense(tmp_path, [f"u{number}" for number in range(20)], [], "popularity", most="most")
+    (told,) = [text for text in caplog.messages if "evaluate.ranking.negatives" in text]
+    assert "1 of column 'user' ('most') leave fewer than 3 items" in told
+    left_out, asked = map(int, re.search(r"(\d+) of (\d+) questions of the test split are left out", told).groups())
+    assert (left_out > 0, asked) == (True, run.summary["rows_by_split"]["test"])
+    assert run.summary["ranking"]["rows"] == asked - left_out
+
+
+def test_a_ranking_that_no_user_leaves_items_for_is_refused_before_the_training(tmp_path):
+    with pytest.raises(RankingError, match=r"leave fewer than 9 of 12 items.*evaluate\.ranking\.negatives"):
+        dense(tmp_path, [f"u{number}" for number in range(20)], [], "mf", negatives=9)
+    assert not list(tmp_path.glob("artifacts/train/*/manifest.json"))
 
 
 class Crash(Exception):

@@ -14,8 +14,9 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.stages.asked import PREPROCESSOR
 from gigabatch.pipeline.stages.cluster import Cluster
-from gigabatch.pipeline.stages.encode import PREPROCESSOR, encode_split, fit, pack
+from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.list_rows import list_config
 

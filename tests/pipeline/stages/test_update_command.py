@@ -189,9 +189,9 @@ def test_a_preprocessor_that_is_not_there_is_told_with_those_that_are(next_day, 
     assert "damaged" in told(made)
 
 
-@pytest.mark.parametrize("name", ["new.csv", "new.parquet"])
-def test_rows_of_weight_0_teach_nothing(tiny_in, tmp_path, capsys, name):
-    """An update took the values of rows that a training leaves out; the file without them gives the same state."""
+@pytest.fixture
+def weighed(tiny_in, tmp_path):
+    """A run of a table whose rows have weights, and the call that updates it, but for the data."""
     tiny = tiny_in(tmp_path / "tiny")
     day_of_rows(0, 2400).assign(w=1.0).to_parquet(tmp_path / "old.parquet", index=False)
     features = {
@@ -201,14 +201,34 @@ def test_rows_of_weight_0_teach_nothing(tiny_in, tmp_path, capsys, name):
     content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "weighed", "features": features}
     tiny.config.write_text(json.dumps(content))
     tiny.train("train.epochs=1")
+    return ["update", "--config", str(tiny.config), f"artifacts={tmp_path / 'kept{a}'}", "--data"]
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.parquet"])
+def test_rows_of_weight_0_teach_nothing(weighed, tmp_path, capsys, name):
+    """An update took the values of rows that a training leaves out; the file without them gives the same state."""
     new = day_of_rows(1, 500)[["city", "signal"]].assign(w=2.0)
     idle = new.head(200).assign(city="Atlantis", signal=1e9, w=0.0)
     states = []
     for rows in (pd.concat([idle, new]), new):
         path = tmp_path / name
         rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path, index=False)
-        call = ["update", "--config", str(tiny.config), f"artifacts={tmp_path / 'kept{a}'}", "--data", str(path)]
-        assert main(call) == 0
+        assert main([*weighed, str(path)]) == 0
         states.append(Preprocessor.load(last_folder(capsys.readouterr().out)))
     assert states[0].version.rows[1] == 500
     assert checksum(states[0].learned) == checksum(states[1].learned)
+
+
+def test_raw_files_of_which_some_lack_the_weights_are_refused(weighed, tmp_path, capsys):
+    """Rows that weigh 0 in the others were learned."""
+    new, folder = day_of_rows(1, 500)[["city", "signal"]], tmp_path / "raw"
+    folder.mkdir()
+    new.to_csv(folder / "a.csv", index=False)
+    assert main([*weighed, str(folder)]) == 0  # nobody weighs a row
+    new.assign(city="Atlantis", w=0.0).to_csv(folder / "b.csv", index=False)
+    capsys.readouterr()
+    assert main([*weighed, str(folder)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{folder / 'a.csv'} lacks the column of weights 'w', which {folder / 'b.csv'} has" in told
+    with pytest.raises(DataError, match="lacks the column of weights 'w'"):
+        update_preprocessor(weighed[2], (), str(folder))

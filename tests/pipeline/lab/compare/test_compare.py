@@ -9,8 +9,10 @@ from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
+import sklearn.metrics
 import torch
 
 from gigabatch.features.recipes import RECIPES
@@ -38,7 +40,8 @@ from gigabatch.pipeline.lab.compare.report import (
 )
 from gigabatch.pipeline.lab.experiment import Enough, Experiment
 from gigabatch.pipeline.reports import charts
-from gigabatch.pipeline.training.train import TrainingError
+from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.training.train import TrainingError, table_outputs
 from tests.pipeline.tiny_recipe import TinyRecipe
 
 SMALL = ("train.batch_size=64", "train.epochs=1", "model.layers=[8]")
@@ -299,6 +302,66 @@ def test_churn_is_that_between_a_seed_and_the_one_before(experiment, monkeypatch
     for before, after in ((first, second), (second, third)):
         wanted = np.abs(before.numpy()[rows] - after.numpy()[rows]).mean()
         assert trainer.churn(experiment.spec, [after])["prediction_churn"] == pytest.approx(wanted)
+
+
+def slow_ece(chance: np.ndarray, labels: np.ndarray, bins: int) -> float:
+    """Of bins of equal width, closed above, in a loop."""
+    error = 0.0
+    for number in range(bins):
+        here = (chance > number / bins) & (chance <= (number + 1) / bins)
+        if here.any():
+            error += here.mean() * abs(chance[here].mean() - labels[here].mean())
+    return error
+
+
+def test_metrics_are_those_of_their_names_whatever_the_loss_of_the_training(trained):
+    """Log loss was the training's, with its weights of classes and without the calibration; ECE was of 15 bins."""
+    asked = ("nightly.metric=logloss", "evaluate.calibration_bins=4", "train.calibration=temperature")
+    losses = "train.losses={clicked: {class_weights: [1, 6]}}"
+    experiment = Experiment.of(trained[0].pipeline(*SMALL, *asked, losses).features().encode(), 1000)
+    trainer = Trainer(experiment, math.inf)
+    assert (trainer.metric, trainer.sign) == ("logloss", -1)
+    found = trainer.outcome(experiment.spec, experiment.settings, 5).metrics
+    again = experiment.fit(experiment.settings, 5)
+
+    def chances(table):
+        chance = torch.sigmoid(table_outputs(again.model, table, "cpu")[:, 0].double()).numpy()
+        return chance, table.unpack(table.words).targets[0].numpy()
+
+    chance, labels = chances(trainer.test)
+    assert found["logloss"] == pytest.approx(sklearn.metrics.log_loss(labels, chance), rel=1e-5)
+    assert found["ece"] == pytest.approx(slow_ece(chance, labels, 4), rel=1e-5)
+    chance, labels = chances(experiment.valid)
+    assert trainer.metric_of(again) == pytest.approx(sklearn.metrics.log_loss(labels, chance), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [({"kind": "quantile", "tau": 0.9}, "pinball"), ({"kind": "poisson"}, "deviance")]
+)
+def test_a_loss_of_regressions_has_its_own_metric(kind, metric, tmp_path):
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": draw.normal(size=400), "at": np.arange(400)})
+    frame["y"] = draw.poisson(np.exp(frame["x"])).astype(float)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    config = {
+        "name": "rows", "recipe": "table", "model": {"kind": "lr"},
+        "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
+        "features": {"path": str(tmp_path / "rows.csv"), "continuous": ["x"], "time": "at",
+                     "targets": {"y": {"task": "regression"}}},
+        "train": {"epochs": 2, "batch_size": 64, "lr_max": 0.05, "losses": {"y": kind}},
+    }  # fmt: skip
+    experiment = Experiment.of(Pipeline.from_config(config).features().encode(), None)
+    trainer = Trainer(experiment, math.inf)
+    found = trainer.outcome(experiment.spec, experiment.settings, 5).metrics
+    again = experiment.fit(experiment.settings, 5)
+    predicted = table_outputs(again.model, trainer.test, "cpu")[:, 0].numpy().astype(np.float64)
+    labels = trainer.test.unpack(trainer.test.words).targets[0].numpy()
+    expected = {
+        "pinball": lambda: sklearn.metrics.mean_pinball_loss(labels, predicted, alpha=0.9),
+        "deviance": lambda: sklearn.metrics.mean_poisson_deviance(labels, predicted),
+    }[metric]()
+    assert found[metric] == pytest.approx(expected, rel=1e-5)
+    assert found["loss"] > 0  # that of the training, by which models are chosen
 
 
 def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, capsys, monkeypatch):

@@ -15,7 +15,7 @@ from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings, 
 from gigabatch.pipeline.lab.bounds import TuneBounds
 from gigabatch.pipeline.lab.experiment import Experiment
 from gigabatch.pipeline.lab.tune import trials as tune_trials
-from gigabatch.pipeline.lab.tune.report import limit_text
+from gigabatch.pipeline.lab.tune.report import limit_text, trial_rows
 from gigabatch.pipeline.lab.tune.trials import (
     NoisePoint,
     StepTime,
@@ -234,9 +234,24 @@ def test_the_first_batch_that_holds_ends_the_comparison(experiment):
     assert trials[1].difference == pytest.approx(gains.mean())
     interval = scipy.stats.ttest_1samp(gains, 0, alternative="greater").confidence_interval(0.95)
     assert trials[1].bound == pytest.approx(interval.low, rel=1e-4)
-    assert trials[0].text.startswith("The large batch loses: 256 has auc -1.250%")
+    assert trials[0].text.startswith("The large batch loses: 256 has auc 1.250% worse than batch 32 over 3 seed(s)")
     assert trials[1].overrides[:3] == ("train.epochs=2", "train.batch_size=128", "train.lr_max=0.04")
     assert curves == {f"batch {size}": (0.5, 0.25) for size in (32, 256, 128)}
+
+
+def test_of_a_loss_more_is_told_as_worse_and_less_as_better(experiment):
+    """It said that a log loss which rose from .50 to .52 was -4 %."""
+
+    class OfALoss(Trained):
+        def relative_gain(self, large, small):
+            return (small.metric - large.metric) / small.metric
+
+    trainer = OfALoss({32: [0.5, 0.5], 128: [0.52, 0.52], 64: [0.48, 0.48]})
+    trainer.metric = "logloss"
+    rose, fell = compared(experiment, trainer, [128, 64], seeds=2)[0]
+    assert rose.text.startswith("The large batch loses: 128 has logloss 4.000% worse than batch 32")
+    assert fell.text.startswith("Parity holds at batch 64: logloss 4.000% better than batch 32")
+    assert [row["better by %"] for row in trial_rows((rose, fell))] == pytest.approx([-4, 4])
 
 
 def test_a_difference_within_its_noise_is_open(experiment):
@@ -348,5 +363,5 @@ def test_what_time_did_not_allow_is_said(experiment, monkeypatch):
     trainer = Trained({32: BASE, 128: WORSE}, stops_after=6)
     monkeypatch.setattr("gigabatch.pipeline.lab.tune.tune.Trainer", lambda *_: trainer)
     found = tune(experiment, TuneBounds(seeds=3, seconds=600))
-    assert found.verdict.startswith("Keep train.batch_size=32. The large batch loses: 128 has auc -1.250%")
+    assert found.verdict.startswith("Keep train.batch_size=32. The large batch loses: 128 has auc 1.250% worse")
     assert found.verdict.endswith("The time was up before batch 64 could be tried.")
