@@ -78,8 +78,6 @@ def test_a_category_is_found_in_text_of_another_storage():
 @pytest.mark.parametrize("text", ["12\n", "\u0661\u0662"])
 @pytest.mark.parametrize("dtype", ["int64", "float64", "datetime", "datetime[%Y-%m-%d]"])
 def test_digits_and_ends_of_text_are_the_same_in_every_storage(storage, text, dtype):
-    if storage == "category":  # is refused for its type
-        return
     with pytest.raises(DataError, match=r"(time )?column 't'"):
         Cast(["t"], dtype)(of(storage, [text]))
 
