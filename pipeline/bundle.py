@@ -169,7 +169,7 @@ class Bundle:
         unknown = dict[str, tuple[int, str]]()
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
-            frame = own_frame(given, "predict")
+            frame = own_frame(given, "predict", [*nulls, *self._list_names()], ())
             rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
             num_ids = len(self.schema.names("categorical"))
             ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
@@ -229,17 +229,22 @@ class Bundle:
         Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
         names steps make. A time without a zone is UTC, also where the training's had one.
         """
-        own = own_frame(frame, "predict_raw")
+        own = own_frame(frame, "predict_raw", self._raw_names(), ())
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
         (found,) = self._predicted([self.from_raw(own)], types)
         return given_back(found, frame)
 
+    def _list_names(self) -> list[str]:
+        return [name for column in self.schema.lists for name in column.columns]
+
+    def _raw_names(self) -> tuple[str, ...]:
+        """The raw columns that a prediction follows from."""
+        return self.raw_workflow.raw_columns_of([*self.schema.names("categorical", "continuous"), *self._list_names()])
+
     def from_raw(self, frame: Any) -> Any:
         """Raw rows, as `predict_raw` takes them, as rows of the features stage, as `predict` takes them."""
-        workflow, schema = self.raw_workflow, self.schema
-        lists = [name for column in schema.lists for name in column.columns]
-        needed = workflow.raw_columns_of([*schema.names("categorical", "continuous"), *lists])
-        rows = frame[[name for name in needed if name in frame.columns]]
+        workflow = self.raw_workflow
+        rows = frame[[name for name in self._raw_names() if name in frame.columns]]
         rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
         return workflow.transform(workflow.typed(rows))
 

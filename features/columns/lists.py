@@ -30,7 +30,7 @@ def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
     """
     try:
         return (_entries_cudf if engine_of(column).NAME == "cudf" else _entries_pandas)(column)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise DataError(f"{where}: not a column of lists ({error}).") from error
 
 

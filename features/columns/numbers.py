@@ -182,7 +182,7 @@ def without_zeros(column: Column) -> Any:
 
 def require_digits(column: Column, dtype: str) -> None:
     """Raise `NotWritten` if text holds what Python may take for a number, and a reader of files would not."""
-    text, whole = column.dropna().astype("str"), dtype.startswith("int")
+    text, whole = engine_of(column).text(column.dropna()), dtype.startswith("int")
     wrong = text[~text.str.match(WHOLE_TEXT if whole else FLOAT_TEXT)]
     if len(wrong):
         example = engine_of(column).to_pandas(wrong.head(1).to_frame("text"))["text"].tolist()[0]

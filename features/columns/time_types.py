@@ -171,6 +171,8 @@ def of_type(column: Column, how: TimeType) -> tuple[Any, Any]:
         return microseconds(column), null
     if bool(null.all()):
         return null.astype("int64") * 0, null
+    if is_text(column):
+        column = engine_of(column).text(column)
     if how.pattern:
         found, wrong = over_distinct(column, lambda texts: _of_format(texts, how, texts.isna()))
     else:

@@ -39,8 +39,13 @@ def is_text(column: Column) -> bool:
     return column.dtype.kind in "OUT" and str(column.dtype) not in ("category",) and not is_dates(column)
 
 
+def holds_text(column: Column) -> bool:
+    """Whether the column is of text, or of a category type of texts."""
+    return is_text(column.cat.categories if str(column.dtype) == "category" else column)
+
+
 def microseconds(column: Column) -> Any:
-    """Timestamps, dates or ISO 8601 text as an int64 column of microseconds since 1970-01-01 in UTC.
+    """Timestamps, dates, ISO 8601 text or categories of it as an int64 column of microseconds since 1970-01-01 in UTC.
 
     A time without a zone is taken to be UTC. What is finer than a microsecond is cut. A null becomes 0.
 
@@ -126,7 +131,7 @@ def over_distinct(column: Column, make: Callable[[Any], tuple[Any, ...]]) -> tup
 
 
 def _of_text(column: Column) -> Any:
-    text = column.astype("str").fillna("1970-01-01")
+    text = engine_of(column).text(column).fillna("1970-01-01")
     wrong = text[~text.str.match(ISO_8601)]
     if len(wrong):
         raise ValueError(f"{engine_of(column).to_pandas(wrong.head(1)).tolist()[0]!r} has not that form")

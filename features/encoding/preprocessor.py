@@ -367,7 +367,7 @@ class Preprocessor:
             What `pack` gives for each part, and what `grow` gives.
         """
         start = self._start
-        parts = own_parts(parts, "Preprocessor", "grow by")
+        parts = own_parts(parts, "Preprocessor", "grow by", self._needed(True))
         if refresh_scales or self.schema.lists:  # rows can only be packed when fills and shared vocabularies are known
             frames = [self.read(part) for part in parts]
             report = self.grow(frames, thresholds, refresh_scales=refresh_scales)
@@ -398,7 +398,7 @@ class Preprocessor:
         self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str
     ) -> dict[tuple[str, str], Any]:
         """What each operator learns from the parts; use: what the parts are for, in an error."""
-        parts = own_parts(parts, "Preprocessor", use)
+        parts = own_parts(parts, "Preprocessor", use, self._needed(True))
         labels = {("label", name): FitLabels(name) for name in self._regressions(parts[0])}
         found = fit_together(
             {**operators, **labels}, parts, self._prepared, read=self._read_columns, scheduler=scheduler
@@ -465,7 +465,7 @@ class Preprocessor:
         list of int32 arrays [N, W]
             What `pack` gives for each part.
         """
-        parts = own_parts(parts, "Preprocessor", "fit on")
+        parts = own_parts(parts, "Preprocessor", "fit on", self._needed(True))
         if self.schema.lists:  # a vocabulary may be that of several columns
             frames = [self.read(part) for part in parts]
             self.fit(frames)
@@ -803,7 +803,7 @@ class Preprocessor:
         1  0.000000       1.0
         2  1.224745       0.0
         """
-        given, frame = frame, own_frame(frame, "Preprocessor")
+        given, frame = frame, own_frame(frame, "Preprocessor", self._needed(True), ())
         rows, engine = self.pack(frame, targets), engine_of(frame)
         columns = {}
         for place, (name, dtype) in enumerate(self._words(targets)):
@@ -874,7 +874,7 @@ class Preprocessor:
                 raise DataError(f"Preprocessor: {path} lacks {', '.join(missing)}. Run the features stage again.")
             return engine.read_columns(path, names)
         require_columns(part, names, "Preprocessor")
-        return as_plain(part[names])
+        return as_plain(part[names], coded=True)
 
     def _needed(self, targets: bool) -> list[str]:
         roles = ("categorical", "continuous") + (("target", "weight", "group") if targets else ())
@@ -882,7 +882,7 @@ class Preprocessor:
 
     def _typed(self, frame: Any, names: list[str]) -> Any:
         """These columns, cast to the schema's types, so that a frame from elsewhere cannot lie."""
-        frame = own_frame(frame, "Preprocessor")
+        frame = own_frame(frame, "Preprocessor", self._needed(True), ())
         require_columns(frame, names, "Preprocessor")
         dtypes = {name: dtype for name, dtype in self.schema.table_dtypes.items() if name in set(names)}
         typed = cast(frame[names], dtypes, "Preprocessor", nullable=set(self.schema.names("categorical")))

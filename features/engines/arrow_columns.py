@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFram
 
 
 def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
-    """`table.to_pandas`, in which a named index that pandas wrote is a column as others are. Also where pandas wrote
+    """`table.to_pandas`, in which a named index that pandas wrote is a column as others are, and types that pandas has
+    no values for stay Arrow's. Also where pandas wrote
     Arrow-backed lists or other nested columns: the types that it names for these (`large_list<element:
     string>[pyarrow]`) it does not know itself when it reads."""
     table = usual_types(table)
@@ -66,7 +68,26 @@ def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
         table = table.replace_schema_metadata(
             {**table.schema.metadata, b"pandas": json.dumps(told, allow_nan=False).encode()}
         )
-    return table.to_pandas(**options)
+    strange = {place: table.column(place) for place, kind in enumerate(table.schema.types) if not _of_pandas(kind)}
+    for place in strange:
+        table = table.set_column(place, table.schema.names[place], pa.nulls(len(table)))
+    frame = table.to_pandas(**options)
+    for place, column in strange.items():
+        frame[table.schema.names[place]] = pd.arrays.ArrowExtensionArray(column)
+    return frame
+
+
+@cache
+def _of_pandas(kind: pa.DataType) -> bool:
+    """Whether pandas has values of its own for this type of Arrow's, of which it has none for unions, or for categories
+    within lists."""
+    if not pa.types.is_nested(kind):
+        return True
+    try:
+        pa.nulls(1, kind).to_pandas()
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def exact_frame_of(table: pa.Table) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def own_frame(frame: Any, where: str) -> Any:
+def own_frame(frame: Any, where: str, read: Collection[str] | None = None, kept: Collection[str] | None = None) -> Any:
     """A frame of pandas or cuDF as it is, but for NaN in Arrow's floats, which is null; and one of any other library as
     pandas' by way of `arrow_table`.
 
@@ -24,8 +24,8 @@ def own_frame(frame: Any, where: str) -> Any:
     ----------
     frame
         As of `arrow_table`.
-    where
-        Who asks, for messages.
+    where, read, kept
+        As of `arrow_table`.
 
     Examples
     --------
@@ -34,10 +34,33 @@ def own_frame(frame: Any, where: str) -> Any:
     [1, <NA>]
     """
     if is_own(frame):
-        return as_plain(frame)
+        return as_plain(frame, coded=True)
+    import pandas as pd
+
     from gigabatch.features.engines.arrow_columns import exact_frame_of
 
-    return exact_frame_of(arrow_table(frame, where))
+    table = arrow_table(frame, where, read=read, kept=kept)
+    found = exact_frame_of(table)
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        if pa.types.is_decimal(kind):
+            found[name] = pd.arrays.ArrowExtensionArray(table.column(name))
+    return found
+
+
+def as_of_table(column: pd.Series) -> Any:
+    """A pandas column of one of Arrow's types as `own_frame` gives it of an Arrow table, on its own index.
+
+    >>> import pandas as pd
+    >>> import pyarrow as pa
+    >>> as_of_table(pd.Series(["Oslo"], dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))).dtype == "str"
+    True
+    """
+    from gigabatch.features.engines.arrow_columns import exact_frame_of
+
+    arrow = pa.chunked_array(column.array.__arrow_array__())
+    found = exact_frame_of(pa.table([_plain(arrow)], names=["column"]))["column"].rename(column.name)
+    found.index = column.index
+    return found
 
 
 def given_back(found: Any, frame: Any) -> Any:
@@ -75,13 +98,21 @@ def listed_parts(parts: Any, where: str, use: str) -> list[Any]:
     return found
 
 
-def own_parts(parts: Iterable[Any], where: str, use: str) -> list[Any]:
+def own_parts(
+    parts: Iterable[Any], where: str, use: str, read: Collection[str] | None = None, kept: Collection[str] | None = ()
+) -> list[Any]:
     """`listed_parts` whose frames are as of `own_frame`; Parquet paths paired with an engine stay as they are."""
     listed = listed_parts(parts, where, use)
-    return [part if isinstance(part, tuple) else own_frame(part, where) for part in listed]
+    return [part if isinstance(part, tuple) else own_frame(part, where, read, kept) for part in listed]
 
 
-def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) -> pa.Table:
+def arrow_table(
+    frame: Any,
+    where: str,
+    columns: Sequence[str] | None = None,
+    read: Collection[str] | None = None,
+    kept: Collection[str] | None = None,
+) -> pa.Table:
     """The frame as an Arrow table, without its index; memory is shared where types allow it.
 
     Parameters
@@ -93,6 +124,9 @@ def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) ->
         Who asks, for messages.
     columns
         Those that are wanted, in this order; None: all.
+    read, kept
+        The columns that are read, and those that a result holds as they are; None: all. Of others those are left out
+        whose type Arrow's memory does not know here, such as Int128 of Polars, and decimals that are not read stay so.
 
     Returns
     -------
@@ -102,8 +136,8 @@ def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) ->
     Raises
     ------
     DataError
-        For another object, a column that is missing, there twice or named by no text, or one that holds values of
-        several types.
+        For another object, a column of a type that Arrow's memory does not know here, a column that is missing, there
+        twice or named by no text, or one that holds values of several types.
 
     Examples
     --------
@@ -123,7 +157,10 @@ def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) ->
         frame = frame.to_arrow(preserve_index=False)
         names = frame.column_names
     elif isinstance(frame, pa.Table) or hasattr(frame, "__arrow_c_stream__"):
-        frame = frame if isinstance(frame, pa.Table) else pa.table(frame)
+        if not isinstance(frame, pa.Table):
+            frame = _handed_over(
+                frame, where, None if None in (read, kept) else {*(read or ()), *(kept or ())}, columns
+            )
         names = frame.column_names
     else:
         hint = " Collect it first." if hasattr(frame, "collect") else ""
@@ -142,7 +179,38 @@ def arrow_table(frame: Any, where: str, columns: Sequence[str] | None = None) ->
         found = [_of_pandas(frame[name], name, where) for name in wanted]
     else:
         found = [frame.column(name) for name in wanted]
-    return pa.table([_plain(column) for column in found], names=wanted)
+    unread = set() if read is None else set(wanted).difference(read)
+    return pa.table(
+        [
+            usual_column(column) if name in unread and pa.types.is_decimal(column.type) else _plain(column)
+            for name, column in zip(wanted, found, strict=True)
+        ],
+        names=wanted,
+    )
+
+
+def _handed_over(frame: Any, where: str, needed: Collection[str] | None, columns: Sequence[str] | None) -> pa.Table:
+    """The table that another library hands over, without columns that nobody needs (None: all are needed, or `columns`)
+    and whose type is none of Arrow's."""
+    try:
+        return pa.table(frame)
+    except pa.ArrowException as error:
+        if not hasattr(frame, "select"):
+            raise DataError(
+                f"{where}: the frame holds a column of a type that Arrow does not know here ({error}). Cast it, or "
+                "leave it out."
+            ) from error
+    found = {}
+    for name in frame.columns:
+        try:
+            found[name] = pa.table(frame.select(name)).column(0)
+        except pa.ArrowException as error:
+            if name in (columns or (needed or ())) or (needed is None and columns is None):
+                raise DataError(
+                    f"{where}: column {name!r} is of a type that Arrow does not know here ({error}). Cast it, or leave "
+                    "it out."
+                ) from error
+    return pa.table(found)
 
 
 def _of_pandas(column: pd.Series, name: str, where: str) -> pa.ChunkedArray:

@@ -41,10 +41,29 @@ def usual_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
             for chunk in column.chunks
         ]
         return pa.chunked_array(chunks, usual)
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if lists and pa.types.is_string_view(kind.value_type):
-        return column.cast(pa.large_list(pa.large_string()))
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_string_view(kind.value_type):
+        usual = pa.list_(pa.large_string(), kind.list_size)
+        chunks = [_of_fixed_size(chunk, usual) for chunk in column.chunks]
+        return pa.chunked_array(chunks, usual)
+    if (usual := _without_views(kind)) != kind:
+        return column.cast(usual)
     return column
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type of lists, of lists of lists and so on, whose text is no view; others as they are."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return kind
+    inner = kind.value_type
+    usual = pa.large_string() if pa.types.is_string_view(inner) else _without_views(inner)
+    return kind if usual == inner else pa.large_list(usual)
+
+
+def _of_fixed_size(lists: pa.FixedSizeListArray, usual: pa.DataType) -> pa.Array:
+    """Arrow itself casts them no more where one is null."""
+    size = usual.list_size
+    values = lists.values.slice(lists.offset * size, len(lists) * size)
+    return pa.FixedSizeListArray.from_arrays(values.cast(usual.value_type), type=usual, mask=lists.is_null())
 
 
 def _repeated(runs: pa.RunEndEncodedArray) -> pa.Array:

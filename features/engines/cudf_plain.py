@@ -226,6 +226,10 @@ def as_typed(column: cudf.Series, dtype: str, nullable: bool) -> cudf.Series | N
     return column if fits else None
 
 
+def text(column: cudf.Series) -> cudf.Series:
+    return column.astype("str")
+
+
 def float_text(column: cudf.Series) -> cudf.Series:
     # cuDF's own has ten digits: other values, one text; and pandas writes Arrow's float32 with those of float64.
     return cudf.Series(column.to_pandas().astype(f"float{8 * column.dtype.itemsize}").astype("str"))

@@ -44,6 +44,7 @@ from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
 NAME = "pandas"
+TEXT = pd.StringDtype("pyarrow", na_value=np.nan)  # "str", whatever the option mode.string_storage says
 frames = pd
 arrays = np
 
@@ -322,6 +323,14 @@ def as_typed(column: pd.Series, dtype: str, nullable: bool) -> pd.Series | None:
             return None
         return column if found.bit_width == int(dtype[3:]) else column.astype(pd.ArrowDtype(pa.type_for_alias(dtype)))
     return column if str(found) == {"float32": "float", "float64": "double"}.get(dtype) else None
+
+
+def text(column: pd.Series) -> pd.Series:
+    """The column as text of one storage, so that a method of text gives the same whatever pandas holds; null is null.
+
+    Python lowers some letters otherwise than Arrow does, and its patterns take other digits and ends of a text.
+    """
+    return column if column.dtype == TEXT else column.astype(TEXT)
 
 
 def float_text(column: pd.Series) -> pd.Series:

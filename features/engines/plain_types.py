@@ -1,4 +1,5 @@
-"""Columns as operators know them, where a frame of pandas enters: without NaN that is no null, and not sparse."""
+"""Columns as operators know them, where a frame of pandas enters: without NaN that is no null, not sparse, and of
+Arrow types that pandas has methods for."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def as_plain(frame: Any, names: Iterable[str] | None = None) -> Any:
+def as_plain(frame: Any, names: Iterable[str] | None = None, coded: bool = False) -> Any:
     """The frame, in whose Arrow-backed columns of floats (those of `names`, by default all) a NaN is null, as it is in
-    other columns of pandas, and whose sparse columns are dense; the frame itself where there is neither.
+    other columns of pandas, whose sparse columns are dense, and whose text views and runs are as of an Arrow table;
+    dictionaries too, unless `coded`. The frame itself where there is none of these.
 
     >>> import numpy as np
     >>> import pandas as pd
@@ -27,6 +29,14 @@ def as_plain(frame: Any, names: Iterable[str] | None = None) -> Any:
         kind = getattr(dtype, "pyarrow_dtype", None)
         if type(dtype).__name__ == "SparseDtype":
             found[name] = frame[name].sparse.to_dense()
+        elif (
+            (what := str(kind)).startswith("run_end_encoded")
+            or "string_view" in what
+            or (what.startswith("dictionary") and not coded)
+        ):
+            from gigabatch.features.engines.arrow_tables import as_of_table
+
+            found[name] = as_of_table(frame[name])
         elif kind in ("halffloat", "float", "double"):
             import pyarrow.compute as pc  # only here, since a row is encoded without it
 

@@ -196,7 +196,7 @@ class Operator(Configured, ABC):
     def __call__(self, frame: Any) -> Any:
         """`transform` of a frame that has the inputs; an Arrow table where it is one, or of Polars."""
         if not is_own(frame):
-            return of_another_library(self, frame, type(self).__name__)
+            return of_another_library(self, frame, type(self).__name__, self.inputs)
         require_columns(frame, self.inputs, type(self).__name__)
         return self.transform(as_plain(frame, self.inputs))
 
@@ -239,7 +239,7 @@ class ColumnOperator(Operator):
     def made_of(self, frame: Frame) -> dict[str, Column]:
         """`compute` of a frame that has the columns for it, and none that must not be replaced."""
         require_columns(frame, self.inputs, type(self).__name__)
-        return self._free(frame)
+        return self._free(as_plain(frame, self.inputs))
 
     def _free(self, frame: Frame) -> dict[str, Column]:
         self.require_free(frame.columns, self.outputs)
@@ -322,7 +322,7 @@ class FittedOperator(Configured, ABC):
     def apply(self, frame: Frame, state: Any) -> Frame:
         """The frame with the output columns added or replaced; an Arrow table where it is one, or of Polars."""
         if not is_own(frame):
-            return of_another_library(lambda own: self.apply(own, state), frame, type(self).__name__)
+            return of_another_library(lambda own: self.apply(own, state), frame, type(self).__name__, self.inputs)
         return with_columns(frame.copy(deep=False), self.made_of(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
@@ -333,7 +333,9 @@ class FittedOperator(Configured, ABC):
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
         """`apply` for rows that the fit saw."""
         if not is_own(frame):
-            return of_another_library(lambda own: self.apply_to_train(own, state), frame, type(self).__name__)
+            return of_another_library(
+                lambda own: self.apply_to_train(own, state), frame, type(self).__name__, self.inputs
+            )
         return with_columns(frame.copy(deep=False), self.made_of(frame, state, train=True))
 
     def made_of(self, frame: Frame, state: Any, train: bool = False) -> dict[str, Column]:
@@ -348,7 +350,7 @@ class FittedOperator(Configured, ABC):
         if alone or not all(map(is_own, partitions := list(partitions))):
             from gigabatch.features.engines.arrow_tables import own_parts  # imports Arrow
 
-            partitions = own_parts(partitions, type(self).__name__, "fit on")
+            partitions = own_parts(partitions, type(self).__name__, "fit on", self.inputs)
         merged = None
         for frame in partitions:
             require_columns(frame, self.inputs, type(self).__name__)
@@ -370,11 +372,12 @@ class WithinGroups:
         return self.by
 
 
-def of_another_library(change: Callable[[Any], Any], frame: Any, where: str) -> Any:
-    """What a function of a frame of pandas gives for one of another library, as an Arrow table; where: who asks."""
+def of_another_library(change: Callable[[Any], Any], frame: Any, where: str, read: Collection[str]) -> Any:
+    """What a function of a frame of pandas gives for one of another library, as an Arrow table; where: who asks; read:
+    the columns that are read."""
     from gigabatch.features.engines.arrow_tables import given_back, own_frame  # imports Arrow
 
-    return given_back(change(own_frame(frame, where)), frame)
+    return given_back(change(own_frame(frame, where, read)), frame)
 
 
 def own_table(frame: Any, where: str) -> Any:

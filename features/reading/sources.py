@@ -661,6 +661,34 @@ def cast(
     return out
 
 
+def cast_text(frame: Frame, name: str, where: str, decimal_marks: Mapping[str, str] | None = None) -> Any:
+    """A column as text of the engine's one storage, which methods of text are to be called on; null stays null.
+
+    Parameters
+    ----------
+    frame
+        The frame that holds it.
+    name
+        Of the column.
+    where, decimal_marks
+        As of `cast`.
+
+    Raises
+    ------
+    DataError
+        As of `cast` to string.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.reading.sources import cast_text
+    >>> cast_text(pd.DataFrame({"id": [3.0, 4.0]}), "id", "here").tolist()
+    ['3', '4']
+    """
+    found = cast(frame[[name]], {name: "string"}, where, decimal_marks=decimal_marks)
+    return engine_of(frame).text(found[name])
+
+
 def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
     """The elements of a column of lists, null ones among them."""
     name = str(entries.name)

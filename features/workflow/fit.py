@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.operators.base import FittedOperator
 
 
@@ -71,7 +72,7 @@ def _one_pass(
     inputs = list(dict.fromkeys(name for operator in operators.values() for name in operator.inputs))
 
     def partials(part: Any) -> dict[Any, Any]:
-        frame = read_part(part) if read is None else read(part, inputs)
+        frame = as_plain(read_part(part) if read is None else read(part, inputs), inputs)
         prepared = prepare(frame)
         found = _found_together(operators, lambda key: view(prepared, key))
         rest = [key for key in operators if key not in found]

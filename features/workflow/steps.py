@@ -163,8 +163,26 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     """
     found, value = _match(value, hint, where)
     if not found:
+        where, hint, value = _unfit(where, hint, value)
         raise DataError(f"{where}: expected {_describe(hint)}, found {value!r}.")
     return value
+
+
+def _unfit(where: str, hint: Any, value: Any) -> tuple[str, Any, Any]:
+    """Of a value that does not fit: itself, or the first key or value of a mapping that does not, and what it should
+    be."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    for option in options:
+        kind = typing.get_origin(option) or option
+        if not (isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Mapping)):
+            continue
+        of_key, of_item = typing.get_args(option) or (Any, Any)
+        for key, item in value.items():
+            if not _match(key, of_key, where)[0]:
+                return f"{where}: a key", of_key, key
+            if not _match(item, of_item, where)[0]:
+                return _unfit(f"{where}.{key}", of_item, item)
+    return where, hint, value
 
 
 def _match(value: Any, hint: Any, where: str) -> tuple[bool, Any]:

@@ -254,7 +254,7 @@ class Workflow:
         >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit(parts).states[0]
         Range(low=0.0, high=8.0)
         """
-        parts = own_parts(parts, "workflow", "fit on")
+        parts = own_parts(parts, "workflow", "fit on", self._names_read)
         for part in parts:
             self._require_inputs(part)
         self.states, self._served = {}, False
@@ -290,7 +290,10 @@ class Workflow:
             waiting = [k for k in waiting if k not in self.states]
         require_free(self.steps, (*self.inputs, *self.labels), [self.made(k) for k in range(len(self.steps))])
 
-    @property
+    def _own(self, frame: Any, where: str) -> Any:
+        return own_frame(frame, where, self._names_read, self.outputs)
+
+    @cached_property
     def _names_read(self) -> set[str]:
         """Every name that a step reads, whether of a raw column or of one that an earlier step makes."""
         return {name for step in self.steps for name in to_fit(step)}
@@ -305,6 +308,9 @@ class Workflow:
         seen = {}
         for position in needed:
             if position in ready:
+                step = self.steps[position]
+                with self._named(position, frame):
+                    require_columns(frame, step.inputs, type(step).__name__)
                 seen[position] = frame
             else:
                 frame = self._apply(position, frame, train=True)
@@ -313,7 +319,7 @@ class Workflow:
     def _apply(self, position: int, frame: Any, train: bool, own: bool = False) -> Any:
         """The frame after a step. own: whether the frame is nobody else's, and may be changed."""
         step = self.steps[position]
-        with self._named(position):
+        with self._named(position, frame):
             if own and isinstance(step, ColumnOperator):
                 return step.add_to(frame)
             if isinstance(step, FittedOperator):
@@ -327,7 +333,7 @@ class Workflow:
         found: dict[str, Any] = {}
         for position in positions:
             step = self.steps[position]
-            with self._named(position):
+            with self._named(position, frame):
                 if isinstance(step, FittedOperator):
                     found |= step.made_of(frame, self.states[position], train)
                 else:
@@ -336,15 +342,34 @@ class Workflow:
         return with_columns(frame, found)
 
     @contextmanager
-    def _named(self, position: int) -> Iterator[None]:
-        """Within the block errors name the step."""
+    def _named(self, position: int, frame: Any) -> Iterator[None]:
+        """Within the block errors name the step, and one that made no column of what it learnt, if that is missing."""
         try:
             yield
         except DataError as error:
-            raise DataError(f"{place(self.steps, position)}: {error}") from error
+            hint = self._unmade(self.steps[position].inputs, frame, position)
+            raise DataError(f"{place(self.steps, position)}: {error}{hint}") from error
         except Exception as error:
             error.add_note(f"in {place(self.steps, position)} of the workflow: {self.steps[position]!r}")
             raise
+
+    def _unmade(self, names: Iterable[str], frame: Any, stop: int) -> str:
+        """What is said of a missing column that a step before `stop` makes where its fit gives cause to."""
+        for name in names:
+            for k in range(stop) if name not in frame.columns else ():
+                if makes_by_pattern(self.steps[k]) and self.steps[k].may_make(name):
+                    return (
+                        f" Columns of {place(self.steps, k)} are named after what the rows of its fit hold, and "
+                        f"none of them makes {name!r}."
+                    )
+        return ""
+
+    def _require_applied(self, frame: Any, where: str) -> None:
+        """Raise `DataError` where the frame lacks a column of `applied_inputs`."""
+        try:
+            require_columns(frame, self.applied_inputs, where)
+        except DataError as error:
+            raise DataError(f"{error}{self._unmade(self.applied_inputs, frame, len(self.steps))}") from error
 
     @contextmanager
     def _forms_named(self) -> Iterator[None]:
@@ -405,15 +430,15 @@ class Workflow:
         [2]
         """
         self._require_fitted()
-        given, frame = frame, own_frame(frame, "workflow")
-        require_columns(frame, self.applied_inputs, "workflow")
+        given, frame = frame, self._own(frame, "workflow")
+        self._require_applied(frame, "workflow")
         positions = range(len(self.steps))
         if history is None:
             self._require_whole(whole_groups)
             with self._forms_named():
                 return given_back(self._chosen(self._through(positions, [frame], [False])[0]), given)
-        history = own_frame(history, "workflow's history")
-        require_columns(history, self.applied_inputs, "workflow's history")
+        history = self._own(history, "workflow's history")
+        self._require_applied(history, "workflow's history")
         changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
         if changing:
             raise DataError(
@@ -525,7 +550,7 @@ class Workflow:
                 "workflow: was cut to what serving needs, and a train row needs more to leave its own label out. Call "
                 "transform_train of the workflow that serving() was called of."
             )
-        given, frame = frame, own_frame(frame, "workflow")
+        given, frame = frame, self._own(frame, "workflow")
         require_columns(frame, self.inputs, "workflow")
         self._require_whole(whole_groups)
         return given_back(self._chosen(self._through(range(len(self.steps)), [frame], [True])[0]), given)
@@ -606,7 +631,7 @@ class Workflow:
         [[0.0, 0.25], [1.0]]
         """
         given = listed_parts(parts, "workflow", "fit on")
-        parts = own_parts(given, "workflow", "fit on")
+        parts = own_parts(given, "workflow", "fit on", self._names_read, self.outputs)
         self.fit(parts, scheduler)
         frames = self._through(range(len(self.steps)), [read_part(part) for part in parts], [True] * len(parts))
         others = [part for part in given if not isinstance(part, tuple) and not is_own(part)]
@@ -649,7 +674,7 @@ class Workflow:
         >>> Workflow.from_steps([{"rolling": count}]).fit_transform_splits(splits)["test"]["n"].tolist()
         [2]
         """
-        names, frames = list(splits), [own_frame(frame, "workflow") for frame in splits.values()]
+        names, frames = list(splits), [self._own(frame, "workflow") for frame in splits.values()]
         train = [name == "train" for name in names]
         for frame in frames if done == 0 else ():
             self._require_inputs(frame)
@@ -670,7 +695,7 @@ class Workflow:
         A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
         one of a format or unit as what that says, or a timestamp.
         """
-        given, frame = frame, own_frame(frame, "workflow")
+        given, frame = frame, self._own(frame, "workflow")
         inputs = self.applied_inputs
         require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}

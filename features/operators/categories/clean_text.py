@@ -8,7 +8,7 @@ from gigabatch.features.columns.times import is_dates
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast_text
 
 CASES = ("lower", "upper")
 
@@ -80,9 +80,9 @@ class CleanText(ColumnOperator):
         self.width = width
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        if is_dates(frame[self.column]):
+        if is_dates(frame[self.column]) and bool(frame[self.column].notna().any()):
             raise DataError(f"CleanText: column {self.column!r} holds dates or times, no text. Leave it out.")
-        text = cast(frame[[self.column]], {self.column: "string"}, "CleanText")[self.column]
+        text = cast_text(frame, self.column, "CleanText")
         if self.strip:
             text = text.str.strip()
         if self.case is not None:

@@ -35,7 +35,8 @@ class TextFlags(FittedOperator):
         Delimited text such as 'WiFi|Pool'.
     prefix
         Start of the new columns' names. The word follows in lower case with `_` for what is neither letter nor digit;
-        words that then are equal get a number. No column may have such a name already, the label neither.
+        words that then are equal get a number, in the order of the words (WiFi before wifi), those beyond `max_words`
+        counted. No column may have such a name already, the label neither.
     max_words
         At most so many words, the most frequent; None for all.
     separator
@@ -44,7 +45,7 @@ class TextFlags(FittedOperator):
     Raises
     ------
     DataError
-        A negative `max_words`, or a column that holds no text.
+        A `max_words` that is negative or no whole number, or a column that holds no text.
 
     Examples
     --------
@@ -62,8 +63,10 @@ class TextFlags(FittedOperator):
     reads = ("column",)
 
     def __init__(self, column: str, prefix: str, max_words: int | None = None, separator: str = "|") -> None:
-        if max_words is not None and max_words < 0:
-            raise DataError(f"TextFlags of {column!r}: max_words must not be negative, found {max_words}.")
+        if max_words is not None and (isinstance(max_words, bool) or not isinstance(max_words, int) or max_words < 0):
+            raise DataError(
+                f"TextFlags of {column!r}: max_words is a whole number and must not be negative, found {max_words!r}."
+            )
         self.column, self.prefix, self.max_words, self.separator = column, prefix, max_words, separator
 
     def outputs_of(self, state: Words) -> tuple[str, ...]:
@@ -89,18 +92,20 @@ class TextFlags(FittedOperator):
         counted = partial[partial["value"] != ""].sort_values(["count", "value"], ascending=[False, True])
         kept = counted.head(len(counted) if self.max_words is None else self.max_words)
         names = tuple(engine_of(partial).to_pandas(kept)["value"].tolist())
-        return Words(names, self._column_names(names))
+        called = self._column_names(engine_of(partial).to_pandas(counted)["value"].tolist())
+        return Words(names, tuple(called[word] for word in names))
 
-    def _column_names(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        names: dict[str, None] = {}
-        for word in words:
+    def _column_names(self, words: Collection[str]) -> dict[str, str]:
+        """The column of each word. By the words alone: by their frequency, columns would swap what they mean."""
+        names: dict[str, str] = {}
+        for word in sorted(words):
             name = first = self.prefix + _plain(word)
             number = 1
             while name in names:
                 number += 1
                 name = f"{first}_{number}"
-            names[name] = None
-        return tuple(names)
+            names[name] = word
+        return {word: name for name, word in names.items()}
 
     def matrix(self, frame: Frame, state: Words) -> Any:
         """int8 array [rows, words] of the same flags."""

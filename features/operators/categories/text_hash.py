@@ -13,22 +13,23 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast_text
 
 # Blanks and punctuation, written out: what else is a letter or a blank, engines see differently. Behind those of ASCII
-# stand the no-break space, the inverted marks, and the quotes, dashes and dots of typesetting.
-BETWEEN_WORDS = r"[ \t\n\r!-/:-@\[-`{-~" + "\u00a0\u00a1\u00ab\u00bb\u00bf\u2010-\u201f\u2026\u2039\u203a" + "]+"
+# stand Unicode's blanks, the inverted marks, and the quotes, dashes and dots of typesetting.
+BLANKS = "\x0b\x0c\x1c-\x1f\x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+BETWEEN_WORDS = r"[ \t\n\r!-/:-@\[-`{-~" + BLANKS + "\u00a1\u00ab\u00bb\u00bf\u2010-\u201f\u2026\u2039\u203a" + "]+"
 MOST_BUCKETS, MOST_LETTERS = 4096, 40
 
 
 class TextHash(ColumnOperator):
     """Make floats of short text, such as the title of a product, by hashes of its words, without a fit.
 
-    The text is put in lower case and cut into words at blanks, ASCII punctuation and typographic quotes, dashes and
-    dots. Each word, or each `letters` letters in a row of a word with a blank before and behind it, adds 1 or -1 to the
-    column of its hash. Rows are then divided by their Euclidean length, so that texts of one word weigh as much as
-    texts of ten (feature hashing; Weinberger et al. 2009, arXiv:0902.2206). Null and text without a word are 0 in all
-    columns. Numbers and booleans are taken as their text. Row-wise.
+    The text is put in lower case and cut into words at blanks (all of Unicode), ASCII punctuation and typographic
+    quotes, dashes and dots. Each word, or each `letters` letters in a row of a word with a blank before and behind it,
+    adds 1 or -1 to the column of its hash. Rows are then divided by their Euclidean length, so that texts of one word
+    weigh as much as texts of ten (feature hashing; Weinberger et al. 2009, arXiv:0902.2206). Null and text without a
+    word are 0 in all columns. Numbers and booleans are taken as their text. Row-wise.
 
     The hash is XXH64 (seed 0) of UTF-8, the same on CPU and GPU: the column is its value mod `num_buckets`, and the
     sign is negative where its highest bit is set.
@@ -101,10 +102,10 @@ def words_of(frame: Frame, column: str, who: str) -> tuple[Any, Any]:
 
     who: the operator, for the `DataError` about dates and what else is no text.
     """
-    if is_dates(frame[column]):
+    if is_dates(frame[column]) and bool(frame[column].notna().any()):
         raise DataError(f"{who}: column {column!r} holds dates or times, no text. Leave it out.")
     engine = engine_of(frame)
-    text = cast(frame[[column]], {column: "string"}, who)[column]
+    text = cast_text(frame, column, who)
     text = text.str.lower().str.replace(BETWEEN_WORDS, " ", regex=True).str.strip()
     words, lengths = split_lists(text, "string", " ")
     rows = row_of_entry(engine.arrays, lengths)

@@ -13,6 +13,10 @@ from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
+DTYPES = (
+    "string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"
+)  # fmt: skip
+
 
 class ExplodeLists(Operator):
     """Make one row for each entry of delimited lists.
@@ -23,7 +27,8 @@ class ExplodeLists(Operator):
     Parameters
     ----------
     lists
-        (output name, dtype) by column. The lists of a row must be of equal length.
+        (output name, dtype) by one column or more; dtype is string, int64, float32 or another of numbers. The
+        lists of a row must be of equal length.
     position
         Name of the new int32 column with the entry's place, from 1.
     keep
@@ -34,7 +39,8 @@ class ExplodeLists(Operator):
     Raises
     ------
     DataError
-        Two columns of one name; lists of different length, with the row; an entry that is not of its dtype.
+        No column of lists, or an unknown dtype; two columns of one name; lists of different length, with
+        the row; an entry that is not of its dtype.
 
     Examples
     --------
@@ -57,6 +63,11 @@ class ExplodeLists(Operator):
     def __init__(
         self, lists: Mapping[str, tuple[str, str]], position: str, keep: Sequence[str], separator: str = "|"
     ) -> None:
+        if not lists:
+            raise DataError("ExplodeLists: give one column of lists or more.")
+        for name, (_, dtype) in lists.items():
+            if dtype not in DTYPES:
+                raise DataError(f"ExplodeLists of {name!r}: unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}.")
         self.lists, self.position, self.keep, self.separator = dict(lists), position, tuple(keep), separator
         self.require_free(self.keep, self.outputs)
 
@@ -102,6 +113,8 @@ def split_lists(column: Column, dtype: str, separator: str = "|") -> tuple[Any, 
     dtype `string` gives a column, other types an array.
     """
     engine = engine_of(column)
+    if bool(column.isna().all()):  # whatever type they are of: a file's empty column is one of floats
+        column = engine.frames.Series([None] * len(column), dtype="str", name=column.name)
     try:
         return (_split_cudf if engine.NAME == "cudf" else _split_pandas)(column, dtype, separator)
     except (ValueError, TypeError) as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gigabatch.features.columns.categories import TEXT, canonicalize
+from gigabatch.features.columns.categories import FLOAT, TEXT, WHOLE, canonicalize
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
@@ -43,7 +44,8 @@ class ListSlice(ColumnOperator):
     Raises
     ------
     DataError
-        Bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a column that is no
+        Bounds that are no whole numbers; a pad without a fixed length, with the separator in it or of another kind than
+        the entries; a column that is no
         text or holds no lists; on cuDF lists that it cannot hold.
 
     Examples
@@ -120,6 +122,8 @@ class ListSlice(ColumnOperator):
         new_lengths = kept if self.pad is None else xp.full(len(lengths), self._width(), dtype="int64")
         rows = row_of_entry(xp, new_lengths)
         place = xp.arange(len(rows)) - (xp.cumsum(new_lengths) - new_lengths)[rows]
+        if self.pad is not None:
+            self._require_alike(entries)
         if len(entries) == 0:
             return engine.frames.Series([self.pad] * len(rows), dtype=None if len(rows) else entries.dtype), new_lengths
         source = (xp.cumsum(lengths) - lengths)[rows] + low[rows] + place
@@ -127,6 +131,25 @@ class ListSlice(ColumnOperator):
         if self.pad is not None:
             found = found.where(engine.frames.Series(place < kept[rows]), self.pad)
         return found, new_lengths
+
+    def _require_alike(self, entries: Column) -> None:
+        """Raise `DataError` where `pad` is of another kind than the entries, or beyond their type."""
+        kind = canonicalize(entries, "ListSlice").kind
+        pad: Any = self.pad
+        number = isinstance(pad, int | float) and not isinstance(pad, bool)
+        if kind == WHOLE:
+            bounds: Any = np.iinfo(str(entries.dtype).lower())
+            fits = number and (isinstance(pad, int) or float(pad).is_integer()) and bounds.min <= pad <= bounds.max
+        elif kind == FLOAT:
+            most = float(np.finfo(str(entries.dtype).lower()).max)
+            fits = number and (-most <= pad <= most or (isinstance(pad, float) and not math.isfinite(pad)))
+        else:
+            fits = kind is None or isinstance(pad, str if kind == TEXT else bool)
+        if not fits:
+            raise DataError(
+                f"ListSlice: column {self.column!r} holds lists of {entries.dtype}, and pad is {pad!r}. Give a pad "
+                "that could be an entry, or cast the lists."
+            )
 
     def _place(self, xp: Any, bound: int, lengths: Any) -> Any:
         return xp.minimum(lengths, bound) if bound >= 0 else xp.maximum(lengths + bound, 0)

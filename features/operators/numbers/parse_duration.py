@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gigabatch.features.columns.times import is_text
+from gigabatch.features.columns.times import holds_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast, cast_text
 
 SIXTY = "[0-5]?[0-9]"
 FRACTION = "([.][0-9]{1,9})?"
@@ -66,9 +66,9 @@ class ParseDuration(ColumnOperator):
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
-        if not is_text(column):
+        if not holds_text(column):
             return {self.output: cast(frame[[self.column]], {self.column: "float64"}, "ParseDuration")[self.column]}
-        text = cast(frame[[self.column]], {self.column: "string"}, "ParseDuration")[self.column]
+        text = cast_text(frame, self.column, "ParseDuration")
         text = text.where(~text.isin(list(self.null_values))).str.strip()
         text = text.where(~text.isin([""]))
         two_parts, front, behind = SHORT[self.short]

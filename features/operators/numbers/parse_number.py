@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gigabatch.features.columns.times import is_text
+from gigabatch.features.columns.times import holds_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
-from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.sources import cast, cast_text
 
 SEPARATORS = "Set decimal and thousands to what the column means by them."
 SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}")
@@ -116,10 +116,9 @@ class ParseNumber(ColumnOperator):
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
         scaled: list[tuple[Column, float]] = []
-        if is_text(column):
+        if holds_text(column):
             marks = {self.column: self.decimal}  # of floats among Python's objects
-            text = cast(frame[[self.column]], {self.column: "string"}, "ParseNumber", decimal_marks=marks)
-            column, scaled = self._plain(text[self.column])
+            column, scaled = self._plain(cast_text(frame, self.column, "ParseNumber", marks))
         number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]
         for rows, factor in scaled:  # what no exponent says
             number = number.where(~rows, number * factor)

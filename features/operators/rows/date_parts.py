@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.columns.time_types import is_time_type
-from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds
+from gigabatch.features.columns.times import FIRST, LAST, SECOND, holds_text, is_dates, microseconds
 from gigabatch.features.columns.zones import seconds_ahead, time_zone
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
@@ -128,7 +128,7 @@ class DateParts(ColumnOperator):
     def _seconds(self, column: Column, null: Column) -> Array:
         """int64 whole seconds since 1970, at or before each time; 0 where null."""
         engine = engine_of(column)
-        if is_dates(column) or is_text(column):
+        if is_dates(column) or holds_text(column):
             return engine.array(microseconds(column) // SECOND)
         times = whole_values(column, "DateParts")
         known = times[engine.array(~null)]

@@ -162,6 +162,7 @@ CASES = {
     "stable_order": [lambda e, f, d: (e.arrays.arange(len(f)) % 7 - 3,)],
     "statistics_together": [lambda e, f, d: ([f[name] for name in ("x", "y", "z")],)],
     "sum_counts": [lambda e, f, d: (counted_by(e, f),)],
+    "text": [lambda e, f, d: (f["text"],)],
     "to_host": [lambda e, f, d: (e.arrays.arange(5),)],
     "to_pandas": [lambda e, f, d: (f,)],
     "value_counts": [lambda e, f, d, name=name: (f[name],) for name in ("text", "narrow")],
@@ -174,6 +175,7 @@ LIBRARY = {
     "read_columns",
     "read_csv",
     "read_parquet",
+    "text",
     "to_pandas",
     "write_parquet",
 }  # its own reading

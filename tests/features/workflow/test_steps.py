@@ -16,6 +16,7 @@ from gigabatch.features.operators.numbers.log import Log
 from gigabatch.features.operators.numbers.normalize import Normalize
 from gigabatch.features.operators.rows.rename import Rename
 from gigabatch.features.workflow.steps import parse_steps, table_files, to_steps
+from gigabatch.features.workflow.workflow import Workflow
 
 
 def from_yaml(text):
@@ -93,7 +94,11 @@ def test_a_table_among_the_arguments_is_a_file(tmp_path):
         ("- drop_nulls: {columns: a}", r"columns: expected a list of text, found 'a'"),
         ("- drop_nulls: {columns: [a, 1]}", r"columns: expected a list of text, found \['a', 1\]"),
         ("- rename: {mapping: [a, b]}", r"mapping: expected a mapping, found"),
-        ("- explode_lists: {lists: {a: [b]}, position: p, keep: []}", r"lists: expected a mapping, found"),
+        ("- explode_lists: {lists: {a: [b]}, position: p, keep: []}", r"lists.a: expected a list of text and text, f"),
+        ("- explode_lists: {lists: {}, position: p, keep: []}", r"give one column of lists or more"),
+        ("- explode_lists: {lists: {a: [b, int]}, position: p, keep: []}", r"of 'a': unknown dtype 'int'. Known: "),
+        ("- clean_text: {column: a, replace: {b: c, d: 5}}", r"replace.d: expected text or null, found 5"),
+        ("- clean_text: {column: a, replace: {5: b}}", r"replace: a key: expected text, found 5"),
         ("- log: {column: [a, b], output: c}", r"output: 'c' cannot hold 2 columns"),
         ("- log: {column: [a, a]}", r"column: name one or more different columns"),
         ("- log: {column: []}", r"column: name one or more different columns"),
@@ -113,3 +118,12 @@ def test_a_table_among_the_arguments_is_a_file(tmp_path):
 def test_a_mistake_is_an_error_that_names_the_step(text, message):
     with pytest.raises(DataError, match=message):
         from_yaml(text)
+
+
+@pytest.mark.parametrize("later", ["log", "normalize"])
+def test_a_column_whose_word_the_fit_did_not_see_is_told_with_the_step_that_would_make_it(later):
+    workflow = Workflow.from_steps([{"text_flags": {"column": "t", "prefix": "has_"}}, {later: {"column": "has_wifi"}}])
+    seen, other = pd.DataFrame({"t": ["WiFi|Pool", None]}), pd.DataFrame({"t": ["Pool", None]})
+    assert "has_wifi" in workflow.fit([seen]).transform(seen)
+    with pytest.raises(DataError, match=r"'has_wifi' not found.* of step 1 \(text_flags\) are named after"):
+        workflow.fit([other]).transform(other)

@@ -63,6 +63,18 @@ def test_no_two_words_make_one_name(words):
     assert len(set(state.columns)) == 3
 
 
-def test_negative_max_words_is_refused():
-    with pytest.raises(DataError, match="max_words must not be negative, found -1"):
-        TextFlags("text", "has_", max_words=-1)
+@pytest.mark.parametrize("found", [-1, 1.5, True, "3"])
+def test_max_words_that_is_no_count_is_refused(found):
+    with pytest.raises(DataError, match=f"max_words is a whole number and must not be negative, found {found!r}"):
+        TextFlags("text", "has_", max_words=found)
+
+
+def test_a_column_means_the_same_word_however_often_it_comes():
+    often, seldom = table([["wifi"], ["wifi"], ["WiFi", "WIFI"]]), table([["wifi"], ["WiFi"], ["WiFi", "WIFI"]])
+    for max_words in (None, 1, 2):
+        named = [
+            dict(zip(state.words, state.columns, strict=True))
+            for state in (TextFlags("text", "has_", max_words=max_words).fit([frame]) for frame in (often, seldom))
+        ]
+        for names in named:
+            assert names.items() <= {"WIFI": "has_wifi", "WiFi": "has_wifi_2", "wifi": "has_wifi_3"}.items()

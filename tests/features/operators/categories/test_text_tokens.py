@@ -63,3 +63,13 @@ def test_letters_in_a_row_are_those_of_scikit_learn(texts, letters):
 def test_what_is_refused(options, message):
     with pytest.raises(DataError, match=message):
         TextTokens("x", "t", **options)(pd.DataFrame({"x": pd.to_datetime(["2024-01-01"])}))
+
+
+def test_words_are_cut_at_every_blank_of_unicode():
+    signs = [chr(place) for place in range(0x110000) if not 0xD800 <= place < 0xE000]
+    blanks = [sign for sign in signs if sign.isspace()]  # as of Python
+    others = ["\u200b", "\ufeff", "\u180e", "\u0300"]
+    frame = pd.DataFrame({"x": [f"a{sign}b" for sign in (*blanks, *others)]})
+    found = [list(row) for row in TextTokens("x", "w")(frame)["w"]]
+    assert found[: len(blanks)] == [["a", "b"]] * len(blanks)
+    assert found[len(blanks) :] == [[f"a{sign}b"] for sign in others]

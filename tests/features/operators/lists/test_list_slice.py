@@ -1,5 +1,7 @@
 """ListSlice against Python's slices."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -129,3 +131,33 @@ def test_columns_of_another_kind_are_an_error():
         ListSlice("x", 0, 1)(pd.DataFrame({"x": [1]}))
     with pytest.raises(DataError, match=r"ListSlice: not a column of lists \(column 'x' is int64"):
         ListSlice("x", 0, 1, separator=None)(pd.DataFrame({"x": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("lists", "pad"),
+    [
+        ([[1, 2], [3]], "0"), ([[1, None], [3]], "0"), ([[1], [2]], 0.5), ([[1], [2]], 2**70), ([[1], [2]], True),
+        ([["a"], ["b"]], 0), ([["a"], [None]], 0.0), ([[1.5], []], "x"), ([[True], [False]], 0), ([[1], None], 1e300),
+        ([np.array([1, 2], "int8")], 1000), ([np.array([1.5], "float32")], 1e300), ([[1]], float("inf")),
+    ],
+)  # fmt: skip
+def test_a_pad_that_could_be_no_entry_is_refused(lists, pad):
+    with pytest.raises(DataError, match=rf"column 'x' holds lists of .*, and pad is {re.escape(repr(pad))}"):
+        ListSlice("x", 0, 3, pad=pad, separator=None)(pd.DataFrame({"x": pd.Series(lists, dtype="object")}))
+
+
+@pytest.mark.parametrize(
+    ("lists", "pad"),
+    [
+        ([[1], [2]], 0),
+        ([[1], [2]], -1.0),
+        ([["a"]], "b"),
+        ([[1.5]], 2),
+        ([[True]], False),
+        ([[1.5]], 2.5),
+        ([None], "z"),
+    ],
+)
+def test_a_pad_that_could_be_an_entry_is_taken(lists, pad):
+    found = ListSlice("x", 0, 2, pad=pad, separator=None)(pd.DataFrame({"x": pd.Series(lists, dtype="object")}))["x"]
+    assert [list(row) for row in found] == [([*(row or []), pad, pad])[:2] for row in lists]
