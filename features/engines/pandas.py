@@ -342,12 +342,12 @@ def float_text(column: pd.Series) -> pd.Series:
 
 
 def decoded(column: pd.Series) -> pd.Series:
-    """The column; one of Arrow's dictionaries of numbers or flags as one of these."""
+    """The column; one of Arrow's dictionaries of what is no text as one of their values."""
     kind = column.dtype
     if not isinstance(kind, pd.ArrowDtype) or not pa.types.is_dictionary(kind.pyarrow_dtype):
         return column
-    values = pd.ArrowDtype(kind.pyarrow_dtype.value_type)
-    return column.astype(values) if values.kind in "iufb" else column
+    values = kind.pyarrow_dtype.value_type
+    return column if codable(values) and not is_whole(values) else column.astype(pd.ArrowDtype(values))
 
 
 def to_host(values: Any) -> np.ndarray:

@@ -696,6 +696,7 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") -> Any:
+    column = engine_of(column).decoded(column)
     if dtype != "string" and str(column.dtype) == "category" and is_text(column.cat.categories):
         column = column.astype("str")
     if (how := time_type(dtype)) is not None:
@@ -841,7 +842,7 @@ def _plain(column: Column, dtype: str) -> Any:
                 else "only text, numbers and booleans can be cast; read timestamps as the type datetime, and make "
                 "features of them with date_parts"
             )
-        return engine_of(column).decoded(column)
+        return column
     known = column[column.notna()]
     types = {type(value) for value in known}
     strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))
