@@ -247,12 +247,15 @@ def threads_here() -> tuple[int, int]:
     """Those of the compiled loops and of torch, on which the last bits of weights depend."""
     import numba
 
-    return numba.get_num_threads(), torch.get_num_threads()
+    of_torch = torch.get_num_threads()
+    of_loops = numba.get_num_threads()
+    torch.set_num_threads(of_torch)  # the loops' set it too, where they begin only now
+    return of_loops, of_torch
 
 
-def take_threads(found: tuple[int, int]) -> None:
-    """What `threads_here` gave in another process. The loops' first: as their threads start they set torch's number."""
+def take_threads(of_loops: int, of_torch: int) -> None:
+    """What `threads_here` gave in another process; the loops' first, as they set torch's."""
     import numba
 
-    numba.set_num_threads(found[0])
-    torch.set_num_threads(found[1])
+    numba.set_num_threads(of_loops)
+    torch.set_num_threads(of_torch)

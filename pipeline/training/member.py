@@ -67,7 +67,7 @@ def main() -> None:
     threads, level, (imports, own, pickled) = connection.recv()
     logging.basicConfig(level=level, handlers=[Lines(channel)])
     logging.captureWarnings(True)
-    take_threads(threads)
+    take_threads(*threads)
     try:
         import_all(imports)
         require_told(own)
