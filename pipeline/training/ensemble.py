@@ -286,7 +286,7 @@ def members_text(told: dict[str, Any]) -> str:
     >>> text = members_text(told | {"at_once": 2, "elapsed_seconds": 2.3})
     >>> text[:94]
     'Ensemble of 2 members (seeds 1, 5): valid loss 0.45000 of their mean prediction, 0.50000 of a '
-    >>> text[130:]
+    >>> text[134:]
     'They were trained 2 at a time, in 2.3 s by the clock and 3.0 s of all members together.'
     """
     losses, seeds, seconds, at_once = told["valid_losses"], told["seeds"], sum(told["seconds"]), told["at_once"]
