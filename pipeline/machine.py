@@ -72,8 +72,6 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(number)
 
     before = torch.get_num_threads()
-    numba.get_num_threads()  # its threads start now, if they had not, and not within the block
-    torch.set_num_threads(before)
     if count == before:
         yield
         return

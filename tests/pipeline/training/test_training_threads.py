@@ -1,6 +1,5 @@
 """Small steps are trained on one thread, where nothing else is set."""
 
-import os
 import subprocess
 import sys
 
@@ -120,28 +119,3 @@ print(spec.table_parameters > 0, step_operations(spec.build(), rows, 64) > 0, "t
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "False"]
-
-
-LOOP = """
-import numba, numpy as np, torch
-from gigabatch.pipeline.machine import using_threads
-
-@numba.njit(parallel=True)
-def total(values):
-    found = 0.0
-    for place in numba.prange(len(values)):
-        found += values[place]
-    return found
-
-torch.set_num_threads(1)
-with using_threads(1):
-    total(np.ones(8))
-    print(torch.get_num_threads())
-print(torch.get_num_threads())
-"""
-
-
-def test_loops_that_begin_within_a_training_leave_torch_its_threads():
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
-    found = subprocess.run([sys.executable, "-c", LOOP], env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["1", "1"]
