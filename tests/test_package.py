@@ -249,6 +249,7 @@ KNOWN = {
     "pipeline/machine.py": {"torch.set_num_threads"},  # set again at the end of its block
     "pipeline/serving/http/server.py": {"torch.set_num_threads"},
     "pipeline/stages/stages.py": {"torch.set_num_threads"},
+    "pipeline/training/beside.py": {"torch.set_num_threads"},  # in a process of a member, and as it was
     "pipeline/training/checkpoint.py": {"torch.cuda.set_rng_state", "torch.set_rng_state"},
     "pipeline/training/train_step.py": {"torch.cuda.set_stream"},  # the one that was current before a failed capture
 }

@@ -402,7 +402,7 @@ class TrainSettings(Settings):
         1,
         ge=1,
         le=64,
-        description="models of different seeds, trained one after another, whose mean is predicted; 1: one model",
+        description="models of different seeds whose mean is predicted, on a CPU trained side by side; 1: one model",
     )
     codistill: CodistillSettings | None = Field(
         None, description="one of several trainings that learn from each other's predictions; null: a training alone"

@@ -42,8 +42,9 @@ from gigabatch.pipeline.init.training import left_to_rows, with_words
 from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
 from gigabatch.pipeline.stages.encode import pack
+from gigabatch.pipeline.training.beside import MemberTraining
 from gigabatch.pipeline.training.defaults import id_sizes, settle
-from gigabatch.pipeline.training.ensemble import MemberTraining, require_members_differ, train_members
+from gigabatch.pipeline.training.ensemble import require_members_differ, train_members
 from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import Trained, model_inputs, new_model, train_model
 from gigabatch.pipeline.warm.warm import compile_first

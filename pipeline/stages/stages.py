@@ -42,10 +42,11 @@ from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
+from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import OWN as OWN_MODELS
-from gigabatch.models.shelf import model_class
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RankingSettings, RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState
@@ -104,11 +105,12 @@ from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_lefto
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
+from gigabatch.pipeline.training.beside import Beside, MemberTraining, members_at_once
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, positives_text, rule_text, settle
-from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, require_members_differ, train_members
+from gigabatch.pipeline.training.ensemble import members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import (
     first_id,
     implicit_batches,
@@ -120,9 +122,9 @@ from gigabatch.pipeline.training.negatives import (
 )
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
-from gigabatch.pipeline.training.table_memory import large_tables
+from gigabatch.pipeline.training.table_memory import FLOAT_BYTES, large_tables
 from gigabatch.pipeline.training.target_scales import require_labels, require_steps_in_order, require_weights
-from gigabatch.pipeline.training.threads import training_threads
+from gigabatch.pipeline.training.threads import threads_of_training, training_threads
 from gigabatch.pipeline.training.train import (
     Trained,
     batch_size_for,
@@ -978,21 +980,27 @@ class Encoded:
         than the run's own, for a member of an ensemble; blocks that are streamed are those of the run's one shuffle.
         """
         seed = self.seed if seed is None else seed
-        config, device = self.features.pipeline.config, self.features.pipeline.device
+        device = self.features.pipeline.device
         if self.handed is not None:
             table, kind = self._trained_rows(), "host" if device == "cpu" else "device"
             log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
             size = batch_size_for(len(table), self.train_settings)
             return open_source(table, kind, size, device=device, seed=seed, drop_last=True)
-        stored, valid = PackedShards(self._train_path), PackedShards(self.artifact.path / "valid")
+        stored = PackedShards(self._train_path)
+        residency, ranks = self.residency(stored), self.features.pipeline.ranks
+        shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
+        shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
+        return open_source(shards, residency, device=device, seed=seed, drop_last=True, **shares)
+
+    def residency(self, stored: PackedShards) -> Residency:
+        """Where the rows that are trained on are to be, which are `stored`; the log says it."""
+        config, device = self.features.pipeline.config, self.features.pipeline.device
+        valid = PackedShards(self.artifact.path / "valid")
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
         ranks, free = self.features.pipeline.ranks, available_memory() // ranks_of_machine()
         found = residency_here([stored, *[valid] * copies], device, free, config.train.residency)
-        residency = Residency(*ranks.tell([found.kind, found.reason], "residency"))  # of one order on all
-        shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
-        shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
-        return open_source(shards, residency, device=device, seed=seed, drop_last=True, **shares)
+        return Residency(*ranks.tell([found.kind, found.reason], "residency"))  # of one order on all
 
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
@@ -1106,15 +1114,13 @@ class Encoded:
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
         require_members_differ(settings, config.model.kind)
-        ranks = pipeline.ranks
         loss = target_loss(self.features.schema, settings.losses, settings.label_smoothing)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
         if self.cold_note:
             log.warning("train.start_from: %s", self.cold_note)
         if start is not None:
             spec = start.spec_after(spec)
-        few, rows = few_steps_text(settings, self.num_trained), self._resident("train")
-        tensors = preprocessor.tensor_schema
+        few, tensors = few_steps_text(settings, self.num_trained), preprocessor.tensor_schema
         with_tables = [column.name for column in tensors.ids]
         with_tables += [column.name for column in tensors.lists if column.shares is None]
         for text in large_tables(spec, with_tables, free_memory(device)):
@@ -1129,65 +1135,21 @@ class Encoded:
         if config.evaluate.ranking is not None:  # an error of what is asked of test comes before the training
             tables = {split: self._resident(split) for split in SPLITS}
             require_questions(preprocessor, tables, spec.inputs, device, config.evaluate.ranking)
-        valid = self.evaluation_table("valid")
-        # A failure of the thread that writes the rows ends the training at its next step.
-        watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
-        held, codistillation = held_ids(rows), self._codistillation()
-        copies = 1 if settings.negatives is None else 1 + settings.negatives.per_positive
-        of_a_step = min(settings.batch_size, self.num_trained) * copies
-        told: dict[str, Any] = {"threads": torch.get_num_threads()}
-
-        def train(asked: MemberTraining) -> tuple[Trained, Carried | None]:
-            """A model: the run's own, or a member of its ensemble."""
-            nonlocal valid
-            source = self.train_source(asked.seed) if self.learns_by_steps else rows
-            negatives = None
-            if settings.negatives is not None:
-                negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, asked.seed, device)
-            if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
-                valid = valid.to(source.device)
-            with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
-                model, carried = new_model(spec, rows, asked.seed, loss), None
-                require_labels_or_negatives(model, rows, negatives)
-                if start is not None:
-                    own = start if settings.ensemble == 1 else start.of_member(asked.number)
-                    carried = own.carry(preprocessor, model, settings.new_rows, held)
-                    for text in [carried.note()] + ([] if window is None else [window.note()]):
-                        log.info("train.start_from: %s", text)
-                    if few:
-                        log.warning("few steps: %s", few)
-                tracked = training_callbacks(config, work.name, asked.folder.name if asked.folder != work else "")
-                shared = model, valid, of_a_step, device, config.num_threads, ranks.num_ranks
-                with training_threads(*shared) as told["threads"]:
-                    if device == "cpu" and (text := busy_text(told["threads"])):
-                        log.warning("the machine is busy: %s", text)
-                    trained = train_model(
-                        model,
-                        source,
-                        valid,
-                        loss,
-                        asked.settings,
-                        seed=asked.seed,
-                        device=device,
-                        folder=asked.folder,
-                        negatives=negatives,
-                        start=carried,
-                        callbacks=[*tracked, *pipeline.callbacks] if ranks.is_first else [],
-                        ranks=ranks,
-                        id_counts=id_counts(preprocessor),
-                        codistillation=codistillation,
-                        **watched,
-                    )
-            return trained, carried
-
+        codistillation = self._codistillation()
+        training = ModelTraining(self, work, spec, loss, codistillation, few)
+        valid, held = training.valid, training.held
+        told: dict[str, Any] = {}
         members: dict[str, Any] = {}
         if settings.ensemble == 1:
-            trained, carried = train(MemberTraining(0, self.seed, work, settings))
+            trained, carried = training(MemberTraining(0, self.seed, work, settings))
         else:
             whole, given = replace(spec, members=settings.ensemble), self._trained_rows()
+            beside = training.beside()
+            places: dict[str, Any] = {"device": device, "folder": work, "ranks": pipeline.ranks, "beside": beside}
             trained, carried, members = train_members(
-                train, whole, given, valid, loss, settings, seed=self.seed, device=device, folder=work, ranks=ranks
+                training, whole, given, valid, loss, settings, seed=self.seed, **places
             )
+        told["threads"] = training.threads or torch.get_num_threads()
         period = self._period(start) if settings.epochs else {}
         if start is not None and not settings.epochs:
             period = {name: start.bundle.info[name] for name in PERIOD if name in start.bundle.info}
@@ -1322,6 +1284,112 @@ class Encoded:
     def _repr_html_(self) -> str:
         rows = {split: self.features.rows[split] for split in SPLITS}
         return encoded_html(self.preprocessor, self.table("train"), self.table("valid"), rows)
+
+
+@dataclass
+class ModelTraining:
+    """What trains the model of a run, or a member of its ensemble: here, or in another process, which reads the tables
+    for itself. threads: of one member, once they are known."""
+
+    encoded: Encoded
+    work: Path
+    spec: ModelSpec
+    loss: TargetLoss
+    codistillation: Codistillation | None
+    few: str
+    threads: int = 0
+
+    @cached_property
+    def valid(self) -> PackedTable:
+        return self.encoded.evaluation_table("valid")
+
+    @cached_property
+    def held(self) -> dict[str, torch.Tensor]:
+        """The ids that the train split's rows have, by column."""
+        return held_ids(self.encoded._resident("train"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("valid", "held")}
+
+    @property
+    def of_a_step(self) -> int:
+        """Rows, with drawn negatives."""
+        return min(self.encoded.train_settings.batch_size, self.encoded.num_trained) * self.copies
+
+    @property
+    def copies(self) -> int:
+        negatives = self.encoded.train_settings.negatives
+        return 1 if negatives is None else 1 + negatives.per_positive
+
+    def beside(self) -> Beside | None:
+        """How the members are trained side by side. None where they are trained in turn: where it saves nothing, on a
+        GPU, by several ranks, with callbacks, which are objects of this process, and where rows are streamed or not on
+        disk yet."""
+        encoded, pipeline, settings = self.encoded, self.encoded.features.pipeline, self.encoded.train_settings
+        on_disk = isinstance(encoded.made, Artifact)
+        if pipeline.device != "cpu" or pipeline.ranks.num_ranks > 1 or pipeline.callbacks or not on_disk:
+            return None
+
+        def threads() -> int:
+            with torch.random.fork_rng([]):
+                model = new_model(self.spec, encoded._resident("train"), encoded.seed, self.loss)
+            self.threads = threads_of_training(model, self.valid, self.of_a_step, "cpu", pipeline.config.num_threads)
+            return self.threads
+
+        steps = settings.epochs * (encoded.num_trained * self.copies // self.of_a_step)
+        rows = settings.epochs * encoded.num_trained * self.copies
+        at_once = members_at_once(settings.ensemble, steps, rows, threads, FLOAT_BYTES * self.spec.table_parameters)
+        if at_once == 1 or encoded.residency(PackedShards(encoded._train_path)).kind == "stream":
+            return None
+        return Beside(at_once, pipeline.config.imports, (("model", self.spec.name), ("recipe", pipeline.config.recipe)))
+
+    def __call__(self, asked: MemberTraining) -> tuple[Trained, Carried | None]:
+        encoded, pipeline = self.encoded, self.encoded.features.pipeline
+        config, settings, device, ranks = pipeline.config, encoded.train_settings, pipeline.device, pipeline.ranks
+        preprocessor, start, window = encoded.preprocessor, encoded.warm_start, encoded.window
+        # A failure of the thread that writes the rows ends the training at its next step.
+        watched = {"after_step": lambda _: writing.check()} if isinstance(writing := encoded.made, Writing) else {}
+        rows = encoded._resident("train")
+        source = encoded.train_source(asked.seed) if encoded.learns_by_steps else rows
+        negatives = None
+        if settings.negatives is not None:
+            inputs = self.spec.inputs
+            negatives = implicit_batches(preprocessor, inputs, rows, settings.negatives, asked.seed, device)
+        if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
+            self.valid = self.valid.to(source.device)
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
+            model, carried = new_model(self.spec, rows, asked.seed, self.loss), None
+            require_labels_or_negatives(model, rows, negatives)
+            if start is not None:
+                own = start if settings.ensemble == 1 else start.of_member(asked.number)
+                carried = own.carry(preprocessor, model, settings.new_rows, self.held)
+                for text in [carried.note()] + ([] if window is None else [window.note()]):
+                    log.info("train.start_from: %s", text)
+                if self.few:
+                    log.warning("few steps: %s", self.few)
+            tracked = training_callbacks(config, self.work.name, asked.folder.name if asked.folder != self.work else "")
+            shared = model, self.valid, self.of_a_step, device, config.num_threads, ranks.num_ranks
+            with training_threads(*shared) as self.threads:
+                if device == "cpu" and (text := busy_text(self.threads)):
+                    log.warning("the machine is busy: %s", text)
+                trained = train_model(
+                    model,
+                    source,
+                    self.valid,
+                    self.loss,
+                    asked.settings,
+                    seed=asked.seed,
+                    device=device,
+                    folder=asked.folder,
+                    negatives=negatives,
+                    start=carried,
+                    callbacks=[*tracked, *pipeline.callbacks, *asked.callbacks] if ranks.is_first else [],
+                    ranks=ranks,
+                    id_counts=id_counts(preprocessor),
+                    codistillation=self.codistillation,
+                    **watched,
+                )
+        return trained, carried
 
 
 def _counts(rows: Mapping[str, int]) -> str:

@@ -1,8 +1,9 @@
-"""An ensemble's members: trained one after another on the same rows, each with a seed, checkpoints and a best epoch of
-its own, and then put together as the model whose predictions are the mean of theirs.
+"""An ensemble's members: trained on the same rows, in turn or side by side, each with a seed, checkpoints and a best
+epoch of its own, and then put together as the model whose predictions are the mean of theirs.
 
 A member that is finished lies in the folder of checkpoints until the last one is, so that a killed training goes on
-with the member that it was at. Memory holds one member in training, and all of them once none trains any more.
+with the members that it was at. This process holds at most one member in training, and all of them once none trains
+any more; those that train side by side are in processes of their own (`beside.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import AsAllocated
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.training.beside import Beside, CannotCross, MemberDone, MemberTraining, Train, train_beside
 from gigabatch.pipeline.training.calibration import fits_level, prior_shift, require_calibratable, require_prior_fits
 from gigabatch.pipeline.training.checkpoint import TrainingError, checksum_file, read_checked, write_checked
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
@@ -56,20 +59,6 @@ def require_members_differ(settings: TrainSettings, kind: str) -> None:
         raise TrainingError(
             f"train.ensemble: every member of a model {kind!r} would be the same, as no seed enters it. Set it to 1."
         )
-
-
-@dataclass(frozen=True)
-class MemberTraining:
-    """What `train_members` asks for: the training of one member.
-
-    number: from 0. seed: `member_seed`. folder: of its checkpoints. settings: of the run, without what is the
-    ensemble's.
-    """
-
-    number: int
-    seed: int
-    folder: Path
-    settings: WholeTrainSettings
 
 
 @dataclass
@@ -110,8 +99,30 @@ class _Finished:
         write_checked(path, vars(self) | {"record": dict(vars(self.record)), "carried": carried})
 
 
+def train_member(train: Train, asked: MemberTraining) -> MemberDone:
+    """Train a member and write what came of it to its folder. A process whose parent was killed may still be at it for
+    a moment, and is waited for."""
+    with folder_lock(asked.folder.with_suffix(".lock"), "trains the same member"):
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        trained, carried = train(asked)
+        _Finished(
+            weights=trained.model.state_dict(),
+            curve=trained.curve,
+            best_epoch=trained.best_epoch,
+            steps=trained.steps,
+            rows=trained.rows,
+            skipped_steps=trained.skipped_steps,
+            seconds=trained.earlier_seconds + time.perf_counter() - started,
+            record=trained.record,
+            carried=carried,
+        ).write(asked.folder / FINISHED)
+        (asked.folder / "checkpoint.pt").unlink(missing_ok=True)
+    return MemberDone(asked.number, trained.earlier_rows, trained.earlier_seconds)
+
+
 def train_members(
-    train: Callable[[MemberTraining], tuple[Trained, Carried | None]],
+    train: Train,
     spec: ModelSpec,
     rows: PackedTable,
     valid: PackedTable,
@@ -122,13 +133,14 @@ def train_members(
     device: str,
     folder: Path,
     ranks: Ranks | None = None,
+    beside: Beside | None = None,
 ) -> tuple[Trained, Carried | None, dict[str, Any]]:
     """Train `settings.ensemble` members and put them together; calibration and prior are fitted to the mean of them.
 
     Parameters
     ----------
     train
-        Trains a member; called for those that no earlier process has finished, in order.
+        Trains a member; called for those that no earlier process has finished, in order, unless they are `beside`.
     spec
         Of the ensemble.
     rows
@@ -148,14 +160,16 @@ def train_members(
     ranks
         That train together. Each trains every member; the first alone puts them together, and the others get a model
         without weights.
+    beside
+        How members are trained side by side; None trains them in turn, which gives the same weights.
 
     Returns
     -------
     Trained, Carried or None, dict
         All members together: sums of steps, rows and seconds, and curves one after the other, each point with the
         number of its `member`. What a warm start has carried. For the run's manifest: of each member `seeds`,
-        `best_epochs` (from 0), `valid_losses` (of the weights that are kept) and `seconds`, and the ensemble's
-        `valid_loss`.
+        `best_epochs` (from 0), `valid_losses` (of the weights that are kept) and `seconds`; the ensemble's
+        `valid_loss`; how many were trained `at_once`, and the seconds that all took by the clock (`elapsed_seconds`).
 
     Raises
     ------
@@ -172,45 +186,36 @@ def train_members(
     alone = settings.model_copy(update=OF_ONE)
     seeds = [member_seed(seed, number) for number in range(spec.members)]
     finished = [folder / f"{MEMBER}-{number}" / FINISHED for number in range(spec.members)]
-    earlier_rows, earlier_seconds, known = 0, 0.0, set[int]()
-    with progress(spec.members, "train, members") as bar:
-        for number, (own, path) in enumerate(zip(seeds, finished, strict=True)):
-            if ranks.tell(path.exists() and checksum_file(path).exists(), "members"):
-                log.info("ensemble: member %d of %d was trained before", number + 1, spec.members)
-                known.add(number)
-                if ranks.is_first:
-                    _Finished.read(path)  # so that a damaged one is told of before the others are trained
-                bar.advance()
-                continue
-            log.info("ensemble: member %d of %d, seed %d", number + 1, spec.members, own)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            started = time.perf_counter()
-            trained, carried = train(MemberTraining(number, own, path.parent, alone))
-            earlier_rows, earlier_seconds = (
-                earlier_rows + trained.earlier_rows,
-                earlier_seconds + trained.earlier_seconds,
-            )
+    left, known = [], set[int]()
+    for number, (own, path) in enumerate(zip(seeds, finished, strict=True)):
+        if ranks.tell(path.exists() and checksum_file(path).exists(), "members"):
+            log.info("ensemble: member %d of %d was trained before", number + 1, spec.members)
+            known.add(number)
             if ranks.is_first:
-                _Finished(
-                    weights=trained.model.state_dict(),
-                    curve=trained.curve,
-                    best_epoch=trained.best_epoch,
-                    steps=trained.steps,
-                    rows=trained.rows,
-                    skipped_steps=trained.skipped_steps,
-                    seconds=trained.earlier_seconds + time.perf_counter() - started,
-                    record=trained.record,
-                    carried=carried,
-                ).write(path)
-                (path.parent / "checkpoint.pt").unlink(missing_ok=True)
-            del trained, carried  # so that the next one has all of the memory
-            bar.advance()
+                _Finished.read(path)  # so that a damaged one is told of before the others are trained
+        else:
+            left.append(MemberTraining(number, own, path.parent, alone))
+    started, done = time.perf_counter(), list[MemberDone]()
+    at_once = 1 if beside is None else beside.at_once
+    if beside is not None and len(left) > 1:
+        try:
+            with progress(spec.members * settings.epochs, "train, epochs of all members") as bar:
+                bar.resume(len(known) * settings.epochs)
+                done = train_beside(beside, train, left, bar.advance)
+        except CannotCross as error:
+            log.warning("ensemble: members are trained in turn: %s", error)
+            at_once = 1
+    if not done:
+        done = _in_turn(train, left, spec.members, ranks)
+    elapsed = time.perf_counter() - started
     if not ranks.is_first:
         with torch.device("meta"):
             return Trained(spec.build(), [], -1, 0, 0), None, {}
     members = [_Finished.read(path) for path in finished]
     model = _together(spec, members).to(device)
     valid_loss = table_loss(model, valid, fitted_loss(loss, rows), device)
+    earlier = [members[number].seconds for number in known] + [member.earlier_seconds for member in done]
+    earlier_seconds = max(sum(earlier) / at_once, max(earlier))  # as of so many at once; nobody has kept the clock
     calibrate(model, valid, settings.calibration, shift, device)
     curve = [point | {MEMBER: number} for number, member in enumerate(members) for point in member.curve]
     write_curve(folder / "metrics.jsonl", curve)
@@ -220,6 +225,8 @@ def train_members(
         "valid_losses": [_kept_loss(member) for member in members],
         "seconds": [member.seconds for member in members],
         "valid_loss": valid_loss,
+        "at_once": at_once,
+        "elapsed_seconds": earlier_seconds + elapsed,
     }
     together = Trained(
         model=model,
@@ -228,12 +235,27 @@ def train_members(
         steps=sum(member.steps for member in members),
         rows=sum(member.rows for member in members),
         skipped_steps=sum(member.skipped_steps for member in members),
-        earlier_rows=earlier_rows + sum(members[number].rows for number in known),
-        earlier_seconds=earlier_seconds + sum(members[number].seconds for number in known),
+        earlier_rows=sum(members[number].rows for number in known) + sum(member.earlier_rows for member in done),
+        earlier_seconds=earlier_seconds,
         record=TrainingRecord.of_members([member.record for member in members]),
         prior_shift=shift,
     )
     return together, members[0].carried, told
+
+
+def _in_turn(train: Train, left: Sequence[MemberTraining], members: int, ranks: Ranks) -> list[MemberDone]:
+    """Train what is left of so many members in this process; of several ranks the first writes what comes of it."""
+    done = []
+    with progress(members, "train, members") as bar:
+        bar.resume(members - len(left))
+        for asked in left:
+            log.info("ensemble: member %d of %d, seed %d", asked.number + 1, members, asked.seed)
+            if ranks.is_first:
+                done.append(train_member(train, asked))
+            else:
+                train(asked)
+            bar.advance()
+    return done
 
 
 def _together(spec: ModelSpec, members: list[_Finished]) -> Ensemble:
@@ -260,12 +282,22 @@ def members_text(told: dict[str, Any]) -> str:
 
     Examples
     --------
-    >>> members_text({"seeds": [1, 5], "valid_losses": [0.4, 0.6], "valid_loss": 0.45, "seconds": [1.0, 2.0]})[:94]
+    >>> told = {"seeds": [1, 5], "valid_losses": [0.4, 0.6], "valid_loss": 0.45, "seconds": [1.0, 2.0]}
+    >>> text = members_text(told | {"at_once": 2, "elapsed_seconds": 2.3})
+    >>> text[:94]
     'Ensemble of 2 members (seeds 1, 5): valid loss 0.45000 of their mean prediction, 0.50000 of a '
+    >>> text[134:]
+    'They were trained 2 at a time, in 2.3 s by the clock and 3.0 s of all members together.'
     """
-    losses, seeds = told["valid_losses"], told["seeds"]
+    losses, seeds, seconds, at_once = told["valid_losses"], told["seeds"], sum(told["seconds"]), told["at_once"]
+    how = f"one after another, in {seconds:.1f} s together."
+    if at_once > 1:
+        how = (
+            f"{at_once} at a time, in {told['elapsed_seconds']:.1f} s by the clock and {seconds:.1f} s of all members "
+            "together."
+        )
     return (
         f"Ensemble of {len(seeds)} members (seeds {', '.join(map(str, seeds))}): valid loss {told['valid_loss']:.5f} "
         f"of their mean prediction, {statistics.mean(losses):.5f} of a member on average ({min(losses):.5f} to "
-        f"{max(losses):.5f}). They were trained one after another, in {sum(told['seconds']):.1f} s together."
+        f"{max(losses):.5f}). They were trained {how}"
     )

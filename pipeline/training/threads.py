@@ -26,7 +26,16 @@ COUNTED_ROWS = 2
 def training_threads(
     model: Model, rows: PackedTable, batch_size: int, device: str, num_threads: int | None, num_ranks: int = 1
 ) -> Iterator[int]:
-    """Within it torch and the compiled loops have the threads that a training of `model` gets; yields their number.
+    """Within it torch and the compiled loops have the `threads_of_training`; yields their number."""
+    threads = threads_of_training(model, rows, batch_size, device, num_threads, num_ranks)
+    with using_threads(threads):
+        yield threads
+
+
+def threads_of_training(
+    model: Model, rows: PackedTable, batch_size: int, device: str, num_threads: int | None, num_ranks: int = 1
+) -> int:
+    """How many threads a training of `model` gets.
 
     One where a step is less than `WORTH_SHARING`, else those that torch has, as with several ranks and with a
     `num_threads` that is set. It follows from the model and the batch alone, not from a clock or the machine's load,
@@ -36,11 +45,8 @@ def training_threads(
     """
     before = torch.get_num_threads()
     is_open = num_threads is None and num_ranks == 1 and device == "cpu" and not isinstance(model, FittedModel)
-    if not is_open or before == 1 or step_operations(model, rows, batch_size) >= WORTH_SHARING:
-        yield before
-        return
-    with using_threads(1):
-        yield 1
+    is_small = is_open and before > 1 and step_operations(model, rows, batch_size) < WORTH_SHARING
+    return 1 if is_small else before
 
 
 def step_operations(model: Model, rows: PackedTable, batch_size: int) -> float:

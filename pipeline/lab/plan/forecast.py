@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gigabatch.pipeline.evaluation.evaluate import ImportanceSample, importance_
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
 from gigabatch.pipeline.stages.part_rows import rows_of_part
 from gigabatch.pipeline.stages.start import start_folder
+from gigabatch.pipeline.training.beside import START_S, members_at_once
 from gigabatch.pipeline.training.defaults import rows_seen, settle
 
 FLOAT_BYTES, OFFSET_BYTES = 4, 8
@@ -241,13 +243,26 @@ class Forecast:
             return self._at_whole("train", what)
         if self.steps is None:
             return math.nan
-        last = self.found[-1]
+        last, members, at_once = self.found[-1], self.config.train.ensemble, self.members_at_once
         # What the stage does beside the loop, such as saving the bundle, as far as the larger sample shows it.
-        members = self.config.train.ensemble  # one after another; the steps are of one
         loop = members * self._loop_seconds(self.steps, last["rows"], last["epochs"])
         beside = max(self._points("train", "seconds")[-1][1] - loop, 0.0)
-        seconds = members * self._loop_seconds(self.steps, self.rows, self.settings.epochs) + beside
-        return seconds * (self.steps["cpu_per_second"] if what == "cpu_seconds" else 1.0)
+        of_one = self._loop_seconds(self.steps, self.rows, self.settings.epochs)
+        begins = START_S if at_once > 1 else 0.0
+        if what == "cpu_seconds":
+            return (members * of_one + beside) * self.steps["cpu_per_second"] + at_once * begins
+        return -(-members // at_once) * of_one + beside + begins
+
+    @cached_property
+    def members_at_once(self) -> int:
+        """How many members of an ensemble this machine would train at once now; the memory of one must be there."""
+        members = self.config.train.ensemble
+        if members == 1 or self.steps is None or self.found[-1]["device"] != "cpu":
+            return 1
+        copies, threads, epochs = self._copies, self.steps["threads"], self.settings.epochs
+        steps = epochs * (self.rows["train"] // self.batch_size)
+        rows = epochs * self.rows["train"] * copies
+        return members_at_once(members, steps, rows, lambda: threads, self.parameter_bytes)
 
     def _loop_seconds(self, found: dict[str, Any], rows: dict[str, int], epochs: int) -> float:
         settings = self.settings

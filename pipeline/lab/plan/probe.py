@@ -292,7 +292,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         of_a_step = min(settle(settings, len(train), id_sizes(train.schema)).batch_size, len(train)) * (
             1 if negatives is None else negatives.copies
         )
-        with training_threads(model, few, of_a_step, device, config.num_threads):
+        with training_threads(model, few, of_a_step, device, config.num_threads) as threads:
             trained = train_model(
                 model,
                 train.to(device),
@@ -313,6 +313,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     steps = sorted(stop - start for start, stop in pairwise(moments))
     small, large = watch.phases
     return {
+        "threads": threads,
         "step_seconds": steps[len(steps) // 2],
         "first_seconds": moments[0] - started,
         "end_seconds": finished - moments[-1],

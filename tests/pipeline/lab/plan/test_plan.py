@@ -22,6 +22,7 @@ from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes, distinct_valu
 from gigabatch.pipeline.lab.plan.plan import _sample_text, make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError, Size, measure, sample_files
 from gigabatch.pipeline.machine import Machine, available_memory
+from gigabatch.pipeline.training import beside
 
 GIB = 1 << 30
 
@@ -305,6 +306,7 @@ def costs(share: float, rows: int, part_rows: int, words: int = 10) -> dict:
 
 
 STEP = {
+    "threads": 1,
     "step_seconds": 0.01,
     "first_seconds": 0.5,
     "end_seconds": 0.25,
@@ -333,6 +335,16 @@ def test_ids_of_a_start_are_there_and_new_ones_are_foretold():
     plain = known()
     grown = Forecast(plain.config, [result | {"known": {"id": 5000}} for result in plain.found])
     assert grown.id_sizes["id"] == plain.id_sizes["id"] + 5000
+
+
+@pytest.mark.parametrize(("cores", "rounds", "begun"), [(1, 4, 0), (2, 2, 2)])
+def test_members_side_by_side_take_the_time_of_their_rounds(monkeypatch, cores, rounds, begun):
+    monkeypatch.setattr(beside, "available_cores", lambda: cores)
+    monkeypatch.setattr(beside, "available_memory", lambda: 64 * GIB)
+    forecast = known(train={"epochs": 3, "batch_size": 1000, "ensemble": 4})
+    of_one, begins = 0.5 + 3 * (800 * 0.01 + 0.25 + 0.1), 3.0
+    assert forecast.seconds("train") == pytest.approx(rounds * of_one + (begins if begun else 0))
+    assert forecast.seconds("train", "cpu_seconds") == pytest.approx(2 * 4 * of_one + begun * begins)
 
 
 def test_known_costs_are_found_again():
