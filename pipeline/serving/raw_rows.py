@@ -147,7 +147,10 @@ class RawRows:
                 for wanted in (True, False)
             )
             return found.where(is_whole, others)
-        frame = pd.DataFrame({name: pd.array(values, dtype=kind)})
+        try:
+            frame = pd.DataFrame({name: pd.array(values, dtype=kind)})
+        except OverflowError:
+            raise Refusal.invalid("rows", f"column {name!r} holds a number beyond int64, which is no time.") from None
 
         def typed(count: int) -> Any:
             return cast(frame.head(count), {name: dtype}, "raw rows", (name,))[name]

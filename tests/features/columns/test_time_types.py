@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -259,7 +260,7 @@ def test_text_of_a_number_with_a_fraction_leaves_others_their_digits():
     ("dtype", "kind", "value", "bound"),
     [
         ("datetime[s]", "float32", 1.7e9, "16,777,216"), ("datetime[%Y%m%d]", "float32", 20241231, "16,777,216"),
-        ("datetime[%Y%m%d]?", "float[pyarrow]", 20241231, "16,777,216"),
+        ("datetime[%Y%m%d]", "float[pyarrow]", 20241231, "16,777,216"),
         ("datetime[us]", "float64", 2.0**53, "9,007,199,254,740,992"),
         ("datetime[ns]", "float64", 9.1e18, "9,007,199,254,740,992,000"),
     ],
@@ -267,6 +268,18 @@ def test_text_of_a_number_with_a_fraction_leaves_others_their_digits():
 def test_floats_too_coarse_for_the_times_are_refused(dtype, kind, value, bound):
     with pytest.raises(DataError, match=rf"time column 'at': some values reach {bound}, from where on float(32|64)?"):
         of_type(pd.Series([value, 1.0], name="at", dtype=kind), time_type(dtype))
+    null = of_type(pd.Series([value, 10100.0], name="at", dtype=kind), time_type(dtype + "?"))[1]
+    assert null.tolist()[0]
+
+
+@pytest.mark.parametrize("number", ["-1.5", "+2", " 3. ", "12.", "-0.25", "007"])
+def test_a_text_is_the_same_time_alone_and_among_others(number):
+    """Expected from Decimal: milliseconds as microseconds."""
+    expected = int(Decimal(number.strip()) * 1000)
+    for texts in ([number], [number, "5"], [number, "5.5", None, "-7"]):
+        found, null = of_type(pd.Series(texts, name="at"), time_type("datetime[ms]"))
+        assert found.tolist()[0] == expected
+        assert null.tolist() == [text is None for text in texts]
 
 
 @pytest.mark.parametrize(
