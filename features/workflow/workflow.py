@@ -695,10 +695,10 @@ class Workflow:
         A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
         one of a format or unit as what that says, or a timestamp.
         """
-        given, frame = frame, self._own(frame, "workflow")
         inputs = self.applied_inputs
-        require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
+        given, frame = frame, own_frame(frame, "workflow", self._names_read.union(known), self.outputs)
+        require_columns(frame, inputs, "workflow")
         return given_back(cast(frame, known, "workflow", set(known), self.decimal_marks), given)
 
     @property

@@ -99,3 +99,13 @@ def test_a_step_that_reads_one_names_it():
         ListSlice("other", 0, 1)(table("categories in lists"))
     with pytest.raises(DataError, match="'other'"):
         Workflow.from_steps([{"clean_text": {"column": "other"}}]).fit([table("unions")]).transform(table("unions"))
+
+
+def test_a_workflow_casts_decimals_that_no_step_reads_to_the_type_declared():
+    prices = [Decimal("1.25"), None, Decimal("-3.5")]
+    given = pa.table({"price": [1.0, 2.0, 5.0], "d": pa.array(prices, pa.decimal128(9, 2))})
+    workflow = Workflow(steps().steps, (), {"d": "float32"}).fit([given]).serving(["price", "d"])
+    typed = workflow.typed(given)
+    assert typed["d"].to_pylist() == [1.25, None, -3.5]
+    assert typed["d"].type == pa.float32()
+    assert workflow.transform(typed)["d"].to_pylist() == [1.25, None, -3.5]
