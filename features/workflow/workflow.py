@@ -22,6 +22,7 @@ from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
 from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
@@ -284,7 +285,7 @@ class Workflow:
                 parts,
                 lambda frame: self._seen_by(ready, needed, frame),  # noqa: B023
                 lambda frames, k: frames[k],
-                lambda part, _: read_part(part, columns),  # noqa: B023
+                lambda part, inputs: as_plain(read_part(part, columns), inputs),  # noqa: B023
                 scheduler=scheduler,
             )
             waiting = [k for k in waiting if k not in self.states]
