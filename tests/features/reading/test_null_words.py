@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from gigabatch.features.reading.null_words import NullWords
-from gigabatch.features.reading.sources import read_files, without_null_words
+from gigabatch.features.reading.sources import cast, read_files, without_null_words
 
 KINDS = {
     "x": ["float64", "float32", "Float64", "double[pyarrow]", "float[pyarrow]", "object", "category"],
@@ -34,6 +34,26 @@ def test_a_frame_has_the_nulls_of_the_same_values_in_a_csv_file(name, kind, word
     assert not given[name].isna().any()  # it is not changed
     one_by_one = [value in NullWords(words) for value in column]
     assert one_by_one == wanted.tolist() or kind.startswith("float32") or kind == "float[pyarrow]"
+
+
+@pytest.mark.parametrize(
+    ("given", "word", "dtype", "wanted"),
+    [
+        (["a", None, "?"], "?", "string", ["a", None, None]),
+        (["-999", "3", "28.0"], "-999", "int64", [None, 3, 28]),
+        (["-999", "3", "1.5"], "-999", "float32", [None, 3.0, 1.5]),
+        (["true", "?", "0"], "?", "bool", [True, None, False]),
+        (["1970-01-01", "?"], "?", "datetime", [0, None]),
+        ([-999, 3, None], "-999", "int64", [None, 3, None]),
+        ([-999, 3], "-999", "string", [None, "3"]),
+        ([-999.0, 2.5], "-999", "float64", [None, 2.5]),
+    ],
+)
+def test_null_words_are_found_and_values_cast_behind_arrows_dictionaries(given, word, dtype, wanted):
+    frame = pd.DataFrame({"c": pd.arrays.ArrowExtensionArray(pa.chunked_array([pa.array(given).dictionary_encode()]))})
+    found = cast(without_null_words(frame, [word], {"c": dtype}), {"c": dtype}, "here", ["c"])["c"]
+    assert [None if pd.isna(value) else value for value in found] == wanted
+    assert without_null_words(frame, ["none"], {"c": dtype}) is frame  # which keeps its codes
 
 
 def test_whole_numbers_beside_a_null_word_keep_their_digits_and_flags_are_no_numbers():
