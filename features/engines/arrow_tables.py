@@ -40,10 +40,11 @@ def own_frame(frame: Any, where: str, read: Collection[str] | None = None, kept:
     from gigabatch.features.engines.arrow_columns import exact_frame_of
 
     table = arrow_table(frame, where, read=read, kept=kept)
-    found = exact_frame_of(table)
-    for name, kind in zip(table.column_names, table.schema.types, strict=True):
-        if pa.types.is_decimal(kind):
-            found[name] = pd.arrays.ArrowExtensionArray(table.column(name))
+    # Pandas would make objects of Python of the decimals that are not read.
+    decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
+    found = exact_frame_of(table.drop_columns(decimals))
+    for name in decimals:
+        found.insert(table.column_names.index(name), name, pd.arrays.ArrowExtensionArray(table.column(name)))
     return found
 
 

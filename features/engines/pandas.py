@@ -342,12 +342,13 @@ def float_text(column: pd.Series) -> pd.Series:
 
 
 def decoded(column: pd.Series) -> pd.Series:
-    """The column; one of Arrow's dictionaries of what is no text as one of their values."""
+    """The column; one of Arrow's dictionaries as one of their values, which are text of the engine's one storage."""
     kind = column.dtype
     if not isinstance(kind, pd.ArrowDtype) or not pa.types.is_dictionary(kind.pyarrow_dtype):
         return column
     values = kind.pyarrow_dtype.value_type
-    return column if codable(values) and not is_whole(values) else column.astype(pd.ArrowDtype(values))
+    found = column.astype(pd.ArrowDtype(values))
+    return text(found) if codable(values) and not is_whole(values) else found
 
 
 def to_host(values: Any) -> np.ndarray:

@@ -21,14 +21,15 @@ TEXT_OR_NUMBER = (str, int, float, np.integer, np.floating)
 def number_of(word: str) -> int | float | None:
     """The number that a word is, whole ones exactly; None where it is none, or NaN."""
     try:
-        return int(word)
-    except ValueError:
-        pass
-    try:
         number = float(word)
     except ValueError:
         return None
-    return None if math.isnan(number) else int(number) if abs(number) < 2**63 and number.is_integer() else number
+    if not math.isfinite(number):  # as a whole number of more digits than a float holds
+        return None if math.isnan(number) else number
+    try:
+        return int(word)
+    except ValueError:
+        return int(number) if abs(number) < 2**63 and number.is_integer() else number
 
 
 class NullWords:
@@ -51,7 +52,7 @@ class NullWords:
 
     def among(self, column: Column) -> Any | None:
         """A bool column, True where a value stands for null; None where the column's type has no such value."""
-        if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
+        if self.numbers and str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
             return None if is_dates(column) else column.map(self.__contains__).astype("bool")
         values = column.cat.categories if str(column.dtype) == "category" else column
         kind = getattr(values.dtype, "kind", "O")
@@ -62,6 +63,8 @@ class NullWords:
             with np.errstate(over="ignore"):
                 floats = [(number, float(own.type(float(number)))) for number in self.numbers]
             wanted = [one for number, one in floats if math.isfinite(one) or math.isinf(number)]
+            if str(column.dtype) == "halffloat[pyarrow]":  # which Arrow does not compare
+                column = column.astype("float[pyarrow]")
         elif kind in "iu":
             first = 0 if kind == "u" else -(2**63)
             wanted = [one for one in self.numbers if isinstance(one, int) and first <= one < 2**63]

@@ -515,7 +515,7 @@ def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str
     for name, dtype in dtypes.items():
         if name not in frame.columns or is_list_type(dtype):
             continue
-        column = frame[name]
+        column = engine_of(frame).decoded(frame[name])
         hit = nulls.among(column)
         if hit is not None and bool(hit.any()):
             out = out.copy(deep=False) if out is frame else out

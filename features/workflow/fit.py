@@ -28,7 +28,8 @@ def fit_together(
     held at a time.
     prepare: called once a partition and pass, with its frame. view: the frame for the operator of that key, from what
     `prepare` gave; for operators that see different stages of one table. read: gives a partition's frame with these
-    columns, the inputs of the pass's operators; without it whole partitions are read.
+    columns, the inputs of the pass's operators, of types that `prepare` takes; without it whole partitions are read,
+    as of `as_plain`.
     scheduler: where the graph is computed, as Dask's `compute` takes it: "threads" holds a partition a core,
     `threads(n)` n of them, and a distributed client as many as its workers have threads.
     """
@@ -72,7 +73,7 @@ def _one_pass(
     inputs = list(dict.fromkeys(name for operator in operators.values() for name in operator.inputs))
 
     def partials(part: Any) -> dict[Any, Any]:
-        frame = as_plain(read_part(part) if read is None else read(part, inputs), inputs)
+        frame = as_plain(read_part(part), inputs) if read is None else read(part, inputs)
         prepared = prepare(frame)
         found = _found_together(operators, lambda key: view(prepared, key))
         rest = [key for key in operators if key not in found]

@@ -22,6 +22,7 @@ from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
 from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
+from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
@@ -284,7 +285,7 @@ class Workflow:
                 parts,
                 lambda frame: self._seen_by(ready, needed, frame),  # noqa: B023
                 lambda frames, k: frames[k],
-                lambda part, _: read_part(part, columns),  # noqa: B023
+                lambda part, inputs: as_plain(read_part(part, columns), inputs),  # noqa: B023
                 scheduler=scheduler,
             )
             waiting = [k for k in waiting if k not in self.states]
@@ -695,10 +696,10 @@ class Workflow:
         A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds;
         one of a format or unit as what that says, or a timestamp.
         """
-        given, frame = frame, self._own(frame, "workflow")
         inputs = self.applied_inputs
-        require_columns(frame, inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
+        given, frame = frame, own_frame(frame, "workflow", self._names_read.union(known), self.outputs)
+        require_columns(frame, inputs, "workflow")
         return given_back(cast(frame, known, "workflow", set(known), self.decimal_marks), given)
 
     @property

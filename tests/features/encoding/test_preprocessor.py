@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import astuple
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from sklearn.preprocessing import RobustScaler
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
+from gigabatch.features.engines import arrow_tables
 from gigabatch.features.errors import DataError
 from gigabatch.features.refit.update import checksum
 from gigabatch.features.schema import Column, Schema, Target, TensorSchema
@@ -129,7 +131,7 @@ def test_rows_after_fit_pack_are_looked_up_as_after_loading(data, min_count):
     np.testing.assert_array_equal(kept.pack(others), fresh.pack(others))
 
 
-def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
+def test_the_columns_of_a_file_need_not_be_converted(tmp_path, monkeypatch):
     """Text as dictionary codes, narrow integers, chunks with nulls: what `read_columns` hands over is encoded alike."""
     rng = np.random.default_rng(5)
     size = 3000
@@ -148,6 +150,10 @@ def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
     assert state(direct) == state(plain) == state(Preprocessor(SCHEMA).fit([part]))
     assert np.array_equal(packed, plain.pack(frame))
     assert np.array_equal(direct.pack(direct.read(part)), packed)
+    decoded = Mock(wraps=arrow_tables.as_of_table)
+    monkeypatch.setattr(arrow_tables, "as_of_table", decoded)
+    Preprocessor(SCHEMA).fit([part]).grow([part, direct.read(part)])
+    assert not decoded.called
 
 
 def test_columns_may_have_category_settings_of_their_own(tmp_path):

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from gigabatch import Preprocessor, Schema, Workflow
+from gigabatch.features.engines import arrow_columns
+from gigabatch.features.engines.arrow_tables import own_frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import ListSlice, MinMax
 from gigabatch.features.schema import Column
@@ -99,3 +101,26 @@ def test_a_step_that_reads_one_names_it():
         ListSlice("other", 0, 1)(table("categories in lists"))
     with pytest.raises(DataError, match="'other'"):
         Workflow.from_steps([{"clean_text": {"column": "other"}}]).fit([table("unions")]).transform(table("unions"))
+
+
+def test_a_workflow_casts_decimals_that_no_step_reads_to_the_type_declared():
+    prices = [Decimal("1.25"), None, Decimal("-3.5")]
+    given = pa.table({"price": [1.0, 2.0, 5.0], "d": pa.array(prices, pa.decimal128(9, 2))})
+    workflow = Workflow(steps().steps, (), {"d": "float32"}).fit([given]).serving(["price", "d"])
+    typed = workflow.typed(given)
+    assert typed["d"].to_pylist() == [1.25, None, -3.5]
+    assert typed["d"].type == pa.float32()
+    assert workflow.transform(typed)["d"].to_pylist() == [1.25, None, -3.5]
+
+
+@pytest.mark.parametrize("names", [["d", "price", "e"], ["d", "e"]])
+def test_no_object_of_python_is_made_of_a_decimal_that_is_not_read(monkeypatch, names):
+    made = []
+    exact_frame_of = arrow_columns.exact_frame_of
+    monkeypatch.setattr(arrow_columns, "exact_frame_of", lambda table: made.append(table) or exact_frame_of(table))
+    decimals = UNREAD["decimals"]
+    given = pa.table({"d": decimals, "price": [1.0, 2.0, 5.0], "e": decimals}).select(names)
+    found = own_frame(given, "rows", ["price"])
+    assert [str(kind) for table in made for kind in table.schema.types] == ["double"] * ("price" in names)
+    assert list(found.columns) == names
+    assert pa.Table.from_pandas(found, preserve_index=False).to_pydict() == given.to_pydict()

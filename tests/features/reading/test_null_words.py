@@ -7,18 +7,23 @@ import pyarrow as pa
 import pytest
 
 from gigabatch.features.reading.null_words import NullWords
-from gigabatch.features.reading.sources import read_files, without_null_words
+from gigabatch.features.reading.sources import cast, read_files, without_null_words
 
 KINDS = {
-    "x": ["float64", "float32", "Float64", "double[pyarrow]", "float[pyarrow]", "object", "category"],
+    "x": [
+        "float64", "float32", "float16", "Float64", "double[pyarrow]", "float[pyarrow]", "halffloat[pyarrow]", "object",
+        "category",
+    ],
     "n": ["int64", "int32", "Int64", "int64[pyarrow]", "float64", "object", "category"],
     "t": ["str", "large_string[pyarrow]", "object", "category"],
-}
-VALUES = {"x": [-999.0, 7.5, 0.1, 2.0], "n": [-999, 7, 1, 2], "t": ["-999.0", "7.5", "a", "-999"]}
+}  # fmt: skip
+NARROW = ("float32", "float16", "float[pyarrow]", "halffloat[pyarrow]")
+VALUES = {"x": [-999.0, 7.5, 0.1, 2.0, float("inf")], "n": [-999, 7, 1, 2], "t": ["-999.0", "7.5", "a", "-999"]}
 
 
 @pytest.mark.parametrize(
-    "words", [["-999"], ["-999.0", "a"], ["-9.99e2"], ["0.1", "7"], ["inf", "nan", "?"], ["1e400"]]
+    "words",
+    [["-999"], ["-999.0", "a"], ["-9.99e2"], ["0.1", "7"], ["inf", "nan", "?"], ["1e400"], ["2" * 309], ["1" * 5000]],
 )
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in KINDS.items() for kind in kinds])
 def test_a_frame_has_the_nulls_of_the_same_values_in_a_csv_file(name, kind, words):
@@ -33,7 +38,27 @@ def test_a_frame_has_the_nulls_of_the_same_values_in_a_csv_file(name, kind, word
     assert found[~wanted].astype(column.dtype).tolist() == column[~wanted].tolist()
     assert not given[name].isna().any()  # it is not changed
     one_by_one = [value in NullWords(words) for value in column]
-    assert one_by_one == wanted.tolist() or kind.startswith("float32") or kind == "float[pyarrow]"
+    assert one_by_one == wanted.tolist() or kind in NARROW
+
+
+@pytest.mark.parametrize(
+    ("given", "word", "dtype", "wanted"),
+    [
+        (["a", None, "?"], "?", "string", ["a", None, None]),
+        (["-999", "3", "28.0"], "-999", "int64", [None, 3, 28]),
+        (["-999", "3", "1.5"], "-999", "float32", [None, 3.0, 1.5]),
+        (["true", "?", "0"], "?", "bool", [True, None, False]),
+        (["1970-01-01", "?"], "?", "datetime", [0, None]),
+        ([-999, 3, None], "-999", "int64", [None, 3, None]),
+        ([-999, 3], "-999", "string", [None, "3"]),
+        ([-999.0, 2.5], "-999", "float64", [None, 2.5]),
+    ],
+)
+def test_null_words_are_found_and_values_cast_behind_arrows_dictionaries(given, word, dtype, wanted):
+    frame = pd.DataFrame({"c": pd.arrays.ArrowExtensionArray(pa.chunked_array([pa.array(given).dictionary_encode()]))})
+    found = cast(without_null_words(frame, [word], {"c": dtype}), {"c": dtype}, "here", ["c"])["c"]
+    assert [None if pd.isna(value) else value for value in found] == wanted
+    assert without_null_words(frame, ["none"], {"c": dtype}) is frame  # which keeps its codes
 
 
 def test_whole_numbers_beside_a_null_word_keep_their_digits_and_flags_are_no_numbers():
@@ -47,6 +72,13 @@ def test_whole_numbers_beside_a_null_word_keep_their_digits_and_flags_are_no_num
     assert without_null_words(mixed.to_frame("m"), ["1"], {"m": "string"})["m"].isna().tolist() == [
         False, True, True, True, True, False
     ]  # fmt: skip
+
+
+def test_no_value_is_looked_at_by_itself_where_no_word_is_a_number(monkeypatch):
+    given = pd.DataFrame({"m": pd.Series(["NA", None, "", "a", 1, True, b"NA", ["NA"], {"NA": 1}], dtype=object)})
+    monkeypatch.delattr(NullWords, "__contains__")
+    found = without_null_words(given, ["", "NA"], {"m": "string"})["m"].isna()
+    assert found.tolist() == [True, True, True, *[False] * 6]
 
 
 def test_what_is_neither_text_nor_number_is_left():

@@ -301,9 +301,13 @@ def test_numbers_that_are_null_words_are_null_in_fit_and_predict(rows, places):
     assert sorted(preprocessor.vocabularies["shop"].values.tolist()) == [0, 1, 2]
     asked = frame.drop(columns="sold").iloc[:1].assign(age=pd.array([-999], "Int64"), shop=pd.array([-999], "Int64"))
     nulls = asked.assign(age=pd.array([None], "Int64"), shop=pd.array([None], "Int64"))
+    codes = [pa.chunked_array([pa.array([word]).dictionary_encode()]) for word in (-999, "-999")]
+    coded = [asked.assign(age=pd.arrays.ArrowExtensionArray(c), shop=pd.arrays.ArrowExtensionArray(c)) for c in codes]
     found = [float(run.predict(one)["sold"].iloc[0]) for one in (asked, nulls, asked.assign(age=30, shop=1))]
     assert found[0] == pytest.approx(found[1], abs=1e-6)
     assert found[0] != pytest.approx(found[2], abs=1e-6)
+    raw = [float(run.bundle().predict_raw(one)["sold"].iloc[0]) for one in (nulls, *coded)]
+    assert raw == pytest.approx([raw[0]] * 3, abs=1e-6)
 
 
 def test_an_empty_label_of_a_frame_is_none(rows, places):
