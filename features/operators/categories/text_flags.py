@@ -35,8 +35,8 @@ class TextFlags(FittedOperator):
         Delimited text such as 'WiFi|Pool'.
     prefix
         Start of the new columns' names. The word follows in lower case with `_` for what is neither letter nor digit;
-        words that then are equal get a number, in the order of the words (WiFi before wifi), those beyond `max_words`
-        counted. No column may have such a name already, the label neither.
+        words that then are equal get a number, in the order of the words (WiFi before wifi). No column may have such a
+        name already, the label neither.
     max_words
         At most so many words, the most frequent; None for all.
     separator
@@ -92,7 +92,7 @@ class TextFlags(FittedOperator):
         counted = partial[partial["value"] != ""].sort_values(["count", "value"], ascending=[False, True])
         kept = counted.head(len(counted) if self.max_words is None else self.max_words)
         names = tuple(engine_of(partial).to_pandas(kept)["value"].tolist())
-        called = self._column_names(engine_of(partial).to_pandas(counted)["value"].tolist())
+        called = self._column_names(names)
         return Words(names, tuple(called[word] for word in names))
 
     def _column_names(self, words: Collection[str]) -> dict[str, str]:
