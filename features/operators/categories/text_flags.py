@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -63,11 +65,13 @@ class TextFlags(FittedOperator):
     reads = ("column",)
 
     def __init__(self, column: str, prefix: str, max_words: int | None = None, separator: str = "|") -> None:
-        if max_words is not None and (isinstance(max_words, bool) or not isinstance(max_words, int) or max_words < 0):
+        whole = isinstance(max_words, int | np.integer) and not isinstance(max_words, bool)
+        if max_words is not None and (not whole or max_words < 0):
             raise DataError(
                 f"TextFlags of {column!r}: max_words is a whole number and must not be negative, found {max_words!r}."
             )
-        self.column, self.prefix, self.max_words, self.separator = column, prefix, max_words, separator
+        self.max_words = None if max_words is None else int(max_words)
+        self.column, self.prefix, self.separator = column, prefix, separator
 
     def outputs_of(self, state: Words) -> tuple[str, ...]:
         return state.columns

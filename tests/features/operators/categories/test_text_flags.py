@@ -1,5 +1,6 @@
 """TextFlags against Python sets."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -49,6 +50,7 @@ def test_words_unseen_at_fit_are_left_out_and_max_words_keeps_the_most_frequent(
     assert state.words == ("b",)
     assert operator.apply(table([["a", "c"]]), state)["has_b"].tolist() == [0.0]
     assert TextFlags("text", "has_", max_words=0).fit([table([["a"]])]).columns == ()
+    assert TextFlags("text", "has_", max_words=np.int64(1)).fit([table([["a", "b"], ["b"]])]).words == ("b",)
 
 
 def test_words_that_differ_in_punctuation_alone_get_columns_of_their_own():
@@ -63,9 +65,9 @@ def test_no_two_words_make_one_name(words):
     assert len(set(state.columns)) == 3
 
 
-@pytest.mark.parametrize("found", [-1, 1.5, True, "3"])
+@pytest.mark.parametrize("found", [-1, 1.5, True, "3", np.True_, np.int64(-1)])
 def test_max_words_that_is_no_count_is_refused(found):
-    with pytest.raises(DataError, match=f"max_words is a whole number and must not be negative, found {found!r}"):
+    with pytest.raises(DataError, match=re.escape(f"whole number and must not be negative, found {found!r}")):
         TextFlags("text", "has_", max_words=found)
 
 
