@@ -510,7 +510,7 @@ def learn_contract(
 
     Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
     none has, all are history, and are accepted. What no file tells stays as in the contract before: levels of drift,
-    what is done with bad files, bad rows and drift, and `backfill`.
+    what is done with bad files, bad rows and drift, and `backfill`. `max_future_seconds` is the configuration's.
 
     Parameters
     ----------
@@ -541,7 +541,10 @@ def learn_contract(
         raise ContractError(f"contract: recipe {config.recipe} does not say what its raw files are.")
     if path.exists() and not force:
         _require_unedited(path, config, kinds)
-    decided, notes = _decided_before(path if path.exists() else contract_path(config))
+    seconds, replaces = config.nightly.max_future_seconds, path.exists()
+    decided, edited, notes = _decided_before(path if replaces else contract_path(config))
+    if (before := decided.pop("max_future_seconds", seconds)) != seconds:
+        notes.append(f"max_future_seconds is {seconds:.15g}, by nightly.max_future_seconds, and was {before:.15g}")
     with place.lock():
         state, there = read_state(place.home), place.there()
         obey(place.home, place.recipe, place.store.root)
@@ -550,7 +553,7 @@ def learn_contract(
             fresh = {path for path in there if path not in known}
             place.recipe.leave_out = place.recipe.leave_out | fresh
         histories = read_history(place.recipe, place.engine, place.cache, config.nightly.time_unit)
-        contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds, now)
+        contract = learn(config.recipe, list(histories.values()), seconds, now)
         if kept := [key for key, value in decided.items() if value != getattr(contract, key)]:
             notes.append(f"kept as it was: {', '.join(kept)}")
         contract = replace(contract, **decided)
@@ -570,17 +573,17 @@ def learn_contract(
         contract.save(path)
     files = {name: list(item.files.values()) for name, item in histories.items()}
     counts = {name: (len(items), sum(item.rows for item in items)) for name, items in files.items()}
-    if force:
+    if edited and replaces:
         notes.append("all else is learned anew: bounds of rows and columns that a person had edited are lost")
     return Learned(path, contract, counts, len(there) - sum(count for count, _ in counts.values()), tuple(notes))
 
 
-def _decided_before(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _decided_before(path: Path) -> tuple[dict[str, Any], bool, list[str]]:
     """`load_decided`; nothing, and a sentence, where the contract is one that only --force replaces."""
     try:
-        return (load_decided(path) if path.exists() else {}), []
+        return (*(load_decided(path) if path.exists() else ({}, False)), [])
     except ContractError as error:
-        return {}, [f"nothing was kept of the one before: {error}"]
+        return {}, False, [f"nothing was kept of the one before: {error}"]
 
 
 def _require_unedited(path: Path, config: RunConfig, kinds: Sequence[RawFiles]) -> None:

@@ -203,6 +203,9 @@ def read_state(home: Path) -> FilesState:
         files, pending = {name: _entry(entry) for name, entry in raw["files"].items()}, raw["pending"]
         if (cold := raw.get("cold")) is None:  # of a version that kept no runs
             cold = dict.fromkeys((pending or {}).get("cold", ()), runs_there(home))
+            if pending is not None:  # it named what was told, and this one what was not
+                asked = [*pending.get("accepted", ()), *cold]
+                pending = pending | {"since": [text for text in asked if text not in pending.get("told", ())]}
         found = FilesState(files, pending, cold)
         for name, entry in found.files.items():
             if entry.state not in (ACCEPTED, QUARANTINED):

@@ -311,15 +311,17 @@ def load_contract(path: Path, recipe: str, kinds: Sequence[RawFiles]) -> Contrac
     return Contract(recipe, found, edited=edited, **decided)
 
 
-def load_decided(path: Path) -> dict[str, Any]:
-    """What in a contract follows from no file, by the names of `Contract`: levels, choices, what is to be let in.
+def load_decided(path: Path) -> tuple[dict[str, Any], bool]:
+    """What in a contract follows from no file, by the names of `Contract`: levels, choices, what is to be let in; and
+    whether a person has edited it.
 
     Raises
     ------
     ContractError
         It is no YAML, or one of these is none.
     """
-    return _decided(_load(path)[0], path)
+    raw, edited = _load(path)
+    return _decided(raw, path), edited
 
 
 def _decided(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:

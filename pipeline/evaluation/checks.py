@@ -111,7 +111,7 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
             found += _means_that_differ(target, labels, masses)
             continue
         size = max(target.num_outputs, 2)
-        counts = {split: values.long().bincount(masses[split], size) for split, values in labels.items()}
+        counts = {split: values.long().bincount(masses[split], size).double() for split, values in labels.items()}
         for split, count in counts.items():
             lacks = [_class_name(target, number) for number in (count == 0).nonzero()[:, 0].tolist()]
             short = f"no row of class {_listed(lacks)}"
@@ -121,18 +121,21 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
             elif lacks and len(labels[split]):
                 text = f"target {target.name!r}: split {split!r} has {short}. Metrics of it say nothing there."
                 found.append(Flag(text, target.name, short, [split]))
-        found += _shares_that_differ(target, counts, {split: _rows_worth(mass) for split, mass in masses.items()})
+        worth = {split: _rows_worth(values, masses[split]) for split, values in labels.items()}
+        found += _shares_that_differ(target, counts, worth)
     return found
 
 
-def _mass(table: PackedTable) -> Tensor:
-    """The rows' weights: float64 [N]."""
+def _mass(table: PackedTable) -> Tensor | None:
+    """The rows' weights: float64 [N]; None where rows have none, as ones would cost more than all that is counted."""
     weight = table.unpack(table.words).weight
-    return torch.ones(len(table), dtype=torch.float64) if weight is None else weight.cpu().double()
+    return None if weight is None else weight.cpu().double()
 
 
-def _rows_worth(mass: Tensor) -> float:
+def _rows_worth(values: Tensor, mass: Tensor | None) -> float:
     """How many rows of one weight have means as certain as those of these (Kish's effective sample size)."""
+    if mass is None:
+        return float(len(values))
     return float(mass.sum() ** 2 / mass.square().sum()) if len(mass) else 0.0
 
 
@@ -183,7 +186,7 @@ def _shares_that_differ(target: Target, counts: Mapping[str, Tensor], rows: Mapp
     return [Flag(text, target.name, "classes are not train's", splits)]
 
 
-def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Mapping[str, Tensor]) -> list[Flag]:
+def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Mapping[str, Tensor | None]) -> list[Flag]:
     found = {split: _mean_and_variance(values.double(), masses[split]) for split, values in labels.items()}
     if found["train"] is None:
         return []
@@ -205,11 +208,13 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Map
     return [Flag(text, target.name, f"mean is not train's {mean:.4g}", splits)]
 
 
-def _mean_and_variance(values: Tensor, mass: Tensor) -> tuple[float, float, float] | None:
+def _mean_and_variance(values: Tensor, mass: Tensor | None) -> tuple[float, float, float] | None:
     """Mean, variance, and how many rows these are worth; None where they are not worth more than one."""
-    rows = _rows_worth(mass)
+    rows = _rows_worth(values, mass)
     if rows <= 1:
         return None
+    if mass is None:
+        return float(values.mean()), float(values.var()), rows
     mean = (values * mass).sum() / mass.sum()
     variance = ((values - mean).square() * mass).sum() / mass.sum() * rows / (rows - 1)
     return float(mean), float(variance), rows

@@ -318,10 +318,9 @@ def target_means(table: PackedTable) -> dict[str, float]:
     """`mean of <target>`, by the rows' weights, of the binary and regression targets, which shows how a split differs
     from another."""
     batch = table.unpack(table.words)
-    mass = torch.ones(len(table), device=table.device) if batch.weight is None else batch.weight
-    share = mass.double() / mass.double().sum()
+    share = None if batch.weight is None else batch.weight.double() / batch.weight.double().sum()
     return {
-        f"mean of {target.name}": float((labels.double() * share).sum())
+        f"mean of {target.name}": float(labels.double().mean() if share is None else labels.double() @ share)
         for target, labels in zip(table.schema.targets, batch.targets, strict=True)
         if target.task != "multiclass"
     }

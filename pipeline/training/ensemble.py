@@ -196,15 +196,15 @@ def train_members(
         else:
             left.append(MemberTraining(number, own, path.parent, alone))
     started, done = time.perf_counter(), list[MemberDone]()
-    at_once = 1 if beside is None else beside.at_once
+    at_once = 1
     if beside is not None and len(left) > 1:
         try:
             with progress(spec.members * settings.epochs, "train, epochs of all members") as bar:
                 bar.resume(len(known) * settings.epochs)
                 done = train_beside(beside, train, left, bar.advance)
+            at_once = beside.at_once
         except CannotCross as error:
             log.warning("ensemble: members are trained in turn: %s", error)
-            at_once = 1
     if not done:
         done = _in_turn(train, left, spec.members, ranks)
     elapsed = time.perf_counter() - started

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -35,8 +37,8 @@ class TextFlags(FittedOperator):
         Delimited text such as 'WiFi|Pool'.
     prefix
         Start of the new columns' names. The word follows in lower case with `_` for what is neither letter nor digit;
-        words that then are equal get a number, in the order of the words (WiFi before wifi), those beyond `max_words`
-        counted. No column may have such a name already, the label neither.
+        words that then are equal get a number, in the order of the words (WiFi before wifi). No column may have such a
+        name already, the label neither.
     max_words
         At most so many words, the most frequent; None for all.
     separator
@@ -63,11 +65,13 @@ class TextFlags(FittedOperator):
     reads = ("column",)
 
     def __init__(self, column: str, prefix: str, max_words: int | None = None, separator: str = "|") -> None:
-        if max_words is not None and (isinstance(max_words, bool) or not isinstance(max_words, int) or max_words < 0):
+        whole = isinstance(max_words, int | np.integer) and not isinstance(max_words, bool)
+        if max_words is not None and (not whole or max_words < 0):
             raise DataError(
                 f"TextFlags of {column!r}: max_words is a whole number and must not be negative, found {max_words!r}."
             )
-        self.column, self.prefix, self.max_words, self.separator = column, prefix, max_words, separator
+        self.max_words = None if max_words is None else int(max_words)
+        self.column, self.prefix, self.separator = column, prefix, separator
 
     def outputs_of(self, state: Words) -> tuple[str, ...]:
         return state.columns
@@ -92,7 +96,7 @@ class TextFlags(FittedOperator):
         counted = partial[partial["value"] != ""].sort_values(["count", "value"], ascending=[False, True])
         kept = counted.head(len(counted) if self.max_words is None else self.max_words)
         names = tuple(engine_of(partial).to_pandas(kept)["value"].tolist())
-        called = self._column_names(engine_of(partial).to_pandas(counted)["value"].tolist())
+        called = self._column_names(names)
         return Words(names, tuple(called[word] for word in names))
 
     def _column_names(self, words: Collection[str]) -> dict[str, str]:

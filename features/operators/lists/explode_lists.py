@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,9 +14,7 @@ from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
-DTYPES = (
-    "string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"
-)  # fmt: skip
+NUMBERS = "int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64"
 
 
 class ExplodeLists(Operator):
@@ -27,8 +26,8 @@ class ExplodeLists(Operator):
     Parameters
     ----------
     lists
-        (output name, dtype) by one column or more; dtype is string, int64, float32 or another of numbers. The
-        lists of a row must be of equal length.
+        (output name, dtype) by one column or more; dtype is string, or what Arrow calls a type of numbers or times, as
+        int64, float32 or timestamp[s]. The lists of a row must be of equal length.
     position
         Name of the new int32 column with the entry's place, from 1.
     keep
@@ -66,8 +65,10 @@ class ExplodeLists(Operator):
         if not lists:
             raise DataError("ExplodeLists: give one column of lists or more.")
         for name, (_, dtype) in lists.items():
-            if dtype not in DTYPES:
-                raise DataError(f"ExplodeLists of {name!r}: unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}.")
+            if dtype != "string" and _plain_name(dtype) is None:
+                raise DataError(
+                    f"ExplodeLists of {name!r}: unknown dtype {dtype!r}. Known: string, {NUMBERS}, timestamp[s]."
+                )
         self.lists, self.position, self.keep, self.separator = dict(lists), position, tuple(keep), separator
         self.require_free(self.keep, self.outputs)
 
@@ -123,6 +124,17 @@ def split_lists(column: Column, dtype: str, separator: str = "|") -> tuple[Any, 
         ) from error
 
 
+def _plain_name(dtype: Any) -> str | None:
+    """NumPy's name of what Arrow calls so, where that is a type of numbers or times. `float` is of 32 bits to Arrow."""
+    try:
+        kind = pa.type_for_alias(dtype)
+    except (ValueError, AttributeError):  # the latter for what is no text
+        return None
+    types = pa.types
+    fits = types.is_integer(kind) or types.is_floating(kind) or types.is_timestamp(kind)
+    return np.dtype(kind.to_pandas_dtype()).name if fits else None
+
+
 def row_of_entry(xp: Any, lengths: Any) -> Any:
     """int64: the row that each entry of `split_lists` came from. `repeat` takes no array of counts in CuPy."""
     ends = lengths.cumsum()
@@ -142,11 +154,11 @@ def _split_pandas(column: Column, dtype: str, separator: str) -> tuple[Any, Any]
     entries = lists.flatten()
     if dtype == "string":
         return pd.Series(entries.to_pandas(), dtype="str"), lengths
-    return entries.cast(dtype.replace("float64", "double").replace("float32", "float")).to_numpy(), lengths
+    return entries.cast(dtype).to_numpy(), lengths
 
 
 def _split_cudf(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:
     lists = column.str.split(separator, regex=False)
     lengths = lists.list.len().fillna(0).astype("int64").to_cupy()
     entries = lists.dropna().explode().reset_index(drop=True)
-    return (entries, lengths) if dtype == "string" else (entries.astype(dtype).to_cupy(), lengths)
+    return (entries, lengths) if dtype == "string" else (entries.astype(_plain_name(dtype)).to_cupy(), lengths)

@@ -262,7 +262,7 @@ def test_learning_again_keeps_what_no_file_tells_and_says_what_is_lost(learned, 
     text = path.read_text()
     decided = {
         "on_bad_file": "refuse", "on_bad_rows": "drop", "max_bad_rows": 0.25, "on_drift": "cold",
-        "max_future_seconds": 77.0, "backfill": ["late-*.csv"],
+        "backfill": ["late-*.csv"],
     }  # fmt: skip
     for key, value in decided.items():
         text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {json.dumps(value)}", text)
@@ -273,7 +273,7 @@ def test_learning_again_keeps_what_no_file_tells_and_says_what_is_lost(learned, 
     file.write_text(config.to_yaml())
     assert main(["contract", "--config", str(file), "--force"]) == 0
     out = capsys.readouterr().out
-    kept = "drift, backfill, on_bad_file, on_bad_rows, on_drift, max_bad_rows, max_future_seconds"
+    kept = "drift, backfill, on_bad_file, on_bad_rows, on_drift, max_bad_rows"
     assert f"kept as it was: {kept}\n" in out
     assert "bounds of rows and columns that a person had edited are lost\n" in out
     for _ in range(2):
@@ -283,9 +283,37 @@ def test_learning_again_keeps_what_no_file_tells_and_says_what_is_lost(learned, 
         assert found["files"]["all"]["rows"] != [1, 2]
         learn_contract(config)  # nobody has touched it since
     path.write_text("on_drift: [")
-    (note, _) = learn_contract(config, force=True).notes
+    (note,) = learn_contract(config, force=True).notes
     assert "nothing was kept of the one before: contract" in note
     assert "on_drift: warn" in path.read_text()
+
+
+def test_max_future_seconds_is_that_of_the_configuration_now(learned):
+    path = contract_path(learned.config())
+    path.write_text(path.read_text().replace("max_future_seconds: 86400.0", "max_future_seconds: 77.0"))
+
+    def config(seconds):
+        found = learned.config()
+        return found.model_copy(
+            update={"nightly": found.nightly.model_copy(update={"max_future_seconds": float(seconds)})}
+        )
+
+    assert learn_contract(config(600), force=True).notes == (
+        "max_future_seconds is 600, by nightly.max_future_seconds, and was 77",
+        "all else is learned anew: bounds of rows and columns that a person had edited are lost",
+    )
+    for seconds in (600, 5):  # nobody has touched it since
+        assert learn_contract(config(seconds)).contract.max_future_seconds == seconds
+        assert f"max_future_seconds: {seconds}.0" in path.read_text()
+
+
+def test_nothing_is_told_lost_where_nobody_has_edited(shop):
+    assert learn_contract(shop.config(), force=True).notes == ()  # there was none
+    assert learn_contract(shop.config(), force=True).notes == ()
+    path = contract_path(shop.config())
+    path.write_text(path.read_text().replace("rows: [", "rows: [1"))
+    other = shop.root / "other.yaml"
+    assert learn_contract(shop.config(), other, force=True).notes == ()  # the edited one stays
 
 
 def test_learning_again_leaves_out_files_that_nobody_has_checked(learned):

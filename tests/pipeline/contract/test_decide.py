@@ -684,14 +684,28 @@ def test_what_asks_for_a_cold_night_names_the_runs_until_they_are_gone_or_have_l
     assert (read_state(home).cold, read_state(home).pending) == ({}, None)
 
 
+def write_as_before_runs_were_named(home, pending):
+    raw = json.loads((home / "files.json").read_text())
+    del raw["cold"], raw["checksum"]
+    raw["pending"] = pending
+    (home / "files.json").write_text(json.dumps(raw | {"checksum": _checksum(raw)}))
+
+
 def test_a_record_of_before_runs_were_named_asks_of_all_that_are_there(learned):
     home = learned.root / "runs" / "shop"
     train(home, "old")
-    raw = json.loads((home / "files.json").read_text())
-    del raw["cold"], raw["checksum"]
-    raw["pending"] = {"accepted": [], "cold": ["far drift"], "told": [], "before": {}}
-    (home / "files.json").write_text(json.dumps(raw | {"checksum": _checksum(raw)}))
+    write_as_before_runs_were_named(home, {"accepted": [], "cold": ["far drift"], "told": [], "before": {}})
     assert night(learned, 6).cold == {"far drift": ["old"]}
+
+
+def test_what_a_record_of_before_runs_were_named_has_not_told_is_for_the_next_night(learned):
+    """A first night that is refused decides nothing and ends all the same."""
+    home = learned.root / "runs" / "shop"
+    told, since = (str(learned.raw / f"day-{day:03d}.csv") for day in (4, 5))
+    pending = {"accepted": [told, since], "cold": [], "told": [told], "before": {}}
+    write_as_before_runs_were_named(home, pending)
+    finish(learned.config())
+    assert night(learned, 6).accepted == (since,)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
@@ -22,6 +23,7 @@ from gigabatch.pipeline.evaluation.checks import (
     unseen_shares,
 )
 from gigabatch.pipeline.evaluation.sample import hashed
+from gigabatch.pipeline.stages.run import target_means
 from gigabatch.pipeline.stages.stages import pack
 
 ROWS = 4000
@@ -122,6 +124,30 @@ def test_one_row_of_nearly_all_the_weight_tells_nothing_of_a_split():
     heavy = np.ones(ROWS)
     heavy[0] = ROWS  # half of all
     assert label_warnings({"train": train, "test": weighed("binary", labels, heavy)}) == []
+
+
+class MadeBytes(TorchDispatchMode):
+    """Counts the bytes of what operators return that is no view."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        if isinstance(found, torch.Tensor) and not func.is_view:
+            self.total += found.nbytes
+        return found
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_rows_without_weights_make_no_column_of_weights(task):
+    """All that is made is eight bytes a row: the labels as int64 or float64."""
+    tables = {"train": labelled(task, drawn(task, 1)), "test": labelled(task, drawn(task, 2))}
+    with MadeBytes() as made:
+        label_warnings(tables)
+    assert made.total < 2 * ROWS * 8 + 2000
+    with MadeBytes() as made:
+        target_means(tables["train"])
+    assert made.total < ROWS * 8 + 2000
 
 
 def test_a_class_that_a_split_lacks_is_named():

@@ -17,9 +17,9 @@ from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
-from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, require_questions
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
-from gigabatch.pipeline.training.train import train_model
+from gigabatch.pipeline.training.train import model_inputs, train_model
 
 USERS, ITEMS = 120, 40
 FEATURES = {"path": "t.csv", "categorical": ["item"], "targets": {"chosen": {"task": "binary"}}}
@@ -161,6 +161,30 @@ def test_a_ranking_that_no_user_leaves_items_for_is_refused_before_the_training(
     with pytest.raises(RankingError, match=r"leave fewer than 9 of 12 items.*evaluate\.ranking\.negatives"):
         dense(tmp_path, [f"u{number}" for number in range(20)], [], "mf", negatives=9)
     assert not list(tmp_path.glob("artifacts/train/*/manifest.json"))
+
+
+class Unread:
+    """A table of so many rows, which must not be read."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return self.rows
+
+    @property
+    def words(self):
+        raise AssertionError("read")
+
+
+def test_no_train_row_is_read_where_test_has_users_of_few_rows_on_average(home):
+    """Of so many users one has at most the mean of all rows, and may have 40 - 19 items."""
+    encoded = Pipeline.from_config(home / "run.yaml").features().encode()
+    given, settings = encoded.preprocessor, encoded.features.pipeline.config.evaluate.ranking
+    others = {"valid": encoded.table("valid"), "test": encoded.table("test")}
+    require_questions(given, {"train": Unread(1_000)} | others, model_inputs(given), "cpu", settings)
+    with pytest.raises(AssertionError, match="read"):
+        require_questions(given, {"train": Unread(100_000)} | others, model_inputs(given), "cpu", settings)
 
 
 class Crash(Exception):

@@ -197,6 +197,27 @@ def test_a_killed_training_goes_on_side_by_side(tiny, other, started, monkeypatc
     assert run.summary["trained"]["earlier_rows"] == rows // 3 + 12 * 256
 
 
+def test_a_single_member_that_is_left_is_trained_in_turn_and_told_so(tiny, started, monkeypatch):
+    real = stages.train_model
+
+    def killed(*arguments, **named):
+        if named["folder"].name == "member-2":
+            raise RuntimeError("the machine went away")
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "train_model", killed)
+        patch.setattr(beside, "START_S", 3.0)
+        with pytest.raises(RuntimeError, match="went away"):
+            tiny.train("train.ensemble=3")
+    run = tiny.train("train.ensemble=3")
+    told = run.summary["ensemble"]
+    assert not started
+    assert told["at_once"] == 1
+    assert told["elapsed_seconds"] >= sum(told["seconds"])  # in turn none saves the time of another
+    assert any("They were trained one after another" in text for text in run.summary["notes"])
+
+
 def test_no_process_outlives_a_killed_run_which_goes_on_later(tiny, other):
     settings = (TWO, "train.epochs=40")
     run, numbers = side_by_side(tiny, settings)

@@ -71,3 +71,26 @@ def test_a_column_put_together_from_several_frames_is_split_as_one():
     entries, lengths = split_lists(pd.concat(parts, ignore_index=True), "int64")
     assert entries.tolist() == [1, 2, 3]
     assert lengths.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "texts", "expected"),
+    [
+        ("float", "1.5|2", np.array([1.5, 2], np.float32)),
+        ("double", "1.5|2", np.array([1.5, 2])),
+        ("float16", "1.5|2", np.array([1.5, 2], np.float16)),
+        ("u1", "7|255", np.array([7, 255], np.uint8)),
+        ("timestamp[s]", "1970-01-01|1970-01-02", np.array([0, 86_400], "datetime64[s]")),
+    ],
+)
+def test_a_type_may_go_by_any_name_that_arrow_has_for_it(dtype, texts, expected):
+    frame = pd.DataFrame({"x": pd.Series([texts], dtype="str")})
+    found = ExplodeLists({"x": ("y", dtype)}, "place", [])(frame)["y"].to_numpy()
+    assert found.dtype == expected.dtype
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("dtype", ["int", "bool", "date32", "binary", "", 5, None])
+def test_a_type_that_no_entry_can_have_is_refused(dtype):
+    with pytest.raises(DataError, match=r"'x': unknown dtype .*Known: string, int8"):
+        ExplodeLists({"x": ("y", dtype)}, "place", [])
