@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines import hash_tables as coding
-from gigabatch.features.engines.arrow_types import usual_types
+from gigabatch.features.engines.arrow_types import plain_column, usual_types
 from gigabatch.features.exact.float_order import ALL_VALID, Bitmap
 
 # A Parquet column whose values take fewer bytes than this is stored as codes of a dictionary, and is read as them.
@@ -100,6 +100,20 @@ def exact_frame_of(table: pa.Table) -> pd.DataFrame:
         if column.null_count and field.type in MASKED and field.name in frame.columns:
             frame[field.name] = column.to_pandas(types_mapper=MASKED.get).array
     return frame
+
+
+def as_of_table(column: pd.Series) -> Any:
+    """A pandas column of one of Arrow's types as `arrow_tables.own_frame` gives it of an Arrow table, on its own index.
+
+    >>> import pandas as pd
+    >>> import pyarrow as pa
+    >>> as_of_table(pd.Series(["Oslo"], dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))).dtype == "str"
+    True
+    """
+    arrow = pa.chunked_array(column.array.__arrow_array__())
+    found = exact_frame_of(pa.table([plain_column(arrow)], names=["column"]))["column"].rename(column.name)
+    found.index = column.index
+    return found
 
 
 def _holds_null_integers(column: pa.ChunkedArray) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gigabatch.features.engines.arrow_types import usual_column
+from gigabatch.features.engines.arrow_types import plain_column, usual_column
 from gigabatch.features.engines.frame import is_own
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError
@@ -45,22 +45,6 @@ def own_frame(frame: Any, where: str, read: Collection[str] | None = None, kept:
     found = exact_frame_of(table.drop_columns(decimals))
     for name in decimals:
         found.insert(table.column_names.index(name), name, pd.arrays.ArrowExtensionArray(table.column(name)))
-    return found
-
-
-def as_of_table(column: pd.Series) -> Any:
-    """A pandas column of one of Arrow's types as `own_frame` gives it of an Arrow table, on its own index.
-
-    >>> import pandas as pd
-    >>> import pyarrow as pa
-    >>> as_of_table(pd.Series(["Oslo"], dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))).dtype == "str"
-    True
-    """
-    from gigabatch.features.engines.arrow_columns import exact_frame_of
-
-    arrow = pa.chunked_array(column.array.__arrow_array__())
-    found = exact_frame_of(pa.table([_plain(arrow)], names=["column"]))["column"].rename(column.name)
-    found.index = column.index
     return found
 
 
@@ -183,7 +167,7 @@ def arrow_table(
     unread = set() if read is None else set(wanted).difference(read)
     return pa.table(
         [
-            usual_column(column) if name in unread and pa.types.is_decimal(column.type) else _plain(column)
+            usual_column(column) if name in unread and pa.types.is_decimal(column.type) else plain_column(column)
             for name, column in zip(wanted, found, strict=True)
         ],
         names=wanted,
@@ -222,25 +206,3 @@ def _of_pandas(column: pd.Series, name: str, where: str) -> pa.ChunkedArray:
             f"{where}: column {name!r} holds values of no one type ({error}). Convert it, or leave it out."
         ) from error
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    column = usual_column(column)
-    kind = column.type
-    if pa.types.is_dictionary(kind):  # by hand: Arrow has no cast of the dictionaries that Polars makes
-        value_type = pa.large_string() if is_text(kind.value_type) else kind.value_type
-        chunks = [chunk.dictionary.cast(value_type).take(chunk.indices) for chunk in column.chunks]
-        column = pa.chunked_array(chunks, value_type)
-        kind = column.type
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_text(kind.value_type):
-        return column.cast(pa.large_list(pa.large_string()))
-    if is_text(kind):
-        return column.cast(pa.large_string())
-    if pa.types.is_decimal(kind):
-        return column.cast(pa.float64())
-    return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

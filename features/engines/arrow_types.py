@@ -72,3 +72,26 @@ def _repeated(runs: pa.RunEndEncodedArray) -> pa.Array:
     values = values.chunk(0) if isinstance(values, pa.ChunkedArray) else values
     rows = np.arange(runs.offset, runs.offset + len(runs))
     return values.take(pa.array(np.searchsorted(runs.run_ends.to_numpy(), rows, side="right")))
+
+
+def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As of `usual_column`, and without dictionaries, short strings, decimals and halves, which steps do not take."""
+    column = usual_column(column)
+    kind = column.type
+    if pa.types.is_dictionary(kind):  # by hand: Arrow has no cast of the dictionaries that Polars makes
+        value_type = pa.large_string() if is_text(kind.value_type) else kind.value_type
+        chunks = [chunk.dictionary.cast(value_type).take(chunk.indices) for chunk in column.chunks]
+        column = pa.chunked_array(chunks, value_type)
+        kind = column.type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_text(kind.value_type):
+        return column.cast(pa.large_list(pa.large_string()))
+    if is_text(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_decimal(kind):
+        return column.cast(pa.float64())
+    return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

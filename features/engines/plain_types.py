@@ -34,7 +34,7 @@ def as_plain(frame: Any, names: Iterable[str] | None = None, coded: bool = False
             or "string_view" in what
             or (what.startswith("dictionary") and not coded)
         ):
-            from gigabatch.features.engines.arrow_tables import as_of_table
+            from gigabatch.features.engines.arrow_columns import as_of_table
 
             found[name] = as_of_table(frame[name])
         elif kind in ("halffloat", "float", "double"):

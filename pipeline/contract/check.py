@@ -15,7 +15,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import FileCache, expand, same_file
 from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, deviation
-from gigabatch.pipeline.contract.clock import shown
+from gigabatch.pipeline.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
 from gigabatch.pipeline.contract.measure import (
     NO_OFFSET,

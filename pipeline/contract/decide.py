@@ -28,9 +28,9 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.statistics import Statistics
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
+from gigabatch.pipeline.clock import shown, unit_seconds
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.contract.check import Accepted, FileReport, check_files, known_rows
-from gigabatch.pipeline.contract.clock import shown, unit_seconds
 from gigabatch.pipeline.contract.drift import Drift, drift
 from gigabatch.pipeline.contract.learn import learn, read_history
 from gigabatch.pipeline.contract.measure import Measured, measure_file

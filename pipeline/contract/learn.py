@@ -23,9 +23,9 @@ from gigabatch.features.reading.sources import FileCache
 from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.churn import CategoryChurn
 from gigabatch.features.refit.statistics import Statistics, deviation
+from gigabatch.pipeline.clock import unit_seconds
 from gigabatch.pipeline.contract.calendar_parts import calendar_part
 from gigabatch.pipeline.contract.check import family
-from gigabatch.pipeline.contract.clock import unit_seconds
 from gigabatch.pipeline.contract.drift import class_shares, drift
 from gigabatch.pipeline.contract.measure import Measured, measure_file
 from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms, KindTerms, column_types

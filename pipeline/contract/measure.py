@@ -31,7 +31,7 @@ from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, drop_rows
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
-from gigabatch.pipeline.contract.clock import guessed_unit, unit_seconds
+from gigabatch.pipeline.clock import guessed_unit, unit_seconds
 
 if TYPE_CHECKING:  # pandas is imported once there is a file to measure
     import pandas as pd

@@ -15,7 +15,7 @@ import pyarrow as pa
 from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import microseconds
-from gigabatch.features.engines.arrow_tables import is_text
+from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gigabatch.features.engines.arrow_tables import is_text
+from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.init.columns import (
     NULL_WORDS,

@@ -25,8 +25,8 @@ import numpy as np
 
 from gigabatch.features.refit.churn import CategoryChurn, Churn, ContinuousChurn
 from gigabatch.features.setting_checks import time_unit
+from gigabatch.pipeline.clock import guessed_unit, shown
 from gigabatch.pipeline.config.config import NightlySettings
-from gigabatch.pipeline.contract.clock import guessed_unit, shown
 from gigabatch.pipeline.contract.decide import Decision
 from gigabatch.pipeline.contract.drift import LEVELS, Drift
 from gigabatch.pipeline.contract.state import FileEntry, read_state

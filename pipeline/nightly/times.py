@@ -12,7 +12,7 @@ from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.setting_checks import time_unit
-from gigabatch.pipeline.contract.clock import guessed_unit, shown, unit_seconds
+from gigabatch.pipeline.clock import guessed_unit, shown, unit_seconds
 from gigabatch.pipeline.stages.stages import Features
 
 EXAMPLES = 3

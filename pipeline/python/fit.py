@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gigabatch.features.engines.arrow_tables import arrow_table, is_text
+from gigabatch.features.engines.arrow_tables import arrow_table
+from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.workflow.steps import parse_steps
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.errors import DataError
-from gigabatch.pipeline.contract.clock import guessed_unit, shown
+from gigabatch.pipeline.clock import guessed_unit, shown
 
 INTERVALS = 512
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of SplitMix64 (Steele, Lea and Flood 2014), as Stafford's variant 13
