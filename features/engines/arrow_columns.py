@@ -102,6 +102,15 @@ def exact_frame_of(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
+def frame_with_decimals(table: pa.Table) -> pd.DataFrame:
+    """As `exact_frame_of`, with decimals as Arrow's own, of which pandas would make objects of Python."""
+    decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
+    found = exact_frame_of(table.drop_columns(decimals))
+    for name in decimals:
+        found.insert(table.column_names.index(name), name, pd.arrays.ArrowExtensionArray(table.column(name)))
+    return found
+
+
 def as_of_table(column: pd.Series) -> Any:
     """A pandas column of one of Arrow's types as `arrow_tables.own_frame` gives it of an Arrow table, on its own index.
 

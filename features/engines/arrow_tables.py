@@ -35,17 +35,9 @@ def own_frame(frame: Any, where: str, read: Collection[str] | None = None, kept:
     """
     if is_own(frame):
         return as_plain(frame, coded=True)
-    import pandas as pd
+    from gigabatch.features.engines.arrow_columns import frame_with_decimals
 
-    from gigabatch.features.engines.arrow_columns import exact_frame_of
-
-    table = arrow_table(frame, where, read=read, kept=kept)
-    # Pandas would make objects of Python of the decimals that are not read.
-    decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
-    found = exact_frame_of(table.drop_columns(decimals))
-    for name in decimals:
-        found.insert(table.column_names.index(name), name, pd.arrays.ArrowExtensionArray(table.column(name)))
-    return found
+    return frame_with_decimals(arrow_table(frame, where, read=read, kept=kept))
 
 
 def given_back(found: Any, frame: Any) -> Any:

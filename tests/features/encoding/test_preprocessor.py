@@ -17,7 +17,7 @@ from sklearn.preprocessing import RobustScaler
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
-from gigabatch.features.engines import arrow_tables
+from gigabatch.features.engines import arrow_columns
 from gigabatch.features.errors import DataError
 from gigabatch.features.refit.update import checksum
 from gigabatch.features.schema import Column, Schema, Target, TensorSchema
@@ -150,8 +150,8 @@ def test_the_columns_of_a_file_need_not_be_converted(tmp_path, monkeypatch):
     assert state(direct) == state(plain) == state(Preprocessor(SCHEMA).fit([part]))
     assert np.array_equal(packed, plain.pack(frame))
     assert np.array_equal(direct.pack(direct.read(part)), packed)
-    decoded = Mock(wraps=arrow_tables.as_of_table)
-    monkeypatch.setattr(arrow_tables, "as_of_table", decoded)
+    decoded = Mock(wraps=arrow_columns.as_of_table)
+    monkeypatch.setattr(arrow_columns, "as_of_table", decoded)
     Preprocessor(SCHEMA).fit([part]).grow([part, direct.read(part)])
     assert not decoded.called
 
