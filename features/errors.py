@@ -82,8 +82,7 @@ def repeated(names: Iterable[str]) -> list[str]:
     >>> repeated(["b", "a", "b", "a", "c"])
     ['b', 'a']
     """
-    given = list(names)
-    return [name for name in dict.fromkeys(given) if given.count(name) > 1]
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -195,7 +195,7 @@ def _of_unit(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     numbers: Any = column
     if is_text(column):
         # Not by `extract`, which is Python's, row by row: eight times as slow as these of Arrow.
-        text = column.astype("str").str.strip()
+        text = column.str.strip()
         wrong = ~text.str.match(NUMBER).fillna(False).astype("bool")
         text = text.where(~wrong, "0")
         sign = 1 - 2 * text.str.startswith("-").astype("int64")

@@ -53,9 +53,8 @@ def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFram
 
 def frame_of(table: pa.Table, **options: Any) -> pd.DataFrame:
     """`table.to_pandas`, in which a named index that pandas wrote is a column as others are, and types that pandas has
-    no values for stay Arrow's. Also where pandas wrote
-    Arrow-backed lists or other nested columns: the types that it names for these (`large_list<element:
-    string>[pyarrow]`) it does not know itself when it reads."""
+    no values for stay Arrow's. Also where pandas wrote Arrow-backed lists or other nested columns: the types that it
+    names for these (`large_list<element: string>[pyarrow]`) it does not know itself when it reads."""
     table = usual_types(table)
     told = table.schema.pandas_metadata or {}
     nested = [entry for entry in told.get("columns", ()) if "<" in str(entry.get("numpy_type"))]

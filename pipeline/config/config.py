@@ -427,6 +427,11 @@ class TrainSettings(Settings):
         None, description="with start_from: the train rows that it has not seen and a sample of others; null: all"
     )
 
+    @property
+    def copies(self) -> int:
+        """Rows that a step has of a row: a positive's, with its drawn negatives."""
+        return 1 if self.negatives is None else 1 + self.negatives.per_positive
+
     @field_validator("ema_decay")
     @classmethod
     def _share(cls, value: float | str | None) -> float | str | None:

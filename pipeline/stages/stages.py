@@ -997,9 +997,8 @@ class Encoded:
         config, device = self.features.pipeline.config, self.features.pipeline.device
         valid = PackedShards(self.artifact.path / "valid")
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
-        copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
         ranks, free = self.features.pipeline.ranks, available_memory() // ranks_of_machine()
-        found = residency_here([stored, *[valid] * copies], device, free, config.train.residency)
+        found = residency_here([stored, *[valid] * config.train.copies], device, free, config.train.residency)
         return Residency(*ranks.tell([found.kind, found.reason], "residency"))  # of one order on all
 
     def train(self) -> Run:
@@ -1314,12 +1313,8 @@ class ModelTraining:
     @property
     def of_a_step(self) -> int:
         """Rows, with drawn negatives."""
-        return min(self.encoded.train_settings.batch_size, self.encoded.num_trained) * self.copies
-
-    @property
-    def copies(self) -> int:
-        negatives = self.encoded.train_settings.negatives
-        return 1 if negatives is None else 1 + negatives.per_positive
+        settings = self.encoded.train_settings
+        return min(settings.batch_size, self.encoded.num_trained) * settings.copies
 
     def beside(self) -> Beside | None:
         """How the members are trained side by side. None where they are trained in turn: where it saves nothing, on a
@@ -1336,8 +1331,8 @@ class ModelTraining:
             self.threads = threads_of_training(model, self.valid, self.of_a_step, "cpu", pipeline.config.num_threads)
             return self.threads
 
-        steps = settings.epochs * (encoded.num_trained * self.copies // self.of_a_step)
-        rows = settings.epochs * encoded.num_trained * self.copies
+        steps = settings.epochs * (encoded.num_trained * settings.copies // self.of_a_step)
+        rows = settings.epochs * encoded.num_trained * settings.copies
         at_once = members_at_once(settings.ensemble, steps, rows, threads, FLOAT_BYTES * self.spec.table_parameters)
         if at_once == 1 or encoded.residency(PackedShards(encoded._train_path)).kind == "stream":
             return None

@@ -109,8 +109,7 @@ def rows_seen(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> int
     3000
     """
     epochs = settle(settings, rows, num_ids, warm=settings.start_from is not None).epochs
-    copies = 1 if settings.negatives is None else 1 + settings.negatives.per_positive
-    return max(epochs, 1) * copies * rows
+    return max(epochs, 1) * settings.copies * rows
 
 
 def id_sizes(schema: TensorSchema) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ class GroupbyToSequence(WithinGroups, Operator):
     The result has one row a group, sorted by key on a new index: the keys, and per column the last values, the latest
     at the end: as text like '12|7|31', or, with `separator=None`, as a column of lists (on cuDF of whole numbers
     without nulls). A null becomes an empty entry, or a null in a list, so lists of one row stay equally long, as
-    `ExplodeLists` wants them, which reads an empty entry as text alone (`string`), as no number. Rows
-    with a null key are left out. Group-wise: needs every row of a group.
+    `ExplodeLists` wants them, which reads an empty entry as text alone (`string`), as no number. Rows with a null key
+    are left out. Group-wise: needs every row of a group.
 
     Parameters
     ----------

@@ -38,8 +38,8 @@ class ExplodeLists(Operator):
     Raises
     ------
     DataError
-        No column of lists, or an unknown dtype; two columns of one name; lists of different length, with
-        the row; an entry that is not of its dtype.
+        No column of lists, or an unknown dtype; two columns of one name; lists of different length, with the row; an
+        entry that is not of its dtype.
 
     Examples
     --------

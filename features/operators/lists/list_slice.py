@@ -45,8 +45,7 @@ class ListSlice(ColumnOperator):
     ------
     DataError
         Bounds that are no whole numbers; a pad without a fixed length, with the separator in it or of another kind than
-        the entries; a column that is no
-        text or holds no lists; on cuDF lists that it cannot hold.
+        the entries; a column that is no text or holds no lists; on cuDF lists that it cannot hold.
 
     Examples
     --------

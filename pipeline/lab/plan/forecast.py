@@ -259,7 +259,7 @@ class Forecast:
         members = self.config.train.ensemble
         if members == 1 or self.steps is None or self.found[-1]["device"] != "cpu":
             return 1
-        copies, threads, epochs = self._copies, self.steps["threads"], self.settings.epochs
+        copies, threads, epochs = self.config.train.copies, self.steps["threads"], self.settings.epochs
         steps = epochs * (self.rows["train"] // self.batch_size)
         rows = epochs * self.rows["train"] * copies
         return members_at_once(members, steps, rows, lambda: threads, self.parameter_bytes)
@@ -278,7 +278,9 @@ class Forecast:
         measured = [ImportanceSample(item["rows"], item["repeats"]) for item in self._of_importance]
         num_features, settings = self._of_importance[-1]["features"], self.config.train
         seen = rows_seen(settings, self.rows["train"], self.spec.inputs.num_ids)
-        whole = importance_sample(self.config.evaluate, self.rows["test"] * self._copies, num_features, seen)
+        whole = importance_sample(
+            self.config.evaluate, self.rows["test"] * self.config.train.copies, num_features, seen
+        )
 
         def size(sample: ImportanceSample) -> float:
             return float(sample.rows if what == "peak_bytes" else sample.passes(num_features))
@@ -317,20 +319,14 @@ class Forecast:
         """Rows of the train table and of the valid split as it is evaluated, together, and bytes of a row: what the
         train stage chooses its residency by."""
         row_bytes = -(-self.table_bytes(LABELLED) // max(sum(self.rows[split] for split in LABELLED), 1))
-        return self.rows["train"] + self._copies * self.rows["valid"], row_bytes
-
-    @property
-    def _copies(self) -> int:
-        """Rows that a row of a split is evaluated as: with its negatives, where they are drawn."""
-        negatives = self.config.train.negatives
-        return 1 if negatives is None else 1 + negatives.per_positive
+        return self.rows["train"] + self.config.train.copies * self.rows["valid"], row_bytes
 
     def _drawing_bytes(self) -> int:
         """What the negatives add to a GPU: those of the valid split, with a group each, and the known pairs, twice."""
         negatives = self.config.train.negatives
         if negatives is None:
             return 0
-        evaluated = self.rows["valid"] * self._copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
+        evaluated = self.rows["valid"] * self.config.train.copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
         pair = (2 + 2 * (negatives.kind == "popularity")) * FLOAT_BYTES * negatives.exclude_known
         return evaluated - self.word_bytes(("valid",)) + self.rows["train"] * pair
 
