@@ -72,10 +72,66 @@ def words_inside(words, valid, offset, shift, wanted, minus_zero):
         word = words[i]
         if word == minus_zero:
             word ^= minus_zero
-        if wanted[word >> shift] and not _is_null(valid, offset + i):  # rarely so: a few bins of thousands
+        if wanted[word >> shift] and not _is_null(valid, offset + i):
             found[place] = word
             place += 1
     return found[:place].copy()
+
+
+@njit()
+def keys_inside32(words, valid, offset, slots):
+    """uint32 keys, in the words' order, of float32 values given as uint32 `words` whose upper 16 bits have a slot:
+    above, the slot less 1; below, the lower 16 bits of the value's image, so that keys order as values do.
+
+    slots: uint16[65536], by the upper 16 bits, 0 for none; they ascend with the value. -0.0 is taken as 0.0, nulls are
+    left out. Every key is written and the next one goes over it where it does not stay, since which of them stay no
+    processor foretells.
+    """
+    found = np.empty(len(words), np.uint32)  # pages that are never written take no memory
+    place = 0
+    some_null = len(valid) > 0
+    for i in range(len(words)):
+        word = words[i]
+        word = np.uint32(0) if word == MINUS_ZERO32 else word
+        slot = slots[word >> np.uint32(16)]
+        flipped = np.uint32(0) - (word >> np.uint32(31))  # of a negative value all bits
+        found[place] = (np.uint32(slot - np.uint16(1)) << np.uint32(16)) | ((word ^ flipped) & np.uint32(0xFFFF))
+        stays = slot != 0
+        if some_null:
+            stays &= not _is_null(valid, offset + i)
+        place += stays
+    return found[:place].copy()
+
+
+@njit()
+def counted_keys32(keys, num_slots):
+    """(uint32 distinct `keys` ascending, int64 how often each comes) of keys of `keys_inside32` with so many slots, by
+    digits of 12 bits, the lowest first."""
+    spare = np.empty_like(keys)
+    starts = np.empty(1 << 12, np.int64)
+    top = np.uint64(num_slots) << np.uint64(16)
+    shift = np.uint32(0)
+    while top >> np.uint64(shift):
+        starts[:] = 0
+        for key in keys:
+            starts[(key >> shift) & np.uint32(0xFFF)] += 1
+        total = 0
+        for digit in range(1 << 12):
+            total, starts[digit] = total + starts[digit], total
+        for key in keys:
+            digit = (key >> shift) & np.uint32(0xFFF)
+            spare[starts[digit]] = key
+            starts[digit] += 1
+        keys, spare = spare, keys
+        shift += np.uint32(12)
+    last = -1
+    counts = np.zeros(len(keys), np.int64)
+    for key in keys:
+        if last < 0 or key != spare[last]:
+            last += 1
+            spare[last] = key
+        counts[last] += 1
+    return spare[: last + 1].copy(), counts[: last + 1].copy()
 
 
 @njit()

@@ -300,6 +300,8 @@ class Search:
         pieces = [(values, valid) for values, valid in pieces if float_kind(values) == self.kind]
         if not pieces:
             return RadixHistogram.empty(self.kind)
+        if self.kind == "float32" and isinstance(pieces[0][0], np.ndarray):
+            return self._of_inside(*self._counted32(pieces))
         wanted = self._wanted()
         words = [self._inside(values, valid, wanted) for values, valid in pieces]
         found = images(words[0] if len(words) == 1 else array_module(words[0]).concatenate(words), self.kind)
@@ -307,6 +309,8 @@ class Search:
 
     def _of_inside(self, keys: np.ndarray, counts: np.ndarray) -> RadixHistogram:
         """From the distinct images of the first pass's bins, ascending, of which some lie outside later ones."""
+        if self.bits == LEADING_BITS[self.kind]:  # those bins themselves
+            return self._bounded(RadixHistogram(self.kind, WIDTHS[self.kind], keys, counts))
         inside = np.isin(keys >> np.uint64(WIDTHS[self.kind] - self.bits), self.prefixes)
         return self._bounded(RadixHistogram(self.kind, WIDTHS[self.kind], keys[inside], counts[inside]))
 
@@ -337,11 +341,30 @@ class Search:
 
     def _wanted(self) -> np.ndarray:
         """bool by the leading bits of a word: whether its first pass's bin is one of those that are looked into."""
-        shift = np.uint64(WIDTHS[self.kind] - LEADING_BITS[self.kind])
-        leading = np.unique(self.prefixes >> np.uint64(self.bits - LEADING_BITS[self.kind]))
         wanted = np.zeros(1 << LEADING_BITS[self.kind], bool)
-        wanted[words_of(leading << shift, self.kind) >> shift] = True
+        wanted[self._patterns(self._leading())] = True
         return wanted
+
+    def _leading(self) -> np.ndarray:
+        """uint64: the first pass's bins that are looked into, ascending."""
+        return np.unique(self.prefixes >> np.uint64(self.bits - LEADING_BITS[self.kind]))
+
+    def _patterns(self, leading: np.ndarray) -> np.ndarray:
+        """uint64: the leading bits of words as they lie in memory whose values are in these bins of the first pass."""
+        shift = np.uint64(WIDTHS[self.kind] - LEADING_BITS[self.kind])
+        return words_of(leading << shift, self.kind) >> shift
+
+    def _counted32(self, pieces: Sequence[tuple[np.ndarray, Bitmap | None]]) -> tuple[np.ndarray, np.ndarray]:
+        """Images of the distinct values in the first pass's bins that are looked into, ascending, and how often each
+        comes, of float32 arrays."""
+        from gigabatch.features.exact.loops import counted_keys32, keys_inside32
+
+        leading = self._leading()
+        slots = np.zeros(1 << LEADING_BITS[self.kind], np.uint16)
+        slots[self._patterns(leading)] = np.arange(1, len(leading) + 1)
+        found = [keys_inside32(float_words(values), *(valid or ALL_VALID), slots) for values, valid in pieces]
+        keys, counts = counted_keys32(found[0] if len(found) == 1 else np.concatenate(found), len(leading))
+        return (leading[keys >> np.uint32(16)] << np.uint64(16)) | (keys & np.uint32(0xFFFF)), counts
 
     def _inside(self, values: Any, valid: Bitmap | None, wanted: np.ndarray) -> Any:
         """The array's values, as words, whose leading bits are `wanted`."""

@@ -112,6 +112,25 @@ def test_a_pass_holds_no_more_bins_than_it_may_however_many_ranks_are_looked_for
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_ranks", [1, 30, 500])
+def test_a_pass_counts_each_value_of_the_bins_that_are_looked_into(kind, num_ranks):
+    random = np.random.default_rng(1)
+    values = random.normal(size=60_000).astype(kind)
+    values[:9_000] = random.choice(np.array([-0.0, 0.0, -1.5, 2.5, np.nan, -1e-40], kind), 9_000)
+    ranks = np.linspace(0, 40_000, num_ranks).astype(int)
+    search = Search.start(RadixHistogram.of(values), ranks)
+    shift = WIDTHS[kind] - LEADING_BITS[kind]
+    leading = (np.abs(values).view(f"u{WIDTHS[kind] // 8}") >> shift).astype(int) * np.where(values < 0, -1, 1)
+    wanted = leading[np.isin(values, np.sort(values)[ranks])]
+    expected = Counter((values[np.isin(leading, wanted) & ~np.isnan(values)] + 0.0).tolist())
+    for pieces in ([values], np.array_split(values, 7)):
+        found = search.count_pieces([(piece, None) for piece in pieces])
+        low, high = found.edges()
+        assert (low == high).all()
+        assert dict(zip(low.tolist(), found.counts.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_the_next_pass_merges_in_any_order(kind, data):
