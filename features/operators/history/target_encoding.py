@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,13 +41,13 @@ class TargetEncoding(LooksBack):
         Column of folds, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
         of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
     smoothing
-        Weight of the prior, above 0.
+        Weight of the prior, above 0 and finite.
 
     Raises
     ------
     DataError
-        A smoothing that is not positive; a time that is null or no whole number; a null fold; fractions in `hits` or
-        `trials`.
+        A smoothing that is not positive and finite; a time that is null or no whole number; a null fold; fractions in
+        `hits` or `trials`.
 
     Examples
     --------
@@ -75,8 +76,8 @@ class TargetEncoding(LooksBack):
         fold: str | None = None,
         smoothing: float = 20.0,
     ) -> None:
-        if smoothing <= 0:
-            raise DataError(f"TargetEncoding {output!r}: smoothing must be positive, found {smoothing}.")
+        if not (math.isfinite(smoothing) and smoothing > 0):
+            raise DataError(f"TargetEncoding {output!r}: smoothing must be positive and finite, found {smoothing}.")
         self.by, self.hits, self.output, self.at = tuple(by), hits, output, at
         self.trials, self.fold, self.smoothing = trials, fold, smoothing
 

@@ -62,6 +62,7 @@ def test_a_null_fold_is_refused(fold):
         TargetEncoding(("key",), "hit", "mean", at="at", fold="fold")(frame)
 
 
-def test_smoothing_must_be_positive():
-    with pytest.raises(DataError, match="'mean': smoothing must be positive, found 0"):
-        TargetEncoding(("key",), "hit", "mean", at="at", smoothing=0)
+@pytest.mark.parametrize("smoothing", [0, float("nan"), float("inf")])
+def test_smoothing_must_be_positive_and_finite(smoothing):
+    with pytest.raises(DataError, match=f"'mean': smoothing must be positive and finite, found {smoothing}"):
+        TargetEncoding(("key",), "hit", "mean", at="at", smoothing=smoothing)
