@@ -22,8 +22,8 @@ class TargetEncoding(LooksBack):
     The new column is (hits + smoothing * prior) / (trials + smoothing). hits and trials are sums over the rows of the
     same key whose `at` lies strictly before this row's and whose `fold` is another one; prior is the same quotient over
     all keys (additive smoothing, Micci-Barreca 2001, eq. 4). It is null where nothing at all is known yet. A row whose
-    `hits` is null counts neither as hit nor as trial; a row with a null key gets the prior. Sums are of integers, so
-    the result does not depend on row order. Needs the whole table.
+    `hits` or `trials` is null counts neither as hit nor as trial; a row with a null key gets the prior. Sums are of
+    integers, so the result does not depend on row order. Needs the whole table.
 
     Parameters
     ----------
@@ -99,7 +99,8 @@ class TargetEncoding(LooksBack):
         return {_question(by): by for by in keys}
 
     def counted(self, rows: Frame) -> Any:
-        return engine_of(rows).array(rows[self.hits].notna())
+        known = rows[self.hits].notna()
+        return engine_of(rows).array(known if self.trials is None else known & rows[self.trials].notna())
 
     def kept(self, rows: Frame, until: int) -> Any:
         return whole_values(rows[self.at], "TargetEncoding") >= until
@@ -110,7 +111,7 @@ class TargetEncoding(LooksBack):
                 f"TargetEncoding {self.output!r}: fold {self.fold!r} holds {nulls} null(s), and such rows would be "
                 "told their own fold's outcome. Fill the column, for example with a row id."
             )
-        events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
+        events = frame[list(dict.fromkeys(self.inputs))][engine_of(frame).series(self.counted(frame), frame)]
         hits, trials = self._sums(frame, events, self.by, settled)
         all_hits, all_trials = self._sums(frame, events, (), settled)
         xp = engine_of(frame).arrays
