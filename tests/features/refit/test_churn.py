@@ -105,6 +105,8 @@ def test_lists_that_share_a_vocabulary_expect_what_both_columns_hold(items, hist
     for found, rows in zip(report.categories, (items, known(history)), strict=True):
         out = sum((counts - Counter([value]))[value] < cut for value in known(rows))
         assert found.unseen_rate_expected == out / len(rows)
+    never = churn(old, old, {"item": vocabulary([*counts, "never"])}).categories
+    assert [found.never_seen for found in never] == [1, 1]  # not what the other column holds
 
 
 @pytest.mark.parametrize("min_count", [1, 2, 5])
