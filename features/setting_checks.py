@@ -45,6 +45,13 @@ def time_span(value: Any, where: str, name: str) -> tuple[float, str | None]:
     return float(number), unit
 
 
+def require_smoothing(where: str, **weights: float) -> None:
+    """Raise `DataError` for the weight of a prior that is not finite, or below 0."""
+    for name, weight in weights.items():
+        if not (math.isfinite(weight) and weight >= 0):
+            raise DataError(f"{where}: {name} must be finite and not negative, found {weight}.")
+
+
 def require_counts(where: str, **counts: Any) -> None:
     """Raise `DataError` for a setting that is no whole number from 1; `max_size` may be None, for no bound."""
     for name, value in counts.items():

@@ -381,10 +381,12 @@ def of_another_library(change: Callable[[Any], Any], frame: Any, where: str, rea
 
 
 def own_table(frame: Any, where: str) -> Any:
-    """`own_frame` of a table that is given to an operator: a copy, which shares memory until the caller changes it."""
+    """`own_frame` of a table that is given to an operator: a copy, which shares memory until the caller changes it.
+
+    Dictionaries are decoded, as those of the rows are: pandas' `where` makes values of their nulls."""
     from gigabatch.features.engines.arrow_tables import own_frame  # imports Arrow
 
-    return own_frame(frame, where).copy(deep=False)
+    return as_plain(own_frame(frame, where)).copy(deep=False)
 
 
 def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:

@@ -226,27 +226,16 @@ def churn(
         or set(old.numbers) != set(new.numbers)
     ):
         raise DataError("churn: the old and the new statistics are not of the same columns.")
-    return Churn(
-        version,
-        old.rows,
-        new.rows,
-        tuple(
-            category_churn(name, state, new.categories[name], vocabularies[name], (min_counts or {}).get(name, 1))
-            for name, state in old.categories.items()
-        )
-        + tuple(
-            category_churn(
-                name,
-                state,
-                new.lists[name],
-                vocabularies[old.owners[name]],
-                (min_counts or {}).get(old.owners[name], 1),
-            )
-            for name, state in old.lists.items()
-        ),
-        tuple(continuous_churn(name, state, new.numbers[name]) for name, state in old.numbers.items()),
-        thresholds or Thresholds(),
-    )
+    fresh = new.categories | new.lists
+    owners = {name: old.owners.get(name, name) for name in (*old.categories, *old.lists)}
+    told = {owner: (old.of_values(owner), new.of_values(owner)) for owner in owners.values()}
+    categories = []
+    for name, state in (old.categories | old.lists).items():
+        owner = owners[name]
+        least = (min_counts or {}).get(owner, 1)
+        categories.append(category_churn(name, state, fresh[name], vocabularies[owner], least, told[owner]))
+    numbers = tuple(continuous_churn(name, state, new.numbers[name]) for name, state in old.numbers.items())
+    return Churn(version, old.rows, new.rows, tuple(categories), numbers, thresholds or Thresholds())
 
 
 def category_churn(
@@ -255,20 +244,23 @@ def category_churn(
     new: CategoryStatistics,
     vocabulary: Vocabulary,
     min_count: int = 1,
+    told: tuple[CategoryStatistics, CategoryStatistics] | None = None,
     alike: tuple[float, float] = (1.0, 1.0),
 ) -> CategoryChurn:
     """The report of one categorical column; min_count: how often a value must be counted to enter the vocabulary.
-    alike: of how many rows of `old` and of `new` each tells as much as one does that is independent of the others."""
+    told: what the vocabulary counts in the old data and in the new, where it is that of several columns. alike: of how
+    many rows of `old` and of `new` each tells as much as one does that is independent of the others."""
+    told = (old, new) if told is None else told
     arrived, gone = new.unseen(old.vocabulary), old.unseen(new.vocabulary)
     since = gone.groupby("last_version").agg({"count": "count"}).reset_index().sort_values("last_version")
-    absent = [seen.positions(vocabulary.values) < 0 for seen in (old.vocabulary, new.vocabulary)]
+    absent = [seen.positions(vocabulary.values) < 0 for seen in (told[0].vocabulary, told[1].vocabulary)]
     return CategoryChurn(
         name,
         _share(old.nulls, old.rows),
         _share(new.nulls, new.rows),
         _share(int(old.unseen(vocabulary)["count"].sum()), old.rows),
         _share(int(new.unseen(vocabulary)["count"].sum()), new.rows),
-        expected_unseen(old, vocabulary, min_count),
+        expected_unseen(old, vocabulary, min_count, told[0]),
         _values(arrived, new.rows),
         _values(gone, old.rows),
         dict(zip(_host(since["last_version"]).tolist(), _host(since["count"]).tolist(), strict=True)),
@@ -277,16 +269,23 @@ def category_churn(
     )
 
 
-def expected_unseen(old: CategoryStatistics, vocabulary: Vocabulary, min_count: int = 1) -> float:
+def expected_unseen(
+    old: CategoryStatistics,
+    vocabulary: Vocabulary,
+    min_count: int = 1,
+    told: CategoryStatistics | None = None,
+) -> float:
     """Share of the old rows whose value the vocabulary does not hold, or would not without this very row.
 
     That is what more rows of the same kind have, however long their tail of rare values: with `min_count` 1 the share
     of values that were counted once (Good 1953, "The population frequencies of species and the estimation of population
-    parameters").
+    parameters"). told: what the vocabulary counts in the old data, where it is that of several columns.
     """
-    places = vocabulary.positions(old.counts["value"])
-    counts = engine_of(old.counts).array(old.counts["count"])
-    return _share(int(counts[(places < 0) | (counts <= min_count)].sum()), old.rows)
+    engine, values = engine_of(old.counts), old.counts["value"]
+    counts = total = engine.array(old.counts["count"])
+    if told is not None and told is not old:
+        total = engine.array(told.counts["count"])[told.vocabulary.positions(values)]
+    return _share(int(counts[(vocabulary.positions(values) < 0) | (total <= min_count)].sum()), old.rows)
 
 
 def continuous_churn(name: str, old: ColumnStatistics, new: ColumnStatistics) -> ContinuousChurn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.grouped_sums import GroupedSums
 from gigabatch.features.history.key_index import Indexed, KeyIndex, values_at
 from gigabatch.features.operators.base import FittedOperator, unused
+from gigabatch.features.setting_checks import require_smoothing
 
 MAX_FOLDS = 100
 
@@ -99,8 +99,7 @@ class FoldedTargetEncoding(FittedOperator):
             )
         if isinstance(num_folds, bool) or not isinstance(num_folds, int) or not 2 <= num_folds <= MAX_FOLDS:
             raise DataError(f"{where}: num_folds must be a whole number from 2 to {MAX_FOLDS}, found {num_folds!r}.")
-        if not (math.isfinite(smoothing) and smoothing >= 0):
-            raise DataError(f"{where}: smoothing must be finite and not negative, found {smoothing}.")
+        require_smoothing(where, smoothing=smoothing)
         sums = [self._sums(target, fold) for target in targets for fold in range(num_folds)]
         taken = [name for pair in sums for name in pair if name in by]
         if taken:

@@ -13,6 +13,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, Once, group_codes, sorted_rows
 from gigabatch.features.operators.base import require_once
 from gigabatch.features.operators.looking_back import LooksBack
+from gigabatch.features.setting_checks import require_smoothing
 
 LAST_DTYPES = ("float32", "float64", "int64")
 
@@ -26,7 +27,7 @@ class Count:
     output
         Name of the new int32 column.
     window
-        How far back, in units of the time column; None for all the past.
+        How far back, in units of the time column, at least 1; None for all the past.
     """
 
     output: str
@@ -48,9 +49,9 @@ class Mean:
     output
         Name of the new float32 column.
     window
-        How far back, in units of the time column; None for all the past.
+        How far back, in units of the time column, at least 1; None for all the past.
     smoothing
-        Weight of the prior; 0 for none.
+        Weight of the prior, finite; 0 for none.
     """
 
     value: str
@@ -101,8 +102,9 @@ class AsOf(LooksBack):
     Raises
     ------
     DataError
-        A time or order that is null or no whole number; fractions in a column that is averaged, or that `Last` takes
-        as int64; whole numbers that `Last` would round to float64.
+        A window below 1, a smoothing that is negative or not finite; a time or order that is null or no whole number;
+        fractions in a column that is averaged, or that `Last` takes as int64; whole numbers that `Last` would round to
+        float64.
 
     Examples
     --------
@@ -123,6 +125,10 @@ class AsOf(LooksBack):
         for item in self.aggregations:
             if isinstance(item, Last) and item.dtype not in LAST_DTYPES:
                 raise DataError(f"AsOf: the dtype of Last is one of {', '.join(LAST_DTYPES)}, found {item.dtype!r}.")
+            if not isinstance(item, Last) and item.window is not None and item.window < 1:
+                raise DataError(f"AsOf {item.output!r}: window must be at least 1, found {item.window}.")
+            if isinstance(item, Mean):
+                require_smoothing(f"AsOf {item.output!r}", smoothing=item.smoothing)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ class TargetEncoding(LooksBack):
     The new column is (hits + smoothing * prior) / (trials + smoothing). hits and trials are sums over the rows of the
     same key whose `at` lies strictly before this row's and whose `fold` is another one; prior is the same quotient over
     all keys (additive smoothing, Micci-Barreca 2001, eq. 4). It is null where nothing at all is known yet. A row whose
-    `hits` is null counts neither as hit nor as trial; a row with a null key gets the prior. Sums are of integers, so
-    the result does not depend on row order. Needs the whole table.
+    `hits` or `trials` is null counts neither as hit nor as trial; a row with a null key gets the prior. Sums are of
+    integers, so the result does not depend on row order. Needs the whole table.
 
     Parameters
     ----------
@@ -40,13 +41,13 @@ class TargetEncoding(LooksBack):
         Column of folds, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
         of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
     smoothing
-        Weight of the prior, above 0.
+        Weight of the prior, above 0 and finite.
 
     Raises
     ------
     DataError
-        A smoothing that is not positive; a time that is null or no whole number; a null fold; fractions in `hits` or
-        `trials`.
+        A smoothing that is not positive and finite; a time that is null or no whole number; a null fold; fractions in
+        `hits` or `trials`.
 
     Examples
     --------
@@ -75,8 +76,8 @@ class TargetEncoding(LooksBack):
         fold: str | None = None,
         smoothing: float = 20.0,
     ) -> None:
-        if smoothing <= 0:
-            raise DataError(f"TargetEncoding {output!r}: smoothing must be positive, found {smoothing}.")
+        if not (math.isfinite(smoothing) and smoothing > 0):
+            raise DataError(f"TargetEncoding {output!r}: smoothing must be positive and finite, found {smoothing}.")
         self.by, self.hits, self.output, self.at = tuple(by), hits, output, at
         self.trials, self.fold, self.smoothing = trials, fold, smoothing
 
@@ -98,7 +99,8 @@ class TargetEncoding(LooksBack):
         return {_question(by): by for by in keys}
 
     def counted(self, rows: Frame) -> Any:
-        return engine_of(rows).array(rows[self.hits].notna())
+        known = rows[self.hits].notna()
+        return engine_of(rows).array(known if self.trials is None else known & rows[self.trials].notna())
 
     def kept(self, rows: Frame, until: int) -> Any:
         return whole_values(rows[self.at], "TargetEncoding") >= until
@@ -109,7 +111,7 @@ class TargetEncoding(LooksBack):
                 f"TargetEncoding {self.output!r}: fold {self.fold!r} holds {nulls} null(s), and such rows would be "
                 "told their own fold's outcome. Fill the column, for example with a row id."
             )
-        events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
+        events = frame[list(dict.fromkeys(self.inputs))][engine_of(frame).series(self.counted(frame), frame)]
         hits, trials = self._sums(frame, events, self.by, settled)
         all_hits, all_trials = self._sums(frame, events, (), settled)
         xp = engine_of(frame).arrays

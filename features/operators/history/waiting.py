@@ -94,7 +94,10 @@ class Waiting(WithinGroups, LooksBack):
         planned = AsOfJoin(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
         left = AsOfJoin(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time=due)
         waiting = planned.count() - left.count()
-        waited = waiting * planned.at - (planned.sum(self.planned_at) - left.sum(self.planned_at))
-        mean = waited / planned.xp.maximum(waiting, 1)
+        due_in_all = planned.sum(self.planned_at) - left.sum(self.planned_at)
+        some = planned.xp.maximum(waiting, 1)
+        # The time since the mean of when they were due: the sum of the waits may not fit int64.
+        whole = due_in_all // some
+        mean = planned.xp.where(waiting > 0, (planned.at - whole) - (due_in_all - whole * some) / some, 0.0)
         columns = waiting.astype("int32"), mean.astype("float32")
         return {name: planned.engine.series(column, frame) for name, column in zip(self.outputs, columns, strict=True)}

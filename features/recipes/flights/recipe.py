@@ -44,6 +44,7 @@ from gigabatch.features.recipes.base import (
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered
 from gigabatch.features.recipes.staging import SplitWriter, StagedRows, part_by_part, remove
 from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.setting_checks import require_smoothing
 
 Made = TypeVar("Made")
 FLIGHTS = {
@@ -102,6 +103,11 @@ class FlightsSettings:
     split
         Shares of the flights, in time order.
 
+    Raises
+    ------
+    DataError
+        If `smoothing` is negative or not finite.
+
     Examples
     --------
     >>> from gigabatch.features.recipes.flights.recipe import FlightsSettings
@@ -117,6 +123,9 @@ class FlightsSettings:
     late_minutes: int = 15
     smoothing: float = 20.0
     split: SplitFractions = field(default_factory=SplitFractions)
+
+    def __post_init__(self) -> None:
+        require_smoothing("flights", smoothing=self.smoothing)
 
 
 class FlightsRecipe(Recipe):

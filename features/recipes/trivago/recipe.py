@@ -32,6 +32,7 @@ from gigabatch.features.recipes.trivago.log import CLICKOUT, LOG, OpenRows
 from gigabatch.features.recipes.trivago.nights import Kept
 from gigabatch.features.recipes.trivago.stream import Carrying, ChunkTask, Streamed, TaskMap, stream_pairs
 from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.setting_checks import require_smoothing
 
 METADATA = {"item_id": "int64", "properties": "string"}
 BLOCK_BYTES = 64 << 20  # of the input files, read at a time
@@ -61,7 +62,7 @@ class TrivagoSettings:
     Raises
     ------
     DataError
-        If there are fewer than two folds.
+        If there are fewer than two folds, or a smoothing is negative or not finite.
 
     Examples
     --------
@@ -83,6 +84,7 @@ class TrivagoSettings:
     def __post_init__(self) -> None:
         if self.num_folds < 2:
             raise DataError(f"trivago: num_folds must be at least 2, found {self.num_folds}.")
+        require_smoothing("trivago", ctr_smoothing=self.ctr_smoothing, target_smoothing=self.target_smoothing)
 
 
 class TrivagoRecipe(Recipe):

@@ -92,6 +92,23 @@ def test_the_expected_share_of_the_unseen_is_that_of_leaving_each_row_out(rows, 
     assert found == (out / len(rows) if rows else 0.0)
 
 
+@given(items=WORDS.filter(known), history=WORDS.filter(known), cut=st.integers(1, 3))
+@settings(max_examples=examples(60), deadline=None)
+def test_lists_that_share_a_vocabulary_expect_what_both_columns_hold(items, history, cut):
+    """A value that is once in the lists and often in the column whose vocabulary they take was expected to be unseen,
+    so that what really was unseen there raised no flag."""
+    counts = Counter(known([*items, *history]))
+    fitted = vocabulary([value for value in counts if counts[value] >= cut])
+    elements = CategoryStatistics.of(words(known(history)))
+    old = Statistics.of({"item": CategoryStatistics.of(words(items))}, {}, {"seen": elements}, {"seen": "item"})
+    report = churn(old, old, {"item": fitted}, min_counts={"item": cut})
+    for found, rows in zip(report.categories, (items, known(history)), strict=True):
+        out = sum((counts - Counter([value]))[value] < cut for value in known(rows))
+        assert found.unseen_rate_expected == out / len(rows)
+    never = churn(old, old, {"item": vocabulary([*counts, "never"])}).categories
+    assert [found.never_seen for found in never] == [1, 1]  # not what the other column holds
+
+
 @pytest.mark.parametrize("min_count", [1, 2, 5])
 def test_a_stable_tail_of_rare_values_raises_no_flag_and_a_growing_one_does(min_count):
     """F12: every update of a column with a long tail was flagged."""

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.operators.history.count_encoding import LastBefore
 from tests.examples import examples
 
 PLANES = pd.DataFrame({"tail": ["N1", "N2", None], "seats": [50.0, 180.0, 9.0], "year": [1999, 2004, 1970]})
@@ -72,3 +74,14 @@ def test_a_key_of_another_kind_and_none_are_refused_by_name():
         JoinExternal(PLANES, ["tail"], {"seats": "seats"}, "planes")(pd.DataFrame({"tail": [1]}))
     with pytest.raises(DataError, match="one or more key columns, found 'tail'"):
         JoinExternal(PLANES, "tail", {"seats": "seats"})
+
+
+def test_a_null_of_a_dictionary_of_arrow_stays_one():
+    """pandas' `where` gave it the last value of the dictionary, as soon as another row was not found."""
+    table = pa.table({"key": [1, 2, 3], "word": pa.array(["a", None, "c"]).dictionary_encode()})
+    table = table.to_pandas(types_mapper=pd.ArrowDtype)
+    frame = pd.DataFrame({"key": [2, 9, 1]})
+    joined = JoinExternal(table, ["key"], {"word": "word"})(frame)["word"]
+    assert joined.fillna("-").tolist() == ["-", "-", "a"]
+    last = LastBefore(table.assign(at=1), ["key"], {"word": "word"}, at="at", order="at")(frame.assign(at=2))["word"]
+    assert last.fillna("-").tolist() == ["-", "-", "a"]

@@ -110,3 +110,18 @@ def test_the_prior_of_a_windowed_mean_is_over_all_the_past():
     found = AsOf(["group"], "at", "known", [Mean("value", "mean", window=5, smoothing=1.0)], "row")(frame)["mean"]
     assert found.tolist()[1:] == [4.0, 6.0]
     assert found.isna().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (Count("n", window=0), "'n': window must be at least 1, found 0"),
+        (Mean("value", "mean", window=-4), "'mean': window must be at least 1, found -4"),
+        (Mean("value", "mean", smoothing=-1.0), "'mean': smoothing must be finite and not negative, found -1.0"),
+        (Mean("value", "mean", smoothing=float("nan")), "'mean': smoothing must be finite and not negative, found nan"),
+    ],
+)
+def test_a_window_of_nothing_and_a_weight_that_is_none_are_refused(item, message):
+    """A window of -4 counted -2 events, a weight of -1 gave a mean beyond all values, one of NaN nulls."""
+    with pytest.raises(DataError, match=f"AsOf {message}"):
+        AsOf(("key",), "at", "known_at", [item], "row")

@@ -62,6 +62,18 @@ def test_a_null_fold_is_refused(fold):
         TargetEncoding(("key",), "hit", "mean", at="at", fold="fold")(frame)
 
 
-def test_smoothing_must_be_positive():
-    with pytest.raises(DataError, match="'mean': smoothing must be positive, found 0"):
-        TargetEncoding(("key",), "hit", "mean", at="at", smoothing=0)
+@pytest.mark.parametrize("smoothing", [0, float("nan"), float("inf")])
+def test_smoothing_must_be_positive_and_finite(smoothing):
+    with pytest.raises(DataError, match=f"'mean': smoothing must be positive and finite, found {smoothing}"):
+        TargetEncoding(("key",), "hit", "mean", at="at", smoothing=smoothing)
+
+
+def test_hits_of_unknown_trials_count_neither():
+    """Five clicks of nobody knows how many impressions raised a rate of 0.1 to (5 + 1) / 10."""
+    columns = ["key", "at", "clicks", "shown"]
+    frame = pd.DataFrame([("a", 1, 1, 10), ("a", 2, 5, None), ("a", 3, 0, 4), ("b", 3, 0, None)], columns=columns)
+    operator = TargetEncoding(("key",), "clicks", "rate", at="at", trials="shown", smoothing=1.0)
+    found = operator(frame.assign(shown=frame["shown"].astype("Int64")))["rate"].tolist()
+    np.testing.assert_allclose(found, [np.nan, (1 + 0.1) / 11, (1 + 0.1) / 11, 0.1], rtol=1e-6)
+    past = operator.leave(frame[frame["at"] < 3], None)
+    assert operator.following(frame[frame["at"] == 3], past)["rate"].tolist() == found[2:]

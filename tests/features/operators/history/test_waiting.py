@@ -50,3 +50,14 @@ def test_microseconds_since_1970_wait_as_long_as_seconds_do():
     coarse, found = (Waiting(["g"], "planned", "left", "w")(frame) for frame in (seconds, fine))
     assert found["w"].tolist() == coarse["w"].tolist()
     np.testing.assert_allclose(found["w_min_mean"], coarse["w_min_mean"] * 10**6, rtol=1e-6)
+
+
+def test_waits_whose_sum_leaves_64_bits_are_averaged_as_they_are():
+    """A hundred events of ten years ago, in nanoseconds, that never happened: their mean wait was negative."""
+    planned = [0, 5, *range(100, 198), 3 * 10**17]
+    frame = pd.DataFrame({"gate": "a", "planned": planned, "happened": None})
+    found = OPERATOR(frame)
+    mean = sum(planned[-1] - event for event in planned[:-1]) / 100
+    assert found["queue"].tolist()[-1] == 100
+    assert found["queue_min_mean"].tolist()[:2] == [0.0, 5.0]
+    np.testing.assert_allclose(found["queue_min_mean"].iloc[-1], mean, rtol=1e-6)

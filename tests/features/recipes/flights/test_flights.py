@@ -307,6 +307,12 @@ def test_a_flight_given_twice_is_an_error(raw):
         RECIPE.features({**raw, "flights": twice})
 
 
+@pytest.mark.parametrize("smoothing", [-1.0, float("nan")])
+def test_a_smoothing_that_is_no_weight_is_refused(smoothing):
+    with pytest.raises(DataError, match="flights: smoothing must be finite and not negative"):
+        FlightsSettings(smoothing=smoothing)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"planes.csv.*no such file"):
         read_files("pandas", f"{tmp_path}/planes.csv", {})

@@ -414,3 +414,9 @@ def test_an_item_described_twice_is_refused(folder, tmp_path):
 def test_fewer_than_two_folds_are_refused():
     with pytest.raises(DataError, match="num_folds must be at least 2, found 1"):
         TrivagoSettings(num_folds=1)
+
+
+@pytest.mark.parametrize("name", ["ctr_smoothing", "target_smoothing"])
+def test_a_smoothing_that_is_no_weight_is_refused(name):
+    with pytest.raises(DataError, match=f"trivago: {name} must be finite and not negative, found nan"):
+        TrivagoSettings(**{name: float("nan")})
