@@ -42,11 +42,13 @@ def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, flo
     labelled = rows.labelled(target, 0)
     served = labelled
     if target.task == "binary":
-        weight = serving_weight(labelled.labels, labelled.weight, evaluation.negatives)
-        served = replace(labelled, weight=weight)
+        mass = serving_weight(labelled.labels, labelled.weight, evaluation.negatives)
+        served = replace(labelled, weight=mass)
     if not bool(labelled.mass.sum() > 0):
         return {}
-    share = rows.batch.num_rows / max(len(table), 1)
+    weight = table.unpack(table.words).weight
+    counted = len(table) if weight is None else int((weight > 0).sum())
+    share = int((labelled.mass > 0).sum()) / max(counted, 1)  # a sample has rows that weigh something alone
     found: dict[str, float] = {}
     for name in METRICS[target.task]:
         if evaluation.headline.get(name) is not None:

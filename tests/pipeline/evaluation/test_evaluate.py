@@ -166,6 +166,21 @@ def test_importance_is_measured_by_weights(binary):
     assert abs(by_name["used"]) < 0.03
 
 
+def test_importance_looks_at_rows_that_weigh_something_and_no_others(binary, caplog):
+    """As many as it is to look at, and no value of another row is shuffled in."""
+    table, model = binary
+    target, labels = Target("label", "binary"), table.unpack(table.words).targets[0]
+    weight = (torch.rand(ROWS, generator=torch.Generator().manual_seed(2)) < 0.1).float()
+    for rows in (200, ROWS):
+        asked = schema_of(target), EvaluateSettings(importance_rows=rows), 1, "cpu"
+        weighted = make_table([target], [labels], weight=weight)
+        counted = make_table([target], [labels], weight=weight).counted()
+        assert permutation_importance(model, weighted, *asked) == permutation_importance(model, counted, *asked)
+    alone = make_table([target], [labels], weight=(torch.arange(ROWS) == 5).float())
+    assert permutation_importance(model, alone, schema_of(target), EvaluateSettings(), 1, "cpu") == ("AUC", [])
+    assert "importance: the AUC of 1 row(s) is no number" in caplog.text
+
+
 def test_a_metric_that_is_not_defined_is_none():
     ones = torch.ones(10)
     found = target_metrics(Target("a", "binary"), ones / 2, ones, torch.zeros(10, dtype=torch.int32), 15)

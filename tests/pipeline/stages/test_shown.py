@@ -8,6 +8,7 @@ import torch
 
 from gigabatch.features.schema import Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation import baseline_learners
 from gigabatch.pipeline.evaluation.checks import Flag, column_warnings, label_warnings
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.slices import Slices
@@ -67,6 +68,21 @@ def test_two_standard_errors_are_those_of_a_bootstrap():
     drawn = random.integers(0, 800, (1000, 800))
     assert found["logloss"] == pytest.approx(2 * losses[drawn].mean(1).std(), rel=0.1)
     assert set(found) == {"auc", "logloss"}
+
+
+def test_the_error_of_a_large_split_is_told_from_a_sample_of_the_rows_that_count(monkeypatch):
+    """Of 40,000 rows one in ten weighs something: 4,000, of which 2,000 are looked at."""
+    monkeypatch.setattr(baseline_learners, "MOST_ROWS", 2_000)
+    random = np.random.default_rng(1)
+    scores = random.random(40_000).astype(np.float32)
+    labels = (random.random(40_000) < scores).astype(np.float32)
+    weight = (random.random(40_000) < 0.1).astype(np.float32)
+    schema = TensorSchema((), (), (Target("late", "binary"),), has_weight=True)
+    table = PackedTable.from_columns(schema, [], [], [torch.as_tensor(labels)], torch.as_tensor(weight))
+    evaluation = Evaluation({}, {"auc": None, "logloss": 0.5, "mrr": None}, (torch.as_tensor(scores),))
+    losses = -np.where(labels == 1, np.log(scores), np.log(1 - scores))[weight > 0]
+    error = 2 * losses.std() / len(losses) ** 0.5
+    assert headline_errors(evaluation, table)["logloss"] == pytest.approx(error, rel=0.05)
 
 
 def test_a_tile_names_the_best_baseline_by_what_is_better():
