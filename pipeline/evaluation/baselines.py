@@ -11,7 +11,7 @@ from typing import Any
 
 from gigabatch.features.schema import Target
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.pipeline.display import metric_label
+from gigabatch.pipeline.display import apart, metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Keep, Learnt, Rows, learnt
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.paired import METRICS, Difference, difference
@@ -292,9 +292,8 @@ def _worse(target: str, found: Sequence[Baseline], split: str) -> str | None:
         if item.target != target or not item.worse:
             continue
         of = {part["metric"]: part for part in item.differences}
-        numbers = [
-            f"{metric_label(name)} {of[name]['model']:.4g} against {of[name]['baseline']:.4g}" for name in item.worse
-        ]
+        both = {name: " against ".join(apart([of[name]["model"], of[name]["baseline"]])) for name in item.worse}
+        numbers = [f"{metric_label(name)} {text}" for name, text in both.items()]
         noisy |= not all(Difference(**of[name]).is_worse for name in item.worse)
         parts.append(f"{NAMES[item.name]} ({', '.join(numbers)})")
     if not parts:

@@ -20,6 +20,7 @@ from gigabatch.features.schema import IdList, Target, TensorSchema
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.metrics.pointwise import roc_auc
+from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.evaluation.sample import hashed, spread_rows
 
 CHANCE = 4.0  # standard errors that a difference must exceed, whatever its bound
@@ -191,21 +192,22 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Map
     if found["train"] is None:
         return []
     mean, variance, rows = found["train"]
-    deviation, differ, splits = math.sqrt(variance), [], []
+    deviation, differ = math.sqrt(variance), {}
     for split, other in found.items():
         if split == "train" or other is None:
             continue
         error = math.sqrt(variance / rows + other[1] / other[2])
         if abs(other[0] - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
-            differ.append(f"{split} {other[0]:.4g}")
-            splits.append(split)
+            differ[split] = other[0]
     if not differ:
         return []
+    own, *others = apart([mean, *differ.values()])
+    told = ", ".join(f"{split} {text}" for split, text in zip(differ, others, strict=True))
     text = (
-        f"target {target.name!r}: the mean differs between the splits: train {mean:.4g}, {', '.join(differ)} (more "
+        f"target {target.name!r}: the mean differs between the splits: train {own}, {told} (more "
         f"than {MEAN_DEVIATIONS:g} standard deviations, of which one is {deviation:.4g})."
     )
-    return [Flag(text, target.name, f"mean is not train's {mean:.4g}", splits)]
+    return [Flag(text, target.name, f"mean is not train's {own}", differ)]
 
 
 def _mean_and_variance(values: Tensor, mass: Tensor | None) -> tuple[float, float, float] | None:

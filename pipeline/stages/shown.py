@@ -68,8 +68,9 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
             continue
         told = f"{len(item.worse)} of {item.looked:,} looks" if item.worse else f"None of {item.looked:,} looks"
         text = (
-            f"{label} of all {item.rows:,} rows: {format_value(item.overall)}. {told} at a value of a category or a "
-            "fifth of a number found a worse one beyond chance; ± is a 95 % interval over all looks together."
+            f"{label} of the {item.rows:,} rows looked at: {format_value(item.overall)}. {told} at a value of a "
+            "category or a fifth of a number found a worse one beyond chance; ± is a 95 % interval over all looks "
+            "together."
         )
         if item.overall_off is not None:
             side = "above" if item.overall_off > 0 else "below"

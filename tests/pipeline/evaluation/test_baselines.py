@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
-from gigabatch.pipeline.evaluation.baselines import advice, baselines, below_mean, no_probabilities
+from gigabatch.pipeline.evaluation.baselines import Baseline, _worse, advice, baselines, below_mean, no_probabilities
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.evaluation.told import baseline_rows
@@ -114,6 +114,12 @@ def test_a_model_that_learnt_nothing_is_worse_than_all_but_the_constant_and_the_
         "regression": lambda t: t.unpack(t.words).targets[0] + 1,
     }[task]
     assert found_of(task, predictions=truth)[0]["worse"] == []
+
+
+def test_metrics_that_differ_in_the_fifth_digit_are_written_differently():
+    difference = {"metric": "auc", "model": 0.778112, "baseline": 0.778131, "gain": -1.9e-05, "error": 1e-06}
+    boosted = Baseline("boosted", "late", 1.0, 1000, {}, [difference], ["auc"])
+    assert "AUC 0.77811 against 0.77813" in _worse("late", [boosted], "test")
 
 
 def test_predictions_of_the_mean_are_as_good_as_the_constant_and_a_shifted_one_is_worse():

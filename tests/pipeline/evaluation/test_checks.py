@@ -1,5 +1,7 @@
 """Warnings about data: told for what is wrong and beyond chance, silent on splits of one table."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -73,6 +75,17 @@ def test_labels_that_differ_by_more_than_the_bound_are_told_and_no_others(task, 
     if words:
         assert words in found[0]
         assert "valid" not in found[0]
+
+
+def test_means_that_differ_are_written_differently():
+    train, test = (
+        labelled("regression", 202_290 + drawn("regression", seed, shift=shift)) for seed, shift in ((1, 0), (2, 4))
+    )
+    means = [float(table.unpack(table.words).targets[0].double().mean()) for table in (train, test)]
+    (found,) = label_warnings({"train": train, "test": test})
+    told = [float(word) for word in re.search(r"train ([\d.e+]+), test ([\d.e+]+) \(", found).groups()]
+    assert told == pytest.approx(means, abs=1)
+    assert found.short == f"mean is not train's {told[0]:g}"
 
 
 def test_a_difference_within_chance_is_not_told():

@@ -103,7 +103,7 @@ def test_slices_say_how_many_were_looked_at_and_show_the_surest_ten():
     worse = [{"slice": f"city = {i}", "rows": 200, "auc": 0.6, "±": 0.1} for i in range(30)]
     found = Slices("late", "auc", 1039, 32_734, 0.7855, worse, [], 0.039)
     (table,) = slice_tables([found], "test")
-    assert table.text.startswith("AUC of all 32,734 rows: 0.7855. 30 of 1,039 looks")
+    assert table.text.startswith("AUC of the 32,734 rows looked at: 0.7855. 30 of 1,039 looks")
     assert "the mean label is 0.039 above the mean prediction" in table.text
     assert "serves" not in table.text
     (served,) = slice_tables([found], "test", serving=True)
