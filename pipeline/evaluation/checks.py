@@ -21,7 +21,7 @@ from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.metrics.pointwise import roc_auc
 from gigabatch.pipeline.display import apart
-from gigabatch.pipeline.evaluation.sample import hashed, spread_rows
+from gigabatch.pipeline.evaluation.sample import hashed, spread, spread_rows
 
 CHANCE = 4.0  # standard errors that a difference must exceed, whatever its bound
 RATE_RATIO = 1.25  # of the mean of a binary target in a split and in train, either way round
@@ -32,6 +32,7 @@ UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
 OUTSIDE_SHARE, OUTSIDE_ROWS = 0.25, 50_000  # of rows beyond where 98 % of the train rows lie
 LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
+LEAK_OF_LABEL = 1_000  # rows of each label that are looked at, where there are as many
 MOST_NAMED = 5
 
 
@@ -376,7 +377,7 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     regression target also the squared correlation. Of lists each element alone: whether it is in a row's list, by the
     value that `preprocessor` has for its id; and how long lists are.
     """
-    table = train.with_words(train.words[spread_rows(train, LEAK_ROWS)].cpu())
+    table = train.with_words(train.words[_leak_rows(train)].cpu())
     batch = table.unpack(table.words)
     names = [column.name for column in table.schema.ids] + list(table.schema.floats)
     owners = names + [column.name for column in table.schema.lists]
@@ -406,6 +407,25 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
                 target, column.name, lists, labels, _element_names(preprocessor, table, column)
             )
     return found
+
+
+def _leak_rows(train: PackedTable) -> Tensor:
+    """A spread sample of the rows, and of each binary label that is rare in it some rows more: an AUC compares the rows
+    of two labels, however many either has."""
+    rows = spread_rows(train, LEAK_ROWS)
+    if len(rows) == len(train):
+        return rows
+    batch = train.unpack(train.words)
+    labels = [values.cpu() for target, values in zip(train.schema.targets, batch.targets, strict=True)
+              if target.task == "binary"]  # fmt: skip
+    most, found = min(LEAK_OF_LABEL, LEAK_ROWS // max(2 * len(labels), 1)), [rows]
+    for values in labels:
+        of_label_1 = int(values[rows].sum())
+        for number, count in ((0, len(rows) - of_label_1), (1, of_label_1)):
+            if count < most:
+                own = (values == number).nonzero()[:, 0]
+                found.append(own[spread(len(own), most)])
+    return torch.cat(found).unique()
 
 
 def _element_names(preprocessor: Any, table: PackedTable, column: IdList) -> Callable[[int], str]:

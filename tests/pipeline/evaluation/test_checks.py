@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation import checks
 from gigabatch.pipeline.evaluation.checks import (
     blank_warnings,
     column_warnings,
@@ -292,6 +293,19 @@ def test_a_leak_is_seen_where_positives_stand_at_an_even_period(period):
     y = np.arange(ROWS) % period == 0
     found = leak_warnings(labelled("binary", y, x=y.astype(float), codes=y.astype(int) + 3, none=np.zeros(ROWS)))
     assert {text.split("'")[1] for text in found} == {"x", "codes"}
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+def test_a_leak_of_a_rare_label_is_seen_in_a_table_that_is_sampled(rare, monkeypatch):
+    """Of 100,000 rows 40 have the label; of 5,000 that are spread over them about two."""
+    random = np.random.default_rng(4)
+    y = np.full(100_000, 1 - rare)
+    y[random.choice(len(y), 40, replace=False)] = rare
+    monkeypatch.setattr(checks, "LEAK_ROWS", 5_000)
+    columns = {"refunded": y + random.normal(0, 0.01, len(y)), "noise": random.normal(size=len(y))}
+    (found,) = leak_warnings(labelled("binary", y, **columns))
+    assert found.about == "refunded"
+    assert leak_warnings(labelled("binary", random.permutation(y), **columns)) == []
 
 
 def test_values_that_differ_by_blanks_alone_are_told():
