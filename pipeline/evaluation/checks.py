@@ -294,7 +294,7 @@ def column_warnings(
         above = [split for split in unseen if split != "train" and rows[split] and unseen[split][name] > UNSEEN_SHARE]
         if above:
             shares = ", ".join(f"{unseen[split][name]:.0%} of {split}" for split in above)
-            rare = f"; {before:.0%} of train, as values that are too rare" if before else ""
+            rare = f"; {100 * before:.3g}% of train, as values that are too rare" if before else ""
             what = ", of all elements of its lists, is" if name in lists else " has values that are"
             text = f"{called(name)}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare})."
             found.append(Flag(text, name, f"unseen: {shares}"))

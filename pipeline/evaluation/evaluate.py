@@ -570,11 +570,11 @@ def permutation_importance(
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
-    repeats, largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is AUC for a
-    binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in standard
-    deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row, there are
-    no rows, and a warning says so. ranks: each measures some of the shuffled features, and all
-    get the same result.
+    repeats (None of one), largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is
+    AUC for a binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in
+    standard deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row,
+    there are no rows, and a warning says so. ranks: each measures some of the shuffled features, and all get the same
+    result.
     """
     rows = spread_rows(table, settings.importance_rows or MOST_ROWS)
     num_repeats = settings.importance_repeats or MOST_REPEATS
@@ -625,7 +625,8 @@ def permutation_importance(
     for place, name in enumerate(features):
         repeats = slice(place * num_repeats, (place + 1) * num_repeats)
         drops = [base - value for value in rest[repeats]]
-        found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
+        std = float(np.std(drops)) if num_repeats > 1 else None
+        found.append({"name": name, "mean": float(np.mean(drops)), "std": std})
     return metric, sorted(found, key=lambda row: -row["mean"])
 
 

@@ -262,7 +262,8 @@ def _format(value: Any, style: str) -> str:
     if style == THRESHOLD:
         return f"{value:.9g}"
     if style == "fraction":
-        return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+        few = "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+        return ">99.9 %" if 0.9995 <= value < 1 else few
     if style == "seconds":
         return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}"
     return signed_text(value)

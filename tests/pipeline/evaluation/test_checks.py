@@ -219,6 +219,13 @@ def floats_of(**columns) -> PackedTable:
     return PackedTable.from_columns(schema, [], values, [torch.zeros(len(values[0]))])
 
 
+def test_few_values_that_are_too_rare_are_not_told_as_none():
+    unseen = {"train": {"shop": 0.002}, "test": {"shop": 0.4}}
+    (found,) = column_warnings({"train": {}, "test": {}}, unseen, {"train": 1000, "test": 1000})
+    assert "40% of test has values" in found
+    assert "; 0.2% of train, as values that are too rare" in found
+
+
 def test_a_number_that_grows_with_time_is_named_and_no_season():
     """A count of all rows so far told the month, and cost the flights .004 of AUC (Q1)."""
     random, rows = np.random.default_rng(0), {"train": (0, 6000), "valid": (6000, 7000), "test": (7000, 8000)}

@@ -235,6 +235,13 @@ def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(bin
     assert torch.equal(table.words, before)
 
 
+def test_importance_of_one_shuffling_has_no_deviation(binary):
+    asked = schema_of(Target("label", "binary")), EvaluateSettings(importance_repeats=1), 1, "cpu"
+    _, found = permutation_importance(binary[1], binary[0], *asked)
+    assert found[0]["mean"] > 0.2
+    assert [row["std"] for row in found] == [None, None, None]
+
+
 def test_importance_by_a_metric_that_is_no_number_is_told_and_not_given(binary, caplog):
     table, model = binary
     schema = schema_of(Target("label", "binary"))

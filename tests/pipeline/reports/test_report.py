@@ -287,6 +287,11 @@ def test_tables_show_fractions_signs_and_bars():
     assert [row[3].bar for row in made.rows] == [0.25, 1.0, 0.00025]
 
 
+def test_a_share_that_is_not_quite_all_is_not_written_as_all():
+    made = table([{"nulls": share} for share in (1.0, 0.99996, 0.9994)])
+    assert [row[0].text for row in made.rows] == ["100.0 %", ">99.9 %", "99.9 %"]
+
+
 def test_importance_is_sorted_scaled_and_keeps_unknown_rows_last():
     rows = [
         {"name": "noise", "mean": -0.1, "std": 0.2},
