@@ -40,7 +40,8 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Confusion:
-    """Rows by true class (first axis) and predicted class: counts has shape [classes, classes]."""
+    """Rows, or sums of their weights, by true class (first axis) and predicted class: counts has shape [classes,
+    classes]."""
 
     labels: Sequence[str]
     counts: ArrayLike
@@ -344,7 +345,8 @@ def confusion_table(confusion: Confusion) -> Table:
         gathered = np.zeros((len(labels), len(labels)), counts.dtype)
         np.add.at(gathered, (group[:, None], group[None, :]), counts)
         counts = gathered
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    of_class = counts.sum(1, keepdims=True)
+    shares = counts / np.where(of_class > 0, of_class, 1)
     rows = [
         [Cell(label)] + [Cell(format_value(n), True, shade=float(s)) for n, s in zip(row, share, strict=True)]
         for label, row, share in zip(labels, counts, shares, strict=True)

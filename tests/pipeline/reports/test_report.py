@@ -328,6 +328,12 @@ def test_confusion_gathers_rare_classes_and_loses_no_row():
     assert numbers[labels.index("class 17"), -1] == counts[17].sum() - numbers[labels.index("class 17"), :-1].sum()
 
 
+def test_a_confusion_of_small_weights_is_shaded_by_shares_too():
+    made = confusion_table(Confusion(["a", "b"], [[0.003, 0.001], [0.0, 0.0]]))
+    assert [[cell.text for cell in row] for row in made.rows] == [["a", "0.003", "0.001"], ["b", "0", "0"]]
+    assert [[cell.shade for cell in row[1:]] for row in made.rows] == [[0.75, 0.25], [0.0, 0.0]]
+
+
 def test_confusion_shades_by_share_of_the_true_class():
     made = confusion_table(Confusion(["a", "b", "never"], [[3, 1, 0], [0, 5, 0], [0, 0, 0]]))
     assert [[cell.shade for cell in row[1:]] for row in made.rows] == [[0.75, 0.25, 0], [0, 1, 0], [0, 0, 0]]
