@@ -115,7 +115,7 @@ def below_mean(
     metrics: Mapping[str, Mapping[str, float | None]],
     split: str,
     *,
-    rows: int,
+    rows: float,
     quantiles: Collection[str] = (),
     told: Collection[str] = (),
 ) -> list[str]:
@@ -132,7 +132,7 @@ def below_mean(
     split
         That they are of.
     rows
-        Of the split; fewer than 20 tell nothing.
+        That the split is worth (`checks.rows_worth`); fewer than 20 tell nothing.
     quantiles
         Targets whose loss is that of a quantile, of which R² says nothing.
     told
@@ -274,7 +274,7 @@ def _measured(
     own = rows[compared_on].of_all(evaluations[compared_on].predictions[place])
     compared = [difference(metric, own, scores[compared_on], labelled) for metric in asked]
     differences = [asdict(each) for each in compared if each is not None]
-    count = len(labelled.labels)
+    count = int((labelled.mass > 0).sum())
     worse = [each.metric for each in compared if each is not None and (each.is_worse or _is_far(each, count))]
     return Baseline(name, target.name, item.seconds, item.rows, metrics, differences, worse)
 

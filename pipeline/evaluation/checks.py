@@ -123,7 +123,7 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
             elif lacks and len(labels[split]):
                 text = f"target {target.name!r}: split {split!r} has {short}. Metrics of it say nothing there."
                 found.append(Flag(text, target.name, short, [split]))
-        worth = {split: _rows_worth(values, masses[split]) for split, values in labels.items()}
+        worth = {split: _worth(values, masses[split]) for split, values in labels.items()}
         found += _shares_that_differ(target, counts, worth)
     return found
 
@@ -134,8 +134,13 @@ def _mass(table: PackedTable) -> Tensor | None:
     return None if weight is None else weight.cpu().double()
 
 
-def _rows_worth(values: Tensor, mass: Tensor | None) -> float:
-    """How many rows of one weight have means as certain as those of these (Kish's effective sample size)."""
+def rows_worth(table: PackedTable) -> float:
+    """How many rows of one weight have means as certain as those of the table's (Kish's effective sample size)."""
+    return _worth(table.words, _mass(table))
+
+
+def _worth(values: Tensor, mass: Tensor | None) -> float:
+    """The same of `values` [n, ...] with weights `mass` [n], or None."""
     if mass is None:
         return float(len(values))
     return float(mass.sum() ** 2 / mass.square().sum()) if len(mass) else 0.0
@@ -213,7 +218,7 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Map
 
 def _mean_and_variance(values: Tensor, mass: Tensor | None) -> tuple[float, float, float] | None:
     """Mean, variance, and how many rows these are worth; None where they are not worth more than one."""
-    rows = _rows_worth(values, mass)
+    rows = _worth(values, mass)
     if rows <= 1:
         return None
     if mass is None:

@@ -32,7 +32,7 @@ from gigabatch.pipeline.evaluation.baselines import (
     no_probabilities,
     stretched_columns,
 )
-from gigabatch.pipeline.evaluation.checks import Flag, data_warnings
+from gigabatch.pipeline.evaluation.checks import Flag, data_warnings, rows_worth
 from gigabatch.pipeline.evaluation.decisions import Costs
 from gigabatch.pipeline.evaluation.evaluate import (
     CALIBRATION,
@@ -193,7 +193,7 @@ def evaluate_bundle(
             compared["worse"] = []
         warnings += compared["worse"]
     warnings += below_mean(
-        schema.targets, found[split].metrics, split, rows=len(evaluated), quantiles=quantiles, told=warnings
+        schema.targets, found[split].metrics, split, rows=rows_worth(evaluated), quantiles=quantiles, told=warnings
     )
     ranking = None if data.rank is None else data.rank(model)
     warnings += ((ranking or {}).get("baselines") or {}).get("worse", [])

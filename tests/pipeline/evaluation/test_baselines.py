@@ -15,6 +15,7 @@ from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
 from gigabatch.pipeline.evaluation.baselines import Baseline, _worse, advice, baselines, below_mean, no_probabilities
+from gigabatch.pipeline.evaluation.checks import rows_worth
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.evaluation.told import baseline_rows
@@ -157,6 +158,20 @@ def test_an_r2_below_0_is_told_where_no_baseline_has_said_so():
     assert below_mean([target], poor, "test", rows=19) == []
     assert below_mean([target], poor, "test", rows=200, told=["'label' on the test split: the model is worse"]) == []
     assert below_mean([target], poor, "test", rows=200, quantiles=["label"]) == []
+
+
+def test_rows_of_weight_zero_do_not_make_few_rows_many():
+    """Of 4,000 rows 15 count: too few to say that a model is far off, or that an R² just below 0 is no chance."""
+    train = table_of("regression", 4000, 1)
+    test = table_of("regression", 4000, 2, weight=(torch.arange(4000) < 15).float())
+    predictions = test.unpack(test.words).targets[0].double() + 20
+    predictions[0] += 3000
+    found = baselines(["linear"], train, {"test": test}, {"test": evaluation_of(test, predictions)}, seed=1)
+    assert found["found"][0]["worse"] == []
+    assert rows_worth(test) == pytest.approx(15)
+    assert rows_worth(train) == 4000
+    (target,) = test.schema.targets
+    assert below_mean([target], {"label": {"r2": -0.03}}, "test", rows=rows_worth(test)) == []
 
 
 def test_rows_of_weight_zero_teach_nothing():
