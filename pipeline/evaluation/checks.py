@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -228,23 +229,33 @@ def _mean_and_variance(values: Tensor, mass: Tensor | None) -> tuple[float, floa
     return float(mean), float(variance), rows
 
 
-def missing_shares(parts: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By split and column, the share of nulls, from the footers of Parquet files of the features stage."""
+def missing_shares(
+    parts: Mapping[str, Sequence[Path]], columns: Sequence[str], weight: str | None = None
+) -> dict[str, dict[str, float]]:
+    """By split and column, the share of nulls, from the footers of Parquet files of the features stage.
+
+    weight: a column of weights, None where there is none. Rows that weigh 0 are left out, for which columns with nulls
+    are read.
+    """
     found = {}
     for split, paths in parts.items():
         nulls, rows = dict.fromkeys(columns, 0), 0
         for path in paths:
             with pq.ParquetFile(path) as file:
                 names = file.schema_arrow.names
-                rows += file.metadata.num_rows
                 for group in range(file.metadata.num_row_groups):
+                    counted = None if weight is None else pc.greater(file.read_row_group(group, [weight]).column(0), 0)
+                    rows += file.metadata.row_group(group).num_rows if counted is None else counted.to_numpy().sum()
                     for name in columns:
                         statistics = file.metadata.row_group(group).column(names.index(name)).statistics
-                        if statistics is None or not statistics.has_null_count:
-                            nulls[name] += file.read_row_group(group, [name]).column(0).null_count
-                        else:
+                        known = statistics is not None and statistics.has_null_count
+                        if known and (counted is None or statistics.null_count == 0):
                             nulls[name] += statistics.null_count
-        found[split] = {name: count / max(rows, 1) for name, count in nulls.items()}
+                            continue
+                        values = file.read_row_group(group, [name]).column(0)
+                        of_these = values if counted is None else values.filter(counted)
+                        nulls[name] += of_these.null_count
+        found[split] = {name: count / max(int(rows), 1) for name, count in nulls.items()}
     return found
 
 

@@ -644,7 +644,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
     list column the share of train rows whose list is null or empty, of test's elements that were unseen, and the mean
     number of elements."""
     found: list[dict[str, Any]] = []
-    batches = [table.unpack(table.words) for table in (train, test)]
+    batches = [table.unpack(table.words) for table in (train.counted(), test.counted())]
     fitted, asked = (batch.ids for batch in batches)
     for position, column in enumerate(train.schema.ids):
         vocabulary = preprocessor.vocabularies[column.name]

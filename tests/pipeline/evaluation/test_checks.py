@@ -188,6 +188,21 @@ def test_missing_shares_are_those_of_the_files(tmp_path):
     assert found == {"train": {"a": 0.5, "b": 0.25, "c": 0.0}, "test": {"a": 0.0, "b": 0.0, "c": 0.0}}
 
 
+@pytest.mark.parametrize("statistics", [True, False])
+def test_nulls_of_rows_of_weight_0_are_none_that_a_split_lacks(tmp_path, statistics):
+    """Rows of which a third weigh nothing, among them most of the nulls of `a` and none of those of `b`."""
+    random = np.random.default_rng(7)
+    frame = pd.DataFrame({"w": random.choice([0.0, 1.0, 3.0], 3000), "a": 1.0, "b": "x", "c": 2.0})
+    frame.loc[(frame["w"] == 0) & (random.random(3000) < 0.9), "a"] = None
+    frame.loc[(frame["w"] > 0) & (random.random(3000) < 0.4), ["a", "b"]] = None
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pq.write_table(table, tmp_path / "part-0.parquet", row_group_size=700, write_statistics=statistics)
+    found = missing_shares({"test": [tmp_path / "part-0.parquet"]}, ["a", "b", "c"], weight="w")
+    expected = frame[frame["w"] > 0][["a", "b", "c"]].isna().mean().to_dict()
+    assert found["test"] == pytest.approx(expected)
+    assert expected["a"] == pytest.approx(0.4, abs=0.05)
+
+
 def test_columns_with_more_missing_or_unseen_values_are_told():
     rows = {"train": ROWS, "valid": 500, "test": 500}
     missing = {

@@ -358,6 +358,15 @@ def test_the_column_summary_counts_nulls_values_and_the_unseen():
     assert found["noise"]["nulls"] == 0
 
 
+def test_the_column_summary_takes_rows_of_weight_0_for_none():
+    columns = (Column("city", "categorical", "string"), Column("w", "weight", "float32"))
+    train = pd.DataFrame({"city": ["a", "a", "b", None], "w": [1.0, 2.0, 1.0, 1.0]})
+    test = pd.DataFrame({"city": ["a", "x", "y", "b"], "w": [1.0, 0.0, 0.0, 1.0]})
+    preprocessor = Preprocessor(Schema(columns, ())).fit([train])
+    (row,) = column_summary(preprocessor, pack(preprocessor, train), pack(preprocessor, test))
+    assert (row["nulls"], row["unseen_rate"]) == (0.25, 0.0)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_the_column_summary_tells_nulls_of_the_rows_that_were_grown_by_and_none_of_an_import(known):
     schema = schema_of(Target("label", "binary"))
