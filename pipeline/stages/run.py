@@ -432,8 +432,11 @@ def evaluation_report(
     beside = (results["ranking"] or {}).get("baselines") or {"left_out": ()}
     notes += [f"Left out: {text}." for text in beside["left_out"]]
     if results["importance"]:
+        drop = results["importance_metric"]
+        if drop != "minus loss" and any("auc" not in own for own in results["evaluations"][split].metrics.values()):
+            drop += " (of binary targets alone)"
         notes.append(
-            f"Importance: drop of {results['importance_metric']} when a feature is shuffled, each "
+            f"Importance: drop of {drop} when a feature is shuffled, each "
             "{repeats} time(s), over {rows:,} rows".format(**results["importance_sample"])
             + f" of the {split} split."
         )

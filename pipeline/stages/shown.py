@@ -17,7 +17,7 @@ from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, with_e
 from gigabatch.pipeline.evaluation.slices import MOST_SHOWN, Slices
 from gigabatch.pipeline.evaluation.told import NAMES, NOISE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.report import SliceTables
-from gigabatch.pipeline.training.target_metrics import serving_weight
+from gigabatch.pipeline.training.target_metrics import IN_UNITS, serving_weight
 
 
 def applicable_metrics(schema: TensorSchema) -> set[str]:
@@ -26,7 +26,9 @@ def applicable_metrics(schema: TensorSchema) -> set[str]:
     found: set[str] = {"auc", "logloss", "ece"} if "binary" in tasks else set()
     found |= {"logloss", "ece"} if "multiclass" in tasks else set()
     found |= {"mrr"} if "binary" in tasks and schema.has_group else set()
-    return found | (set(REGRESSION_HEADLINE) if "regression" in tasks else set())
+    of_numbers = [target for target in schema.targets if target.task == "regression"]
+    found |= set(REGRESSION_HEADLINE) if of_numbers else set()
+    return found - set(IN_UNITS) if len(of_numbers) > 1 else found  # of several units there is no mean
 
 
 def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, float]:
@@ -93,9 +95,14 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
 
 
 def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
-    """What stands below each metric of the headline: two standard errors, and the best baseline at its share of
-    label 1."""
+    """What stands below each metric of the headline: of how many targets it is the mean, two standard errors, and the
+    best baseline at its share of label 1."""
     notes: dict[str, list[str]] = {name: [f"± {error:.2g}"] for name, error in results["errors"].items()}
+    evaluation: Evaluation = results["evaluations"][results["split"]]
+    for name in evaluation.headline:
+        of = sum(values.get(name) is not None for values in evaluation.metrics.values())
+        if of > 1:
+            notes.setdefault(name, []).append(f"mean of {of} targets")
     apart = CALIBRATION if results.get("rates") else ()
     compared = results["baselines"]
     if compared and len({item["target"] for item in compared["found"]}) == 1:

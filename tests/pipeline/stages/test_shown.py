@@ -53,6 +53,7 @@ def test_what_applies_follows_from_the_targets():
     assert applicable_metrics(tasks["binary"]) == {"auc", "logloss", "ece"}
     assert applicable_metrics(tasks["multiclass"]) == {"logloss", "ece"}
     assert applicable_metrics(tasks["regression"]) == {"rmse", "mae", "r2"}
+    assert applicable_metrics(TensorSchema((), (), (Target("y", "regression"), Target("z", "regression")))) == {"r2"}
     grouped = TensorSchema((), (), (Target("y", "binary"),), has_group=True)
     assert "mrr" in applicable_metrics(grouped)
 
@@ -91,10 +92,12 @@ def test_a_tile_names_the_best_baseline_by_what_is_better():
         return {"name": name, "target": "y", "differences": parts}
 
     compared = {"found": [item("constant", 0.5, 0.62), item("boosted", 0.7629, 0.512)]}
-    notes = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared})
+    found = Evaluation({"y": {"auc": 0.77, "logloss": 0.5}}, {"auc": 0.77, "logloss": 0.5, "mrr": None}, ())
+    of_one = {"split": "test", "evaluations": {"test": found}}
+    notes = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared})
     assert notes == {"auc": "± 0.0056; boosted trees 0.7629", "logloss": "boosted trees 0.512"}
-    assert tile_notes({"errors": {}, "baselines": None}) == {}
-    served = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
+    assert tile_notes(of_one | {"errors": {}, "baselines": None}) == {}
+    served = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
     where = dict.fromkeys(("logloss", "ece"), "where the model serves")  # not at the share that baselines are at
     assert served == {"auc": "± 0.0056; boosted trees 0.7629"} | where
 
