@@ -19,7 +19,7 @@ from torch import Tensor
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import IdList, Target, TensorSchema
 from gigabatch.loaders.tables.jagged import JaggedColumn
-from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.metrics.pointwise import roc_auc
 from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.evaluation.sample import hashed, spread, spread_rows
@@ -431,7 +431,7 @@ def _leak_rows(train: PackedTable) -> Tensor:
     rows = spread_rows(train, LEAK_ROWS)
     if len(rows) == len(train):
         return rows
-    batch = train.unpack(train.words)
+    batch = unpack(train.schema, train.words)
     labels = [values.cpu() for target, values in zip(train.schema.targets, batch.targets, strict=True)
               if target.task == "binary"]  # fmt: skip
     most, found = min(LEAK_OF_LABEL, LEAK_ROWS // max(2 * len(labels), 1)), [rows]

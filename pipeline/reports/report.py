@@ -102,6 +102,7 @@ class ReportData:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     metric_notes: Mapping[str, str] = field(default_factory=dict)
     split_rows: int | None = None  # of `split`, which the metrics are of
+    split_more: str = ""  # what is said of these behind their number
     warnings: Sequence[str] = ()  # the first thing that is read
     baselines: Sequence[Mapping[str, Any]] = ()
     baselines_title: str = ""

@@ -62,6 +62,7 @@ from gigabatch.pipeline.stages.finished import (
 from gigabatch.pipeline.stages.shown import (
     applicable_metrics,
     headline_errors,
+    rows_told,
     short_flags,
     slice_tables,
     tile_notes,
@@ -232,6 +233,7 @@ def evaluate_bundle(
         if settings.slices
         else [],
         "errors": headline_errors(found[split], evaluated),
+        "rows_told": rows_told(evaluated, len(data.tables[split])),
         "applies": applicable_metrics(evaluated.schema),
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
@@ -468,6 +470,7 @@ def evaluation_report(
         },
         metric_notes=tile_notes(results),
         split_rows=rows.get(split),
+        split_more=results["rows_told"],
         baselines=told_columns(baseline_rows(compared)) if compared else (),
         baselines_title=baselines_title(compared, results) if compared else "",
         splits=told_columns(

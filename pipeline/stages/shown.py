@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gigabatch.features.schema import TensorSchema
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.pipeline.display import format_value, headings, metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Rows
 from gigabatch.pipeline.evaluation.checks import Flag
@@ -31,6 +31,20 @@ def applicable_metrics(schema: TensorSchema) -> set[str]:
     return found - set(IN_UNITS) if len(of_numbers) > 1 else found  # of several units there is no mean
 
 
+def rows_told(table: PackedTable, rows: int) -> str:
+    """What follows the number of a split's rows where `table`, of which metrics are, is more than these or less: drawn
+    negatives, rows of weight 0."""
+    more = f" and {len(table) - rows:,} drawn negatives" if len(table) > rows else ""
+    counted = _counted(table)
+    return more + (f", of which {counted:,} weigh something" if counted < len(table) else "")
+
+
+def _counted(table: PackedTable) -> int:
+    """How many rows weigh something."""
+    weight = unpack(table.schema, table.words).weight
+    return len(table) if weight is None else int((weight > 0).sum())
+
+
 def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, float]:
     """Two standard errors of the headline's metrics of a single target, by name, of at most 200,000 rows: of more the
     error of so many, times the root of their share. Empty with several targets."""
@@ -48,9 +62,7 @@ def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, flo
         served = replace(labelled, weight=mass)
     if not bool(labelled.mass.sum() > 0):
         return {}
-    weight = table.unpack(table.words).weight
-    counted = len(table) if weight is None else int((weight > 0).sum())
-    share = int((labelled.mass > 0).sum()) / max(counted, 1)  # a sample has rows that weigh something alone
+    share = int((labelled.mass > 0).sum()) / _counted(table)  # a sample has rows that weigh something alone
     found: dict[str, float] = {}
     for name in METRICS[target.task]:
         if evaluation.headline.get(name) is not None:

@@ -90,6 +90,7 @@ def full(text="Flights", number=0.5):
         metrics={"auc": 0.76341234, "mrr": None, text: number},
         metric_notes={"auc": text},
         split_rows=32_734,
+        split_more=text,
         warnings=[f"worse than {text}", text],
         baselines=[{"": text, "auc": number, "gain of auc": 0.1, "seconds": 2.5, "worse": text}],
         baselines_title=text,

@@ -15,6 +15,7 @@ from gigabatch.pipeline.evaluation.slices import Slices
 from gigabatch.pipeline.stages.shown import (
     applicable_metrics,
     headline_errors,
+    rows_told,
     short_flags,
     slice_tables,
     tile_notes,
@@ -56,6 +57,16 @@ def test_what_applies_follows_from_the_targets():
     assert applicable_metrics(TensorSchema((), (), (Target("y", "regression"), Target("z", "regression")))) == {"r2"}
     grouped = TensorSchema((), (), (Target("y", "binary"),), has_group=True)
     assert "mrr" in applicable_metrics(grouped)
+
+
+def test_rows_that_metrics_are_of_are_told_with_negatives_and_weights():
+    schema = TensorSchema((), (), (Target("y", "binary"),), has_weight=True)
+    labels, weight = torch.tensor([1.0, 0, 0, 0] * 300), torch.tensor([1.0, 1, 1, 1] * 200 + [0.0, 0, 0, 0] * 100)
+    weighted = PackedTable.from_columns(schema, [], [], [labels], weight)
+    assert rows_told(labelled(labels), 1200) == ""
+    assert rows_told(labelled(labels), 300) == " and 900 drawn negatives"
+    assert rows_told(weighted, 1200) == ", of which 800 weigh something"
+    assert rows_told(weighted, 300) == " and 900 drawn negatives, of which 800 weigh something"
 
 
 def test_two_standard_errors_are_those_of_a_bootstrap():
