@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from numbers import Integral, Real
@@ -86,6 +86,27 @@ def _format_float(value: float) -> str:
     if size >= 1e15 or 0 < size < 1e-4:
         return f"{value:.2e}"
     return f"{value:,.0f}" if size >= 1000 else f"{value:.4g}"
+
+
+def apart(values: Iterable[float], digits: int = 4) -> list[str]:
+    """Numbers that are read beside each other: with the fewest significant digits, from `digits` on, at which those
+    that differ are written differently.
+
+    >>> from gigabatch.pipeline.display import apart
+    >>> apart([0.81, 0.7]), apart([202301.0, 202304.0, 202301.0])
+    (['0.81', '0.7'], ['202301', '202304', '202301'])
+    """
+    numbers = list(values)
+    digits = digits_apart(numbers, digits)
+    return [f"{value:.{digits}g}" for value in numbers]
+
+
+def digits_apart(values: Collection[float], digits: int = 4) -> int:
+    """How many digits `apart` takes."""
+    different = len(set(values))
+    while digits < 17 and len({f"{value:.{digits}g}" for value in values}) < different:
+        digits += 1
+    return digits
 
 
 def about_bytes(count: float) -> str:

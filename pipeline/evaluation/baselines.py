@@ -11,7 +11,7 @@ from typing import Any
 
 from gigabatch.features.schema import Target
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.pipeline.display import metric_label
+from gigabatch.pipeline.display import apart, metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Keep, Learnt, Rows, learnt
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.paired import METRICS, Difference, difference
@@ -115,7 +115,7 @@ def below_mean(
     metrics: Mapping[str, Mapping[str, float | None]],
     split: str,
     *,
-    rows: int,
+    rows: float,
     quantiles: Collection[str] = (),
     told: Collection[str] = (),
 ) -> list[str]:
@@ -132,7 +132,7 @@ def below_mean(
     split
         That they are of.
     rows
-        Of the split; fewer than 20 tell nothing.
+        That the split is worth (`checks.rows_worth`); fewer than 20 tell nothing.
     quantiles
         Targets whose loss is that of a quantile, of which R² says nothing.
     told
@@ -274,7 +274,7 @@ def _measured(
     own = rows[compared_on].of_all(evaluations[compared_on].predictions[place])
     compared = [difference(metric, own, scores[compared_on], labelled) for metric in asked]
     differences = [asdict(each) for each in compared if each is not None]
-    count = len(labelled.labels)
+    count = int((labelled.mass > 0).sum())
     worse = [each.metric for each in compared if each is not None and (each.is_worse or _is_far(each, count))]
     return Baseline(name, target.name, item.seconds, item.rows, metrics, differences, worse)
 
@@ -292,9 +292,8 @@ def _worse(target: str, found: Sequence[Baseline], split: str) -> str | None:
         if item.target != target or not item.worse:
             continue
         of = {part["metric"]: part for part in item.differences}
-        numbers = [
-            f"{metric_label(name)} {of[name]['model']:.4g} against {of[name]['baseline']:.4g}" for name in item.worse
-        ]
+        both = {name: " against ".join(apart([of[name]["model"], of[name]["baseline"]])) for name in item.worse}
+        numbers = [f"{metric_label(name)} {text}" for name, text in both.items()]
         noisy |= not all(Difference(**of[name]).is_worse for name in item.worse)
         parts.append(f"{NAMES[item.name]} ({', '.join(numbers)})")
     if not parts:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -18,9 +19,10 @@ from torch import Tensor
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import IdList, Target, TensorSchema
 from gigabatch.loaders.tables.jagged import JaggedColumn
-from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.metrics.pointwise import roc_auc
-from gigabatch.pipeline.evaluation.sample import hashed, spread_rows
+from gigabatch.pipeline.display import apart
+from gigabatch.pipeline.evaluation.sample import hashed, spread, spread_rows
 
 CHANCE = 4.0  # standard errors that a difference must exceed, whatever its bound
 RATE_RATIO = 1.25  # of the mean of a binary target in a split and in train, either way round
@@ -31,6 +33,7 @@ UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
 OUTSIDE_SHARE, OUTSIDE_ROWS = 0.25, 50_000  # of rows beyond where 98 % of the train rows lie
 LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
+LEAK_OF_LABEL = 1_000  # rows of each label that are looked at, where there are as many
 MOST_NAMED = 5
 
 
@@ -121,7 +124,7 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
             elif lacks and len(labels[split]):
                 text = f"target {target.name!r}: split {split!r} has {short}. Metrics of it say nothing there."
                 found.append(Flag(text, target.name, short, [split]))
-        worth = {split: _rows_worth(values, masses[split]) for split, values in labels.items()}
+        worth = {split: _worth(values, masses[split]) for split, values in labels.items()}
         found += _shares_that_differ(target, counts, worth)
     return found
 
@@ -132,8 +135,13 @@ def _mass(table: PackedTable) -> Tensor | None:
     return None if weight is None else weight.cpu().double()
 
 
-def _rows_worth(values: Tensor, mass: Tensor | None) -> float:
-    """How many rows of one weight have means as certain as those of these (Kish's effective sample size)."""
+def rows_worth(table: PackedTable) -> float:
+    """How many rows of one weight have means as certain as those of the table's (Kish's effective sample size)."""
+    return _worth(table.words, _mass(table))
+
+
+def _worth(values: Tensor, mass: Tensor | None) -> float:
+    """The same of `values` [n, ...] with weights `mass` [n], or None."""
     if mass is None:
         return float(len(values))
     return float(mass.sum() ** 2 / mass.square().sum()) if len(mass) else 0.0
@@ -191,26 +199,27 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Map
     if found["train"] is None:
         return []
     mean, variance, rows = found["train"]
-    deviation, differ, splits = math.sqrt(variance), [], []
+    deviation, differ = math.sqrt(variance), {}
     for split, other in found.items():
         if split == "train" or other is None:
             continue
         error = math.sqrt(variance / rows + other[1] / other[2])
         if abs(other[0] - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
-            differ.append(f"{split} {other[0]:.4g}")
-            splits.append(split)
+            differ[split] = other[0]
     if not differ:
         return []
+    own, *others = apart([mean, *differ.values()])
+    told = ", ".join(f"{split} {text}" for split, text in zip(differ, others, strict=True))
     text = (
-        f"target {target.name!r}: the mean differs between the splits: train {mean:.4g}, {', '.join(differ)} (more "
+        f"target {target.name!r}: the mean differs between the splits: train {own}, {told} (more "
         f"than {MEAN_DEVIATIONS:g} standard deviations, of which one is {deviation:.4g})."
     )
-    return [Flag(text, target.name, f"mean is not train's {mean:.4g}", splits)]
+    return [Flag(text, target.name, f"mean is not train's {own}", differ)]
 
 
 def _mean_and_variance(values: Tensor, mass: Tensor | None) -> tuple[float, float, float] | None:
     """Mean, variance, and how many rows these are worth; None where they are not worth more than one."""
-    rows = _rows_worth(values, mass)
+    rows = _worth(values, mass)
     if rows <= 1:
         return None
     if mass is None:
@@ -220,23 +229,33 @@ def _mean_and_variance(values: Tensor, mass: Tensor | None) -> tuple[float, floa
     return float(mean), float(variance), rows
 
 
-def missing_shares(parts: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By split and column, the share of nulls, from the footers of Parquet files of the features stage."""
+def missing_shares(
+    parts: Mapping[str, Sequence[Path]], columns: Sequence[str], weight: str | None = None
+) -> dict[str, dict[str, float]]:
+    """By split and column, the share of nulls, from the footers of Parquet files of the features stage.
+
+    weight: a column of weights, None where there is none. Rows that weigh 0 are left out, for which columns with nulls
+    are read.
+    """
     found = {}
     for split, paths in parts.items():
         nulls, rows = dict.fromkeys(columns, 0), 0
         for path in paths:
             with pq.ParquetFile(path) as file:
                 names = file.schema_arrow.names
-                rows += file.metadata.num_rows
                 for group in range(file.metadata.num_row_groups):
+                    counted = None if weight is None else pc.greater(file.read_row_group(group, [weight]).column(0), 0)
+                    rows += file.metadata.row_group(group).num_rows if counted is None else counted.to_numpy().sum()
                     for name in columns:
                         statistics = file.metadata.row_group(group).column(names.index(name)).statistics
-                        if statistics is None or not statistics.has_null_count:
-                            nulls[name] += file.read_row_group(group, [name]).column(0).null_count
-                        else:
+                        known = statistics is not None and statistics.has_null_count
+                        if known and (counted is None or statistics.null_count == 0):
                             nulls[name] += statistics.null_count
-        found[split] = {name: count / max(rows, 1) for name, count in nulls.items()}
+                            continue
+                        values = file.read_row_group(group, [name]).column(0)
+                        of_these = values if counted is None else values.filter(counted)
+                        nulls[name] += of_these.null_count
+        found[split] = {name: count / max(int(rows), 1) for name, count in nulls.items()}
     return found
 
 
@@ -291,7 +310,7 @@ def column_warnings(
         above = [split for split in unseen if split != "train" and rows[split] and unseen[split][name] > UNSEEN_SHARE]
         if above:
             shares = ", ".join(f"{unseen[split][name]:.0%} of {split}" for split in above)
-            rare = f"; {before:.0%} of train, as values that are too rare" if before else ""
+            rare = f"; {100 * before:.3g}% of train, as values that are too rare" if before else ""
             what = ", of all elements of its lists, is" if name in lists else " has values that are"
             text = f"{called(name)}: {shares}{what} not in the vocabulary (more than {UNSEEN_SHARE:.0%}{rare})."
             found.append(Flag(text, name, f"unseen: {shares}"))
@@ -374,7 +393,7 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     regression target also the squared correlation. Of lists each element alone: whether it is in a row's list, by the
     value that `preprocessor` has for its id; and how long lists are.
     """
-    table = train.with_words(train.words[spread_rows(train, LEAK_ROWS)].cpu())
+    table = train.with_words(train.words[_leak_rows(train)].cpu())
     batch = table.unpack(table.words)
     names = [column.name for column in table.schema.ids] + list(table.schema.floats)
     owners = names + [column.name for column in table.schema.lists]
@@ -404,6 +423,25 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
                 target, column.name, lists, labels, _element_names(preprocessor, table, column)
             )
     return found
+
+
+def _leak_rows(train: PackedTable) -> Tensor:
+    """A spread sample of the rows, and of each binary label that is rare in it some rows more: an AUC compares the rows
+    of two labels, however many either has."""
+    rows = spread_rows(train, LEAK_ROWS)
+    if len(rows) == len(train):
+        return rows
+    batch = unpack(train.schema, train.words)
+    labels = [values.cpu() for target, values in zip(train.schema.targets, batch.targets, strict=True)
+              if target.task == "binary"]  # fmt: skip
+    most, found = min(LEAK_OF_LABEL, LEAK_ROWS // max(2 * len(labels), 1)), [rows]
+    for values in labels:
+        of_label_1 = int(values[rows].sum())
+        for number, count in ((0, len(rows) - of_label_1), (1, of_label_1)):
+            if count < most:
+                own = (values == number).nonzero()[:, 0]
+                found.append(own[spread(len(own), most)])
+    return torch.cat(found).unique()
 
 
 def _element_names(preprocessor: Any, table: PackedTable, column: IdList) -> Callable[[int], str]:

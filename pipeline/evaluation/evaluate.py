@@ -409,8 +409,11 @@ def target_quality(
     drawn: bool = False,
     negatives: float = 1.0,
 ) -> Quality:
-    """Curves follow the rows' weights, as the metrics beside them do; histograms and confusion matrix count rows.
-    negatives: of a binary target, as of `Evaluation`."""
+    """Curves, histograms and tables follow the rows' weights, as the metrics beside them do. negatives: of a binary
+    target, as of `Evaluation`."""
+    if weight is not None:
+        counted = weight > 0
+        prediction, label, weight = prediction[counted], label[counted], weight[counted].double()
     if target.quantiles:
         prediction = prediction[:, target.central]
     if target.task == "regression":
@@ -419,9 +422,7 @@ def target_quality(
         return _classes_quality(target, prediction, label, bins, weight)
     curve = roc_curve(prediction, label, weight, max_points=400)
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
-    by_label = {
-        f"{target.name} = {value}": np.histogram(prediction[label == value].numpy(), edges)[0] for value in (0, 1)
-    }
+    by_label = {f"{target.name} = {value}": _histogram(prediction, edges, weight, label == value) for value in (0, 1)}
     served = serving_weight(label, weight, negatives)
     auc, decided = metrics["auc"], Decisions.of(prediction, label, served)
     gains = None
@@ -441,17 +442,25 @@ def target_quality(
 
 def _values_quality(target: Target, prediction: Tensor, label: Tensor, weight: Tensor | None) -> Quality:
     """Of a regression target: residuals, their means by tenth of the prediction, predicted and actual values."""
-    residuals = (label - prediction).numpy()
-    counts, edges = np.histogram(residuals, HISTOGRAM_BINS)
-    values = {"predicted": prediction.numpy(), "actual": label.numpy()}
-    ends = np.histogram_bin_edges(np.concatenate(list(values.values())), HISTOGRAM_BINS)
+    residuals, values = label - prediction, {"predicted": prediction, "actual": label}
+    edges = np.histogram_bin_edges(residuals.numpy(), HISTOGRAM_BINS)
+    ends = np.histogram_bin_edges(torch.cat(list(values.values())).numpy(), HISTOGRAM_BINS)
+    mass = None if weight is None else weight.numpy()
     return Quality(
         target.name,
-        residuals=Histogram(edges, {"rows": counts}),
-        residual_means=residual_means(prediction.numpy(), residuals, None if weight is None else weight.numpy()),
+        residuals=Histogram(edges, {"rows": _histogram(residuals, edges, weight)}),
+        residual_means=residual_means(prediction.numpy(), residuals.numpy(), mass),
         predicted_actual=(prediction.numpy(), label.numpy()),
-        spread=Histogram(ends, {name: np.histogram(own, ends)[0] for name, own in values.items()}),
+        spread=Histogram(ends, {name: _histogram(own, ends, weight) for name, own in values.items()}),
     )
+
+
+def _histogram(values: Tensor, edges: np.ndarray, weight: Tensor | None, among: Tensor | None = None) -> np.ndarray:
+    """Rows, or the sum of their weights, by bin; among: which rows, None for all."""
+    own, mass = (part if part is None or among is None else part[among] for part in (values, weight))
+    assert own is not None
+    counts: np.ndarray = np.histogram(own.numpy(), edges, weights=None if mass is None else mass.numpy())[0]
+    return counts
 
 
 def residual_means(predicted: np.ndarray, residuals: np.ndarray, weight: np.ndarray | None) -> Means | None:
@@ -479,13 +488,11 @@ def _classes_quality(target: Target, prediction: Tensor, label: Tensor, bins: in
     calibration."""
     size = target.num_outputs
     confidence, chosen = prediction.max(1)
-    counts = torch.bincount(label.long() * size + chosen, minlength=size * size).reshape(size, size).numpy()
+    counts = torch.bincount(label.long() * size + chosen, weight, size * size).reshape(size, size).numpy()
     names = [str(name) for name in (target.classes or range(size))]
     hits = (chosen == label).float()
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
-    right = {
-        text: np.histogram(confidence[hits == value].numpy(), edges)[0] for text, value in (("right", 1), ("wrong", 0))
-    }
+    right = {text: _histogram(confidence, edges, weight, hits == value) for text, value in (("right", 1), ("wrong", 0))}
     return Quality(
         target.name,
         confusion=Confusion(names, counts),
@@ -498,7 +505,7 @@ def _classes_quality(target: Target, prediction: Tensor, label: Tensor, bins: in
 
 def most_confused(names: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
     """The `MOST_CONFUSED` pairs of a true class and another that it is taken for of the most rows: [classes, classes]
-    counts by true and predicted class."""
+    counts, or sums of weights, by true and predicted class."""
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSED]
@@ -507,7 +514,7 @@ def most_confused(names: Sequence[str], counts: np.ndarray) -> list[dict[str, An
         {
             "true class": names[true],
             "predicted": names[other],
-            "rows": int(wrong[true, other]),
+            "rows": wrong[true, other].item(),
             "of_its_class": wrong[true, other] / counts[true].sum(),
         }
         for true, other in pairs
@@ -520,7 +527,9 @@ def class_rows(names: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]
     by true and predicted class."""
     found: list[dict[str, Any]] = []
     for place, name in enumerate(names):
-        hits, rows, taken = int(counts[place, place]), int(counts[place].sum()), int(counts[:, place].sum())
+        hits, rows, taken = (
+            part.item() for part in (counts[place, place], counts[place].sum(), counts[:, place].sum())
+        )
         if rows:
             precision = hits / taken if taken else None
             shares = {"recall": hits / rows, "precision": precision, "F1": 2 * hits / (rows + taken)}
@@ -570,11 +579,11 @@ def permutation_importance(
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
-    repeats, largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is AUC for a
-    binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in standard
-    deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row, there are
-    no rows, and a warning says so. ranks: each measures some of the shuffled features, and all
-    get the same result.
+    repeats (None of one), largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is
+    AUC for a binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in
+    standard deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row,
+    there are no rows, and a warning says so. ranks: each measures some of the shuffled features, and all get the same
+    result.
     """
     rows = spread_rows(table, settings.importance_rows or MOST_ROWS)
     num_repeats = settings.importance_repeats or MOST_REPEATS
@@ -625,7 +634,8 @@ def permutation_importance(
     for place, name in enumerate(features):
         repeats = slice(place * num_repeats, (place + 1) * num_repeats)
         drops = [base - value for value in rest[repeats]]
-        found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
+        std = float(np.std(drops)) if num_repeats > 1 else None
+        found.append({"name": name, "mean": float(np.mean(drops)), "std": std})
     return metric, sorted(found, key=lambda row: -row["mean"])
 
 
@@ -634,7 +644,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
     list column the share of train rows whose list is null or empty, of test's elements that were unseen, and the mean
     number of elements."""
     found: list[dict[str, Any]] = []
-    batches = [table.unpack(table.words) for table in (train, test)]
+    batches = [table.unpack(table.words) for table in (train.counted(), test.counted())]
     fitted, asked = (batch.ids for batch in batches)
     for position, column in enumerate(train.schema.ids):
         vocabulary = preprocessor.vocabularies[column.name]

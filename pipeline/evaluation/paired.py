@@ -37,6 +37,14 @@ class Labelled:
         """Weight of each row, float64 [n]."""
         return torch.ones(len(self.labels), dtype=torch.float64) if self.weight is None else self.weight.double()
 
+    def of(self, chosen: Tensor) -> Labelled:
+        """Those of bool [n]."""
+        labels, weight, group = (
+            None if part is None else part[chosen] for part in (self.labels, self.weight, self.group)
+        )
+        assert labels is not None
+        return Labelled(self.task, labels, weight, group)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -95,14 +103,17 @@ def with_error(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, floa
 
 
 def influence_of(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tensor]:
-    """The metric (logloss, auc, mrr or rmse), and the influence of each row or group on it, float64."""
+    """The metric (logloss, auc, mrr or rmse), and the influence on it of each row or group that weighs something,
+    float64."""
     if metric == "mrr":
         assert rows.group is not None
         ranked = RankedGroups(scores, rows.labels, rows.group, rows.weight)
-        share = ranked.share_of_ranks()
-        ranks = ranked.reciprocal_rank()
+        share, ranks = ranked.share_of_ranks(), ranked.reciprocal_rank()
+        share, ranks = share[share > 0], ranks[share > 0]
         value = (ranks * share).sum() / share.sum()
         return float(value), share * (ranks - value) / share.sum()
+    if rows.weight is not None:  # rows of weight 0 would be taken for rows that are alike, and the error for less
+        scores, rows = scores[rows.weight > 0], rows.of(rows.weight > 0)
     mass = rows.mass
     if metric == "auc":
         value, influence = _auc(scores.double(), rows.labels == 1, mass)

@@ -23,7 +23,7 @@ from gigabatch.models.recommenders.ease import EASE
 from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.config.config import RankingSettings
-from gigabatch.pipeline.display import about_bytes, metric_label
+from gigabatch.pipeline.display import about_bytes, apart, metric_label
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, Ranked, ranked
 from gigabatch.pipeline.evaluation.told import NOISE, TITLES
 from gigabatch.pipeline.machine import free_memory
@@ -173,7 +173,7 @@ def _worse(own: Ranked, others: Mapping[str, Ranked], part: str, k: int, split: 
         return []
     gain, error = paired_gain(own, others[best], part, k)
     clear = -gain > NOISE * error
-    of = f"{metric_label(metric)} {mine:.4g} against {values[best]:.4g}"
+    of = f"{metric_label(metric)} {' against '.join(apart([mine, values[best]]))}"
     where = f"ranking of the {split} split among the {TITLES[part]}"
     if clear:
         return [f"{where}: the model is worse than {NAMES[best]} ({of}), by more than {NOISE:g} standard errors."]

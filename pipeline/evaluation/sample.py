@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.loaders.order.order import GOLDEN, splitmix64
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import PackedTable, unpack
 
 
 def spread(count: int, most: int) -> Tensor:
@@ -48,11 +48,24 @@ def equal_parts(values: np.ndarray, parts: int) -> np.ndarray:
 
 
 def spread_rows(table: PackedTable, most: int) -> Tensor:
-    """Row numbers of a spread sample of about `most` rows, in their order; with groups, whole groups."""
-    if len(table) <= most or not table.schema.has_group:
-        return spread(len(table), most)
+    """Row numbers of a spread sample of about `most` rows, in their order; with groups, whole groups.
+
+    Rows of weight 0, and groups of such rows alone, are in no sample: they would leave those that count few places.
+    """
+    weight = unpack(table.schema, table.words).weight
+    counted = None if weight is None else (weight > 0).cpu()
+    if not table.schema.has_group:
+        if counted is None:
+            return spread(len(table), most)
+        rows = counted.nonzero()[:, 0]
+        return rows[spread(len(rows), most)]
+    if counted is None and len(table) <= most:
+        return torch.arange(len(table))
     group = table.words[:, table.schema.group_word].long().cpu()
-    count = int(group.max()) + 1
-    chosen = torch.zeros(count, dtype=torch.bool)
-    chosen[spread(count, max(count * most // len(table), 1))] = True
+    sizes = group.bincount()
+    if counted is not None:
+        sizes[group[counted].bincount(minlength=len(sizes)) == 0] = 0
+    groups, rows_of_these = sizes.nonzero()[:, 0], int(sizes.sum())
+    chosen = torch.zeros(len(sizes), dtype=torch.bool)
+    chosen[groups[spread(len(groups), max(len(groups) * most // max(rows_of_these, 1), 1))]] = True
     return chosen[group].nonzero()[:, 0]

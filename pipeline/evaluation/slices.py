@@ -15,6 +15,7 @@ from torch import Tensor
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target, indicator_name
 from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.pipeline.display import digits_apart
 from gigabatch.pipeline.evaluation.paired import Labelled, with_error
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 
@@ -220,11 +221,14 @@ def _fifths(name: str, values: np.ndarray, rows: np.ndarray, scale: Any) -> Iter
     """Slices of a number's values; a value that has a fifth of the rows to itself has a slice of its own."""
     if not len(values):
         return
-    for _, part in _by_code(equal_parts(values, PARTS)):
-        own = values[part.numpy()]
-        low, high = (_unscaled(float(end), scale) for end in (own.min(), own.max()))
-        text = f"{name} = {low:.4g}" if own.min() == own.max() else f"{name} {low:.4g} … {high:.4g}"
-        yield text, torch.from_numpy(rows[part.numpy()])
+    parts = [part.numpy() for _, part in _by_code(equal_parts(values, PARTS))]
+    ends = [(float(values[part].min()), float(values[part].max())) for part in parts]
+    told = [(_unscaled(low, scale), _unscaled(high, scale)) for low, high in ends]
+    # Each part by a name of its own, and its ends apart: of five fifths of a year's months all begin with 2023.
+    digits = max([digits_apart([low for low, _ in told]), *map(digits_apart, told)])
+    for part, (low, high), (first, last) in zip(parts, told, ends, strict=True):
+        text = f"= {low:.{digits}g}" if first == last else f"{low:.{digits}g} … {high:.{digits}g}"
+        yield f"{name} {text}", torch.from_numpy(rows[part])
 
 
 def _unscaled(value: float, scale: Any) -> float:

@@ -104,7 +104,8 @@ class Gains:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Bin edges, shape [bins + 1], and the rows in each bin, shape [bins], by series (a label, or "rows")."""
+    """Bin edges, shape [bins + 1], and the rows in each bin, or the sum of their weights, shape [bins], by series (a
+    label, or "rows")."""
 
     edges: ArrayLike
     counts: Mapping[str, ArrayLike]
@@ -268,7 +269,7 @@ def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Ch
         ax = _axes(axis, "share of rows")
         for color, counts in zip(_colors(histogram.counts), histogram.counts.values(), strict=True):
             share = np.nan_to_num(np.asarray(counts, float))
-            share = share / max(share.sum(), 1)
+            share = share / (share.sum() or 1)
             ax.stairs(share, np.asarray(histogram.edges, float), fill=True, color=color, alpha=0.18, linewidth=0)
             ax.stairs(share, np.asarray(histogram.edges, float), color=color, linewidth=1.4)
         _percent(ax.yaxis)

@@ -40,7 +40,8 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Confusion:
-    """Rows by true class (first axis) and predicted class: counts has shape [classes, classes]."""
+    """Rows, or sums of their weights, by true class (first axis) and predicted class: counts has shape [classes,
+    classes]."""
 
     labels: Sequence[str]
     counts: ArrayLike
@@ -101,6 +102,7 @@ class ReportData:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     metric_notes: Mapping[str, str] = field(default_factory=dict)
     split_rows: int | None = None  # of `split`, which the metrics are of
+    split_more: str = ""  # what is said of these behind their number
     warnings: Sequence[str] = ()  # the first thing that is read
     baselines: Sequence[Mapping[str, Any]] = ()
     baselines_title: str = ""
@@ -262,7 +264,8 @@ def _format(value: Any, style: str) -> str:
     if style == THRESHOLD:
         return f"{value:.9g}"
     if style == "fraction":
-        return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+        few = "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+        return ">99.9 %" if 0.9995 <= value < 1 else few
     if style == "seconds":
         return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}"
     return signed_text(value)
@@ -343,7 +346,8 @@ def confusion_table(confusion: Confusion) -> Table:
         gathered = np.zeros((len(labels), len(labels)), counts.dtype)
         np.add.at(gathered, (group[:, None], group[None, :]), counts)
         counts = gathered
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    of_class = counts.sum(1, keepdims=True)
+    shares = counts / np.where(of_class > 0, of_class, 1)
     rows = [
         [Cell(label)] + [Cell(format_value(n), True, shade=float(s)) for n, s in zip(row, share, strict=True)]
         for label, row, share in zip(labels, counts, shares, strict=True)

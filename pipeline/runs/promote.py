@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.runs.find import find_run, home_of
 from gigabatch.pipeline.runs.pointers import (
     PREVIOUS,
@@ -81,9 +82,10 @@ def promote_first(home: Path, run: Path) -> bool:
     elif compared["gain"] > 0:
         log.info("run %s is current: none was", run.name)
     else:
+        both = " against ".join(apart([compared["model"], compared["baseline"]]))
         poor = (
-            f"It is no better than {compared['name']} on the test split ({compared['metric']} {compared['model']:.4g} "
-            f"against {compared['baseline']:.4g}): look at the labels and the columns."
+            f"It is no better than {compared['name']} on the test split ({compared['metric']} {both}): look at the "
+            "labels and the columns."
         )
         text += f" {poor}"
         log.warning("run %s is current, for none was. %s", run.name, poor)

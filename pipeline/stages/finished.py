@@ -95,8 +95,8 @@ class Run:
 
     @property
     def importance(self) -> Drawn:
-        """How much `metric` drops on the test split where a column is shuffled: `name`, `mean` and `std`, the most
-        important first; drawn in a notebook. Empty without `evaluate.importance`.
+        """How much `metric` drops on the test split where a column is shuffled: `name`, `mean` and `std` (None
+        where it was shuffled once), the most important first; drawn in a notebook. Empty without `evaluate.importance`.
 
         Raises
         ------
@@ -108,7 +108,8 @@ class Run:
     @property
     def calibration(self) -> Drawn:
         """Bins of test rows by prediction: `target`, mean `predicted`, share of positives `observed` and `rows`, or the
-        sum of their weights; drawn in a notebook. Of binary targets, with `train.prior` as where the model serves.
+        sum of their weights; drawn in a notebook. Of binary targets, with `train.prior` as where the model serves; of
+        classes by the likeliest one's probability, and the share of rows whose class it is.
 
         Raises
         ------

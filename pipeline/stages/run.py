@@ -32,7 +32,7 @@ from gigabatch.pipeline.evaluation.baselines import (
     no_probabilities,
     stretched_columns,
 )
-from gigabatch.pipeline.evaluation.checks import Flag, data_warnings
+from gigabatch.pipeline.evaluation.checks import Flag, data_warnings, rows_worth
 from gigabatch.pipeline.evaluation.decisions import Costs
 from gigabatch.pipeline.evaluation.evaluate import (
     CALIBRATION,
@@ -62,6 +62,7 @@ from gigabatch.pipeline.stages.finished import (
 from gigabatch.pipeline.stages.shown import (
     applicable_metrics,
     headline_errors,
+    rows_told,
     short_flags,
     slice_tables,
     tile_notes,
@@ -193,7 +194,7 @@ def evaluate_bundle(
             compared["worse"] = []
         warnings += compared["worse"]
     warnings += below_mean(
-        schema.targets, found[split].metrics, split, rows=len(evaluated), quantiles=quantiles, told=warnings
+        schema.targets, found[split].metrics, split, rows=rows_worth(evaluated), quantiles=quantiles, told=warnings
     )
     ranking = None if data.rank is None else data.rank(model)
     warnings += ((ranking or {}).get("baselines") or {}).get("worse", [])
@@ -232,6 +233,7 @@ def evaluate_bundle(
         if settings.slices
         else [],
         "errors": headline_errors(found[split], evaluated),
+        "rows_told": rows_told(evaluated, len(data.tables[split])),
         "applies": applicable_metrics(evaluated.schema),
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
@@ -432,8 +434,11 @@ def evaluation_report(
     beside = (results["ranking"] or {}).get("baselines") or {"left_out": ()}
     notes += [f"Left out: {text}." for text in beside["left_out"]]
     if results["importance"]:
+        drop = results["importance_metric"]
+        if drop != "minus loss" and any("auc" not in own for own in results["evaluations"][split].metrics.values()):
+            drop += " (of binary targets alone)"
         notes.append(
-            f"Importance: drop of {results['importance_metric']} when a feature is shuffled, each "
+            f"Importance: drop of {drop} when a feature is shuffled, each "
             "{repeats} time(s), over {rows:,} rows".format(**results["importance_sample"])
             + f" of the {split} split."
         )
@@ -465,6 +470,7 @@ def evaluation_report(
         },
         metric_notes=tile_notes(results),
         split_rows=rows.get(split),
+        split_more=results["rows_told"],
         baselines=told_columns(baseline_rows(compared)) if compared else (),
         baselines_title=baselines_title(compared, results) if compared else "",
         splits=told_columns(

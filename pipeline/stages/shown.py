@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gigabatch.features.schema import TensorSchema
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.pipeline.display import format_value, headings, metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Rows
 from gigabatch.pipeline.evaluation.checks import Flag
@@ -17,7 +17,7 @@ from gigabatch.pipeline.evaluation.paired import METRICS, MORE_IS_BETTER, with_e
 from gigabatch.pipeline.evaluation.slices import MOST_SHOWN, Slices
 from gigabatch.pipeline.evaluation.told import NAMES, NOISE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.report import SliceTables
-from gigabatch.pipeline.training.target_metrics import serving_weight
+from gigabatch.pipeline.training.target_metrics import IN_UNITS, serving_weight
 
 
 def applicable_metrics(schema: TensorSchema) -> set[str]:
@@ -26,7 +26,23 @@ def applicable_metrics(schema: TensorSchema) -> set[str]:
     found: set[str] = {"auc", "logloss", "ece"} if "binary" in tasks else set()
     found |= {"logloss", "ece"} if "multiclass" in tasks else set()
     found |= {"mrr"} if "binary" in tasks and schema.has_group else set()
-    return found | (set(REGRESSION_HEADLINE) if "regression" in tasks else set())
+    of_numbers = [target for target in schema.targets if target.task == "regression"]
+    found |= set(REGRESSION_HEADLINE) if of_numbers else set()
+    return found - set(IN_UNITS) if len(of_numbers) > 1 else found  # of several units there is no mean
+
+
+def rows_told(table: PackedTable, rows: int) -> str:
+    """What follows the number of a split's rows where `table`, of which metrics are, is more than these or less: drawn
+    negatives, rows of weight 0."""
+    more = f" and {len(table) - rows:,} drawn negatives" if len(table) > rows else ""
+    counted = _counted(table)
+    return more + (f", of which {counted:,} weigh something" if counted < len(table) else "")
+
+
+def _counted(table: PackedTable) -> int:
+    """How many rows weigh something."""
+    weight = unpack(table.schema, table.words).weight
+    return len(table) if weight is None else int((weight > 0).sum())
 
 
 def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, float]:
@@ -42,11 +58,11 @@ def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, flo
     labelled = rows.labelled(target, 0)
     served = labelled
     if target.task == "binary":
-        weight = serving_weight(labelled.labels, labelled.weight, evaluation.negatives)
-        served = replace(labelled, weight=weight)
+        mass = serving_weight(labelled.labels, labelled.weight, evaluation.negatives)
+        served = replace(labelled, weight=mass)
     if not bool(labelled.mass.sum() > 0):
         return {}
-    share = rows.batch.num_rows / max(len(table), 1)
+    share = int((labelled.mass > 0).sum()) / _counted(table)  # a sample has rows that weigh something alone
     found: dict[str, float] = {}
     for name in METRICS[target.task]:
         if evaluation.headline.get(name) is not None:
@@ -66,8 +82,9 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
             continue
         told = f"{len(item.worse)} of {item.looked:,} looks" if item.worse else f"None of {item.looked:,} looks"
         text = (
-            f"{label} of all {item.rows:,} rows: {format_value(item.overall)}. {told} at a value of a category or a "
-            "fifth of a number found a worse one beyond chance; ± is a 95 % interval over all looks together."
+            f"{label} of the {item.rows:,} rows looked at: {format_value(item.overall)}. {told} at a value of a "
+            "category or a fifth of a number found a worse one beyond chance; ± is a 95 % interval over all looks "
+            "together."
         )
         if item.overall_off is not None:
             side = "above" if item.overall_off > 0 else "below"
@@ -90,9 +107,14 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
 
 
 def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
-    """What stands below each metric of the headline: two standard errors, and the best baseline at its share of
-    label 1."""
+    """What stands below each metric of the headline: of how many targets it is the mean, two standard errors, and the
+    best baseline at its share of label 1."""
     notes: dict[str, list[str]] = {name: [f"± {error:.2g}"] for name, error in results["errors"].items()}
+    evaluation: Evaluation = results["evaluations"][results["split"]]
+    for name in evaluation.headline:
+        of = sum(values.get(name) is not None for values in evaluation.metrics.values())
+        if of > 1:
+            notes.setdefault(name, []).append(f"mean of {of} targets")
     apart = CALIBRATION if results.get("rates") else ()
     compared = results["baselines"]
     if compared and len({item["target"] for item in compared["found"]}) == 1:

@@ -1486,7 +1486,9 @@ def evaluation_data(
         split=split,
         rank=ranking_of(pipeline, preprocessor, tables, split, inputs, baselines=True),
         missing=missing_shares(
-            {name: features.parts(name) for name in tables}, preprocessor.schema.names("categorical", "continuous")
+            {name: features.parts(name) for name in tables},
+            preprocessor.schema.names("categorical", "continuous"),
+            preprocessor.schema.only("weight"),
         ),
         raw_of=features.raw_of,
         item_column=None if item is None else item.key,

@@ -88,8 +88,8 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def importance_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """How much a metric drops where a column is shuffled, the most important ones first. rows: `name`, `mean`, `std`,
-    `metric`."""
+    """How much a metric drops where a column is shuffled, the most important ones first. rows: `name`, `mean`, `std`
+    (None of a single shuffling), `metric`."""
     if not rows:
         return nothing("importance was not measured (evaluate.importance)")
     shown = rows[:MOST_BARS]
@@ -107,7 +107,7 @@ def calibration_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     from gigabatch.pipeline.reports.charts import Calibration, calibration_chart
 
     if not rows:
-        return nothing("no target is binary, so there is nothing to calibrate")
+        return nothing("no target has classes, or negatives are drawn, whose share says nothing")
     parts = []
     for target in dict.fromkeys(row["target"] for row in rows):
         own = [row for row in rows if row["target"] == target]
@@ -188,7 +188,10 @@ def _key() -> str:
 
 
 def _mean_text(row: Mapping[str, Any], decimals: int) -> str:
-    return format_value(None) if row["mean"] is None else f"{row['mean']:z.{decimals}f} ± {row['std']:.{decimals}f}"
+    if row["mean"] is None:
+        return format_value(None)
+    deviation = "" if row["std"] is None else f" ± {row['std']:.{decimals}f}"  # of a single shuffling there is none
+    return f"{row['mean']:z.{decimals}f}{deviation}"
 
 
 def _share(value: float | None, longest: float) -> float:

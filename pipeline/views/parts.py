@@ -79,8 +79,9 @@ def short(value: object, most: int = MOST_CHARACTERS) -> str:
 
 
 def percent(share: float) -> str:
-    """3.2 %, and <0.1 % for what is not quite nothing."""
-    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.3g} %"
+    """3.2 %, and <0.1 % for what is not quite nothing, >99.9 % for what is not quite all."""
+    few = "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.3g} %"
+    return ">99.9 %" if 0.9995 <= share < 1 else few
 
 
 def share_bar(share: float) -> Markup:

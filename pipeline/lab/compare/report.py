@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.config.config import LESS_IS_BETTER
-from gigabatch.pipeline.display import about_seconds, metric_label, render_table
+from gigabatch.pipeline.display import about_seconds, apart, metric_label, render_table
 from gigabatch.pipeline.lab.bounds import Budget
 from gigabatch.pipeline.lab.experiment import LOSS, mean_margin
 from gigabatch.pipeline.reports.charts import SERIES, Chart, intervals_chart, loss_chart, mean_curve
@@ -231,14 +231,14 @@ def lr_text(compared: Compared) -> str:
 
 
 def _tried(contender: Contender, lrs: Sequence[float]) -> dict[str, Any]:
-    return {f"{lr:.3g}": contender.tried.get(lr, "") for lr in lrs}
+    return {text: contender.tried.get(lr, "") for lr, text in zip(lrs, apart(lrs, 3), strict=True)}
 
 
 def lr_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a model that takes steps, a column a learning rate."""
     lrs = sorted({lr for contender in compared.contenders for lr in contender.tried})  # a model's may be its own
     return [
-        {"model": c.label, **_tried(c, lrs), "taken": f"{c.lr:.3g}"} for c in compared.contenders if c.lr is not None
+        {"model": c.label, **_tried(c, lrs), "taken": f"{c.lr:.4g}"} for c in compared.contenders if c.lr is not None
     ]
 
 

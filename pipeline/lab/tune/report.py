@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -197,7 +196,7 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
             "own batch": statistics.fmean(trial.small) if trial.small else None,
             "this batch": statistics.fmean(trial.large) if trial.large else None,
             "better by %": None if trial.difference is None else 100 * trial.difference,
-            "95 % bound of it %": None if trial.bound is None or math.isinf(trial.bound) else 100 * trial.bound,
+            "95 % bound of it %": None if trial.bound is None else 100 * trial.bound,
             "parity": trial.verdict,
         }
         for trial in trials

@@ -203,17 +203,17 @@ class Trainer(TimedTrainer):
         return self.sign * (large.metric - small.metric) / abs(small.metric)
 
 
-def lower_bound(differences: Sequence[float]) -> float:
+def lower_bound(differences: Sequence[float]) -> float | None:
     """Bound the mean of paired differences from below, one-sided at 95 %, by Student's t; fewer than two have none.
 
     Examples
     --------
     >>> from gigabatch.pipeline.lab.tune.tune import lower_bound
     >>> round(lower_bound([0.01, 0.02, 0.03]), 4), lower_bound([0.5])
-    (0.0031, -inf)
+    (0.0031, None)
     """
     if len(differences) < 2:
-        return -math.inf
+        return None
     return statistics.fmean(differences) - mean_margin(differences, 0.95)
 
 
@@ -281,11 +281,14 @@ def _trial(
     gains = [trainer.relative_gain(one, other) for one, other in pairs]
     difference, bound = (statistics.fmean(gains), lower_bound(gains)) if gains else (None, None)
     measured = ""
-    if difference is not None and bound is not None:
+    if difference is not None:
         how = "better" if difference >= 0 else "worse"
+        bounded = (
+            ", which have no bound" if bound is None else f", 95 % lower bound of what it is better by {bound:+.3%}"
+        )
         measured = (
             f"{trainer.metric} {abs(difference):.3%} {how} than batch {settings.batch_size:,} over {len(gains)} "
-            f"seed(s), 95 % lower bound of what it is better by {bound:+.3%}, allowed {-bounds.tolerance:.3%}"
+            f"seed(s){bounded}, allowed {-bounds.tolerance:.3%}"
         )
     if diverged:
         verdict, text = "loses", f"The large batch loses: {scaled.batch_size:,} diverged ({diverged})"

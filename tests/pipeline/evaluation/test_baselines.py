@@ -14,7 +14,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
-from gigabatch.pipeline.evaluation.baselines import advice, baselines, below_mean, no_probabilities
+from gigabatch.pipeline.evaluation.baselines import Baseline, _worse, advice, baselines, below_mean, no_probabilities
+from gigabatch.pipeline.evaluation.checks import rows_worth
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.evaluation.told import baseline_rows
@@ -116,6 +117,12 @@ def test_a_model_that_learnt_nothing_is_worse_than_all_but_the_constant_and_the_
     assert found_of(task, predictions=truth)[0]["worse"] == []
 
 
+def test_metrics_that_differ_in_the_fifth_digit_are_written_differently():
+    difference = {"metric": "auc", "model": 0.778112, "baseline": 0.778131, "gain": -1.9e-05, "error": 1e-06}
+    boosted = Baseline("boosted", "late", 1.0, 1000, {}, [difference], ["auc"])
+    assert "AUC 0.77811 against 0.77813" in _worse("late", [boosted], "test")
+
+
 def test_predictions_of_the_mean_are_as_good_as_the_constant_and_a_shifted_one_is_worse():
     train = table_of("binary", 4000, 1)
     mean = float(train.unpack(train.words).targets[0].mean())
@@ -151,6 +158,20 @@ def test_an_r2_below_0_is_told_where_no_baseline_has_said_so():
     assert below_mean([target], poor, "test", rows=19) == []
     assert below_mean([target], poor, "test", rows=200, told=["'label' on the test split: the model is worse"]) == []
     assert below_mean([target], poor, "test", rows=200, quantiles=["label"]) == []
+
+
+def test_rows_of_weight_zero_do_not_make_few_rows_many():
+    """Of 4,000 rows 15 count: too few to say that a model is far off, or that an R² just below 0 is no chance."""
+    train = table_of("regression", 4000, 1)
+    test = table_of("regression", 4000, 2, weight=(torch.arange(4000) < 15).float())
+    predictions = test.unpack(test.words).targets[0].double() + 20
+    predictions[0] += 3000
+    found = baselines(["linear"], train, {"test": test}, {"test": evaluation_of(test, predictions)}, seed=1)
+    assert found["found"][0]["worse"] == []
+    assert rows_worth(test) == pytest.approx(15)
+    assert rows_worth(train) == 4000
+    (target,) = test.schema.targets
+    assert below_mean([target], {"label": {"r2": -0.03}}, "test", rows=rows_worth(test)) == []
 
 
 def test_rows_of_weight_zero_teach_nothing():

@@ -1,5 +1,7 @@
 """Warnings about data: told for what is wrong and beyond chance, silent on splits of one table."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -12,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation import checks
 from gigabatch.pipeline.evaluation.checks import (
     blank_warnings,
     column_warnings,
@@ -73,6 +76,17 @@ def test_labels_that_differ_by_more_than_the_bound_are_told_and_no_others(task, 
     if words:
         assert words in found[0]
         assert "valid" not in found[0]
+
+
+def test_means_that_differ_are_written_differently():
+    train, test = (
+        labelled("regression", 202_290 + drawn("regression", seed, shift=shift)) for seed, shift in ((1, 0), (2, 4))
+    )
+    means = [float(table.unpack(table.words).targets[0].double().mean()) for table in (train, test)]
+    (found,) = label_warnings({"train": train, "test": test})
+    told = [float(word) for word in re.search(r"train ([\d.e+]+), test ([\d.e+]+) \(", found).groups()]
+    assert told == pytest.approx(means, abs=1)
+    assert found.short == f"mean is not train's {told[0]:g}"
 
 
 def test_a_difference_within_chance_is_not_told():
@@ -174,6 +188,21 @@ def test_missing_shares_are_those_of_the_files(tmp_path):
     assert found == {"train": {"a": 0.5, "b": 0.25, "c": 0.0}, "test": {"a": 0.0, "b": 0.0, "c": 0.0}}
 
 
+@pytest.mark.parametrize("statistics", [True, False])
+def test_nulls_of_rows_of_weight_0_are_none_that_a_split_lacks(tmp_path, statistics):
+    """Rows of which a third weigh nothing, among them most of the nulls of `a` and none of those of `b`."""
+    random = np.random.default_rng(7)
+    frame = pd.DataFrame({"w": random.choice([0.0, 1.0, 3.0], 3000), "a": 1.0, "b": "x", "c": 2.0})
+    frame.loc[(frame["w"] == 0) & (random.random(3000) < 0.9), "a"] = None
+    frame.loc[(frame["w"] > 0) & (random.random(3000) < 0.4), ["a", "b"]] = None
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pq.write_table(table, tmp_path / "part-0.parquet", row_group_size=700, write_statistics=statistics)
+    found = missing_shares({"test": [tmp_path / "part-0.parquet"]}, ["a", "b", "c"], weight="w")
+    expected = frame[frame["w"] > 0][["a", "b", "c"]].isna().mean().to_dict()
+    assert found["test"] == pytest.approx(expected)
+    assert expected["a"] == pytest.approx(0.4, abs=0.05)
+
+
 def test_columns_with_more_missing_or_unseen_values_are_told():
     rows = {"train": ROWS, "valid": 500, "test": 500}
     missing = {
@@ -203,6 +232,13 @@ def floats_of(**columns) -> PackedTable:
     schema = TensorSchema((), tuple(columns), (Target("y", "binary"),))
     values = [torch.as_tensor(np.asarray(column, dtype=np.float32)) for column in columns.values()]
     return PackedTable.from_columns(schema, [], values, [torch.zeros(len(values[0]))])
+
+
+def test_few_values_that_are_too_rare_are_not_told_as_none():
+    unseen = {"train": {"shop": 0.002}, "test": {"shop": 0.4}}
+    (found,) = column_warnings({"train": {}, "test": {}}, unseen, {"train": 1000, "test": 1000})
+    assert "40% of test has values" in found
+    assert "; 0.2% of train, as values that are too rare" in found
 
 
 def test_a_number_that_grows_with_time_is_named_and_no_season():
@@ -279,6 +315,19 @@ def test_a_leak_is_seen_where_positives_stand_at_an_even_period(period):
     y = np.arange(ROWS) % period == 0
     found = leak_warnings(labelled("binary", y, x=y.astype(float), codes=y.astype(int) + 3, none=np.zeros(ROWS)))
     assert {text.split("'")[1] for text in found} == {"x", "codes"}
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+def test_a_leak_of_a_rare_label_is_seen_in_a_table_that_is_sampled(rare, monkeypatch):
+    """Of 100,000 rows 40 have the label; of 5,000 that are spread over them about two."""
+    random = np.random.default_rng(4)
+    y = np.full(100_000, 1 - rare)
+    y[random.choice(len(y), 40, replace=False)] = rare
+    monkeypatch.setattr(checks, "LEAK_ROWS", 5_000)
+    columns = {"refunded": y + random.normal(0, 0.01, len(y)), "noise": random.normal(size=len(y))}
+    (found,) = leak_warnings(labelled("binary", y, **columns))
+    assert found.about == "refunded"
+    assert leak_warnings(labelled("binary", random.permutation(y), **columns)) == []
 
 
 def test_values_that_differ_by_blanks_alone_are_told():

@@ -166,6 +166,21 @@ def test_importance_is_measured_by_weights(binary):
     assert abs(by_name["used"]) < 0.03
 
 
+def test_importance_looks_at_rows_that_weigh_something_and_no_others(binary, caplog):
+    """As many as it is to look at, and no value of another row is shuffled in."""
+    table, model = binary
+    target, labels = Target("label", "binary"), table.unpack(table.words).targets[0]
+    weight = (torch.rand(ROWS, generator=torch.Generator().manual_seed(2)) < 0.1).float()
+    for rows in (200, ROWS):
+        asked = schema_of(target), EvaluateSettings(importance_rows=rows), 1, "cpu"
+        weighted = make_table([target], [labels], weight=weight)
+        counted = make_table([target], [labels], weight=weight).counted()
+        assert permutation_importance(model, weighted, *asked) == permutation_importance(model, counted, *asked)
+    alone = make_table([target], [labels], weight=(torch.arange(ROWS) == 5).float())
+    assert permutation_importance(model, alone, schema_of(target), EvaluateSettings(), 1, "cpu") == ("AUC", [])
+    assert "importance: the AUC of 1 row(s) is no number" in caplog.text
+
+
 def test_a_metric_that_is_not_defined_is_none():
     ones = torch.ones(10)
     found = target_metrics(Target("a", "binary"), ones / 2, ones, torch.zeros(10, dtype=torch.int32), 15)
@@ -218,6 +233,13 @@ def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(bin
     one, same, other = (permutation_importance(model, table, schema, settings, seed, "cpu") for seed in (1, 1, 2))
     assert one == same != other
     assert torch.equal(table.words, before)
+
+
+def test_importance_of_one_shuffling_has_no_deviation(binary):
+    asked = schema_of(Target("label", "binary")), EvaluateSettings(importance_repeats=1), 1, "cpu"
+    _, found = permutation_importance(binary[1], binary[0], *asked)
+    assert found[0]["mean"] > 0.2
+    assert [row["std"] for row in found] == [None, None, None]
 
 
 def test_importance_by_a_metric_that_is_no_number_is_told_and_not_given(binary, caplog):
@@ -334,6 +356,15 @@ def test_the_column_summary_counts_nulls_values_and_the_unseen():
         "std": pytest.approx(filled.std()),
     }  # fmt: skip
     assert found["noise"]["nulls"] == 0
+
+
+def test_the_column_summary_takes_rows_of_weight_0_for_none():
+    columns = (Column("city", "categorical", "string"), Column("w", "weight", "float32"))
+    train = pd.DataFrame({"city": ["a", "a", "b", None], "w": [1.0, 2.0, 1.0, 1.0]})
+    test = pd.DataFrame({"city": ["a", "x", "y", "b"], "w": [1.0, 0.0, 0.0, 1.0]})
+    preprocessor = Preprocessor(Schema(columns, ())).fit([train])
+    (row,) = column_summary(preprocessor, pack(preprocessor, train), pack(preprocessor, test))
+    assert (row["nulls"], row["unseen_rate"]) == (0.25, 0.0)
 
 
 @pytest.mark.parametrize("known", [True, False])

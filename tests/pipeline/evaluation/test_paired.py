@@ -6,7 +6,7 @@ import torch
 
 from gigabatch.models.metrics.pointwise import log_loss, multiclass_log_loss, rmse, roc_auc
 from gigabatch.models.metrics.ranking import grouped_mrr
-from gigabatch.pipeline.evaluation.paired import Labelled, difference
+from gigabatch.pipeline.evaluation.paired import Labelled, difference, with_error
 
 ROWS = 3000
 
@@ -96,3 +96,18 @@ def test_a_worse_model_is_worse_in_every_unit_of_the_target(unit):
     assert found.is_worse
     same = difference("rmse", labels * 0.9, labels * (0.9 + 1e-9), Labelled("regression", labels))
     assert not same.is_worse
+
+
+@pytest.mark.parametrize("metric", ["logloss", "auc", "mrr"])
+def test_rows_of_weight_0_are_no_rows(metric):
+    """Of twelve rows that count, or three groups, the error is that of these alone; of a single one there is none."""
+    random = torch.Generator().manual_seed(8)
+    scores, other = torch.rand(2, 400, generator=random)
+    labels, group = (torch.arange(400) % 4 == 0).float(), torch.arange(400) // 4
+    counted = torch.arange(400) < 12
+    own = difference(metric, scores[:12], other[:12], Labelled("binary", labels[:12], None, group[:12]))
+    found = difference(metric, scores, other, Labelled("binary", labels, counted.float(), group))
+    assert (found.model, found.gain, found.error) == pytest.approx((own.model, own.gain, own.error))
+    alone = Labelled("binary", labels, (torch.arange(400) < (4 if metric == "mrr" else 1)).float(), group)
+    assert difference(metric, scores, other, alone) is None
+    assert np.isnan(with_error(metric, scores, alone)[1])

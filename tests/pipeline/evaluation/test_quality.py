@@ -44,6 +44,48 @@ def test_rows_of_one_label_have_no_curve_that_needs_two(label, rows):
     assert "Calibration" in render_report(ReportData("a", quality=[found]))
 
 
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_a_row_of_weight_three_counts_as_three_rows_in_histograms_and_tables(task):
+    """Weights of a thousandth: 0, 1 and 3 of them, and rows of weight 0 that lie beyond all others."""
+    random = np.random.default_rng(6)
+    times = torch.as_tensor(random.choice([0, 1, 3], ROWS))
+    if task == "multiclass":
+        target = Target("y", task, 3, ("a", "b", "c"))
+        predicted = torch.as_tensor(random.dirichlet([1, 1, 1], ROWS), dtype=torch.float32)
+        labels = torch.as_tensor(random.integers(0, 3, ROWS), dtype=torch.int32)
+    else:
+        target, (predicted, labels) = Target("y", task), binary()
+        if task == "regression":
+            labels = torch.where(times == 0, 50.0, labels + predicted)
+    repeated = [part.repeat_interleave(times, 0) for part in (predicted, labels)]
+    one = target_quality(target, predicted, labels, {"auc": None}, 15, times / 1000)
+    other = target_quality(target, *repeated, {"auc": None}, 15, None)
+    for found, expected in zip(
+        (one.scores, one.residuals, one.spread), (other.scores, other.residuals, other.spread), strict=True
+    ):
+        assert (found is None) == (expected is None)
+        if found is not None:
+            assert found.edges == pytest.approx(expected.edges)
+            for name, counts in expected.counts.items():
+                assert found.counts[name] * 1000 == pytest.approx(counts, abs=1e-3), name
+    if task == "multiclass":
+        assert one.confusion.counts * 1000 == pytest.approx(sk.confusion_matrix(repeated[1], repeated[0].argmax(1)))
+        for found, expected in zip(one.classes, other.classes, strict=True):
+            assert found["rows"] * 1000 == pytest.approx(expected["rows"])
+            assert {name: found[name] for name in ("class", "recall", "precision", "F1")} == pytest.approx(
+                {name: expected[name] for name in ("class", "recall", "precision", "F1")}
+            )
+        assert [row["of_its_class"] for row in one.most_confused] == pytest.approx(
+            [row["of_its_class"] for row in other.most_confused]
+        )
+        assert [row["rows"] * 1000 for row in one.most_confused] == pytest.approx(
+            [row["rows"] for row in other.most_confused]
+        )
+    if task == "regression":
+        assert len(one.predicted_actual[0]) == int((times > 0).sum())
+        assert one.residual_means.predicted[-1] < 2
+
+
 def test_of_drawn_negatives_neither_precision_nor_calibration_is_told():
     found = of_binary(*binary(), drawn=True)
     assert found.roc is not None

@@ -54,3 +54,26 @@ def test_what_tune_learns_from_has_the_files_share_of_positives(group):
     if group:
         table.words[:, 1] = torch.arange(40_000, dtype=torch.int32)
     assert abs(float(sample_of(table, 20_000).words[:, 0].double().mean()) - 0.5) < 0.02
+
+
+def test_rows_that_weigh_nothing_are_in_no_sample():
+    rows = 20_000
+    weight = (torch.arange(rows) % 100 == 7).float()
+    counted = (torch.arange(rows) % 100 == 7).nonzero()[:, 0].tolist()
+    table = PackedTable.from_columns(TensorSchema((), (), (), has_weight=True), [], [], [], weight)
+    found = spread_rows(table, 50).tolist()
+    assert len(found) == 50
+    assert all(row in counted[4 * i : 4 * i + 4] for i, row in enumerate(found))
+    assert spread_rows(table, 1_000).tolist() == spread_rows(table, rows).tolist() == counted
+
+
+@pytest.mark.parametrize("most", [400, 20_000])
+def test_groups_that_weigh_nothing_are_in_no_sample_and_others_are_whole(most):
+    rows, group = 20_000, torch.arange(20_000, dtype=torch.int32) // 4
+    weight = ((group % 10 == 3) & (torch.arange(rows) % 4 == 0)).float()  # one row of each group that counts
+    schema = TensorSchema((), (), (), has_weight=True, has_group=True)
+    table = PackedTable.from_columns(schema, [], [], [], weight, group)
+    found = group[spread_rows(table, most)]
+    assert (found % 10 == 3).all()
+    assert (found.bincount()[found.unique()] == 4).all()
+    assert len(found) == min(most, 2_000)

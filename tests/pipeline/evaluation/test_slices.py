@@ -8,6 +8,7 @@ import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.pipeline.evaluation import slices
 from gigabatch.pipeline.evaluation.slices import FEWEST_ROWS, worst_slices
 from gigabatch.pipeline.stages.stages import pack
 
@@ -75,6 +76,27 @@ def test_a_fifth_of_a_number_that_is_off_is_told_in_the_numbers_own_unit():
     assert first["off by"] == pytest.approx((frame["y"] - shifted)[own.index].mean(), abs=1e-3)
     assert found.overall_off == pytest.approx((frame["y"] - shifted).mean(), abs=1e-5)
     assert worst_slices(table, preprocessor, predicted(shifted), drawn=True)[0].off == []
+
+
+def test_fifths_of_numbers_far_from_zero_are_told_apart_by_their_own_ends():
+    """Months as 202301 to 202312, of which four digits are alike, and numbers about 1."""
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame(
+        {"month": 202301.0 + random.integers(0, 12, ROWS), "ratio": 1 + 1e-3 * random.normal(size=ROWS)}
+    )
+    frame["y"] = (random.random(ROWS) < 0.5).astype("float64")
+    columns = [Column(name, "continuous", "float64") for name in ("month", "ratio")]
+    schema = Schema((*columns, Column("y", "target", "float32")), (Target("y", "binary"),))
+    preprocessor = Preprocessor(schema).fit([frame])
+    table = pack(preprocessor, frame)
+    parts = list(slices._parts(table.unpack(table.words), table, preprocessor))
+    parts = [part for part in parts if "null" not in part[0]]
+    assert len({name for name, _ in parts}) == len(parts) == 10
+    for name, rows in parts:
+        column, _, ends = name.partition(" ")
+        own = frame[column].to_numpy()[rows.numpy()]
+        low, high = map(float, ends.split(" … "))
+        assert (low, high) == pytest.approx((own.min(), own.max()), abs=0.1 if column == "month" else 5e-4)
 
 
 def test_a_slice_whose_rare_labels_are_missed_is_off():

@@ -90,6 +90,7 @@ def full(text="Flights", number=0.5):
         metrics={"auc": 0.76341234, "mrr": None, text: number},
         metric_notes={"auc": text},
         split_rows=32_734,
+        split_more=text,
         warnings=[f"worse than {text}", text],
         baselines=[{"": text, "auc": number, "gain of auc": 0.1, "seconds": 2.5, "worse": text}],
         baselines_title=text,
@@ -287,6 +288,11 @@ def test_tables_show_fractions_signs_and_bars():
     assert [row[3].bar for row in made.rows] == [0.25, 1.0, 0.00025]
 
 
+def test_a_share_that_is_not_quite_all_is_not_written_as_all():
+    made = table([{"nulls": share} for share in (1.0, 0.99996, 0.9994)])
+    assert [row[0].text for row in made.rows] == ["100.0 %", ">99.9 %", "99.9 %"]
+
+
 def test_importance_is_sorted_scaled_and_keeps_unknown_rows_last():
     rows = [
         {"name": "noise", "mean": -0.1, "std": 0.2},
@@ -321,6 +327,12 @@ def test_confusion_gathers_rare_classes_and_loses_no_row():
     assert numbers.sum() == counts.sum()
     assert numbers[labels.index("class 17"), labels.index("class 3")] == counts[17, 3]
     assert numbers[labels.index("class 17"), -1] == counts[17].sum() - numbers[labels.index("class 17"), :-1].sum()
+
+
+def test_a_confusion_of_small_weights_is_shaded_by_shares_too():
+    made = confusion_table(Confusion(["a", "b"], [[0.003, 0.001], [0.0, 0.0]]))
+    assert [[cell.text for cell in row] for row in made.rows] == [["a", "0.003", "0.001"], ["b", "0", "0"]]
+    assert [[cell.shade for cell in row[1:]] for row in made.rows] == [[0.75, 0.25], [0.0, 0.0]]
 
 
 def test_confusion_shades_by_share_of_the_true_class():

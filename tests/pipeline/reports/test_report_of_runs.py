@@ -26,7 +26,7 @@ def frame(rows: int, task: str, rng: np.random.Generator) -> pd.DataFrame:
     )
 
 
-def run(folder, task: str, rows: int, change=None, **more):
+def run(folder, task: str, rows: int, change=None, evaluate=None, **more):
     data = frame(rows, task, np.random.default_rng(0))
     if change:
         change(data)
@@ -42,7 +42,7 @@ def run(folder, task: str, rows: int, change=None, **more):
         "name": "odd", "recipe": "table", "device": "cpu", "engine": "pandas", "features": features,
         "artifacts": str(folder / "artifacts"), "runs": str(folder / "runs"),
         "model": {"layers": [8]}, "train": {"epochs": 1, "batch_size": 16},
-        "evaluate": {"importance": False, "baselines": ["constant"]},
+        "evaluate": evaluate or {"importance": False, "baselines": ["constant"]},
     }  # fmt: skip
     return Pipeline.from_config(config).train()
 
@@ -86,6 +86,27 @@ def test_other_tasks_have_their_own_parts(tmp_path, task):
     assert expected in page.words
     assert "Thresholds" not in page.words
     assert "Test AUC" not in page.words
+
+
+def test_tiles_of_several_targets_say_that_they_are_means_and_of_what_importance_is(tmp_path):
+    def more(data):
+        data["z"] = (data["price"] > 0.5).map({True: "yes", False: "no"})
+        data["v"], data["u"] = data["price"] * 2 + 1, data["price"] ** 2
+
+    tasks = {"y": "binary", "z": "multiclass", "v": "regression", "u": "regression"}
+    targets = {name: {"task": task} for name, task in tasks.items()}
+    made = run(tmp_path, "binary", 400, more, evaluate={"importance": True, "baselines": []}, targets=targets)
+    metrics = made.summary["targets"]["test"]
+    text = " ".join(" ".join(page_of(made).words).split())
+    tiles = text.partition("Of the 40 rows of the test split")[0]
+    means = [f"{np.mean([metrics[name][kind] for name in 'yz']):.4f} mean of 2 targets" for kind in ("logloss", "ece")]
+    assert f"Test log loss {means[0]}" in tiles
+    assert f"Test calibration error {means[1]}" in tiles
+    assert f"Test AUC {metrics['y']['auc']:.4f} 0.5 is chance" in tiles
+    assert "RMSE" not in tiles  # of two units there is no mean
+    assert "could not be computed" not in text
+    assert "two standard errors" not in text
+    assert "Importance: drop of AUC (of binary targets alone) when" in text
 
 
 def test_costs_that_are_both_nothing_are_refused():

@@ -8,12 +8,14 @@ import torch
 
 from gigabatch.features.schema import Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation import baseline_learners
 from gigabatch.pipeline.evaluation.checks import Flag, column_warnings, label_warnings
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.slices import Slices
 from gigabatch.pipeline.stages.shown import (
     applicable_metrics,
     headline_errors,
+    rows_told,
     short_flags,
     slice_tables,
     tile_notes,
@@ -52,8 +54,19 @@ def test_what_applies_follows_from_the_targets():
     assert applicable_metrics(tasks["binary"]) == {"auc", "logloss", "ece"}
     assert applicable_metrics(tasks["multiclass"]) == {"logloss", "ece"}
     assert applicable_metrics(tasks["regression"]) == {"rmse", "mae", "r2"}
+    assert applicable_metrics(TensorSchema((), (), (Target("y", "regression"), Target("z", "regression")))) == {"r2"}
     grouped = TensorSchema((), (), (Target("y", "binary"),), has_group=True)
     assert "mrr" in applicable_metrics(grouped)
+
+
+def test_rows_that_metrics_are_of_are_told_with_negatives_and_weights():
+    schema = TensorSchema((), (), (Target("y", "binary"),), has_weight=True)
+    labels, weight = torch.tensor([1.0, 0, 0, 0] * 300), torch.tensor([1.0, 1, 1, 1] * 200 + [0.0, 0, 0, 0] * 100)
+    weighted = PackedTable.from_columns(schema, [], [], [labels], weight)
+    assert rows_told(labelled(labels), 1200) == ""
+    assert rows_told(labelled(labels), 300) == " and 900 drawn negatives"
+    assert rows_told(weighted, 1200) == ", of which 800 weigh something"
+    assert rows_told(weighted, 300) == " and 900 drawn negatives, of which 800 weigh something"
 
 
 def test_two_standard_errors_are_those_of_a_bootstrap():
@@ -69,16 +82,33 @@ def test_two_standard_errors_are_those_of_a_bootstrap():
     assert set(found) == {"auc", "logloss"}
 
 
+def test_the_error_of_a_large_split_is_told_from_a_sample_of_the_rows_that_count(monkeypatch):
+    """Of 40,000 rows one in ten weighs something: 4,000, of which 2,000 are looked at."""
+    monkeypatch.setattr(baseline_learners, "MOST_ROWS", 2_000)
+    random = np.random.default_rng(1)
+    scores = random.random(40_000).astype(np.float32)
+    labels = (random.random(40_000) < scores).astype(np.float32)
+    weight = (random.random(40_000) < 0.1).astype(np.float32)
+    schema = TensorSchema((), (), (Target("late", "binary"),), has_weight=True)
+    table = PackedTable.from_columns(schema, [], [], [torch.as_tensor(labels)], torch.as_tensor(weight))
+    evaluation = Evaluation({}, {"auc": None, "logloss": 0.5, "mrr": None}, (torch.as_tensor(scores),))
+    losses = -np.where(labels == 1, np.log(scores), np.log(1 - scores))[weight > 0]
+    error = 2 * losses.std() / len(losses) ** 0.5
+    assert headline_errors(evaluation, table)["logloss"] == pytest.approx(error, rel=0.05)
+
+
 def test_a_tile_names_the_best_baseline_by_what_is_better():
     def item(name, auc, logloss):
         parts = [{"metric": "auc", "baseline": auc}, {"metric": "logloss", "baseline": logloss}]
         return {"name": name, "target": "y", "differences": parts}
 
     compared = {"found": [item("constant", 0.5, 0.62), item("boosted", 0.7629, 0.512)]}
-    notes = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared})
+    found = Evaluation({"y": {"auc": 0.77, "logloss": 0.5}}, {"auc": 0.77, "logloss": 0.5, "mrr": None}, ())
+    of_one = {"split": "test", "evaluations": {"test": found}}
+    notes = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared})
     assert notes == {"auc": "± 0.0056; boosted trees 0.7629", "logloss": "boosted trees 0.512"}
-    assert tile_notes({"errors": {}, "baselines": None}) == {}
-    served = tile_notes({"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
+    assert tile_notes(of_one | {"errors": {}, "baselines": None}) == {}
+    served = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
     where = dict.fromkeys(("logloss", "ece"), "where the model serves")  # not at the share that baselines are at
     assert served == {"auc": "± 0.0056; boosted trees 0.7629"} | where
 
@@ -87,7 +117,7 @@ def test_slices_say_how_many_were_looked_at_and_show_the_surest_ten():
     worse = [{"slice": f"city = {i}", "rows": 200, "auc": 0.6, "±": 0.1} for i in range(30)]
     found = Slices("late", "auc", 1039, 32_734, 0.7855, worse, [], 0.039)
     (table,) = slice_tables([found], "test")
-    assert table.text.startswith("AUC of all 32,734 rows: 0.7855. 30 of 1,039 looks")
+    assert table.text.startswith("AUC of the 32,734 rows looked at: 0.7855. 30 of 1,039 looks")
     assert "the mean label is 0.039 above the mean prediction" in table.text
     assert "serves" not in table.text
     (served,) = slice_tables([found], "test", serving=True)

@@ -85,7 +85,9 @@ def test_long_values_are_cut():
     assert len(text(column(["x" * 500])["first rows"])) == 60
 
 
-@pytest.mark.parametrize(("share", "said"), [(0, "0 %"), (0.0001, "<0.1 %"), (0.034567, "3.46 %"), (1.0, "100 %")])
+@pytest.mark.parametrize(
+    ("share", "said"), [(0, "0 %"), (0.0001, "<0.1 %"), (0.034567, "3.46 %"), (0.99951, ">99.9 %"), (1.0, "100 %")]
+)
 def test_shares_are_percentages(share, said):
     assert text(share_bar(share)) == said
     assert percent(share) == said

@@ -104,14 +104,15 @@ def test_a_run_of_before_shows_what_it_has_and_says_what_it_lacks(run, tmp_path)
 
 def test_numbers_that_are_none_are_no_bars():
     rows = [{"name": "a", "mean": 0.2, "std": 0.1, "metric": "AUC"}, {"name": "b", "mean": None, "std": None}]
+    rows.append({"name": "once", "mean": 0.1, "std": None})
     page = importance_figure(rows)._repr_html_()
-    assert "0.200 ± 0.100" in page
-    assert re.findall(r"height:100%;width:([\d.]+)%", page) == ["100.0", "0.0"]
+    assert re.findall(r"nums\">([^<]*)<", page) == ["0.200 ± 0.100", "–", "0.100"]
+    assert re.findall(r"height:100%;width:([\d.]+)%", page) == ["100.0", "0.0", "50.0"]
 
 
 def test_where_there_is_nothing_a_figure_says_why():
     assert "importance was not measured" in importance_figure([])._repr_html_()
-    assert "no target is binary" in calibration_figure([])._repr_html_()
+    assert "no target has classes, or negatives are drawn" in calibration_figure([])._repr_html_()
     assert "no epoch was trained" in learning_figure([])._repr_html_()
 
 

@@ -224,6 +224,16 @@ def test_a_model_has_its_share_of_a_rate_that_is_the_rules(trained, monkeypatch,
     assert list(shown[0]) == list(shown[1])
 
 
+def test_rates_that_differ_in_the_fourth_digit_have_columns_of_their_own(experiment, monkeypatch):
+    monkeypatch.setattr(LogisticRegression, "rule_rate", classmethod(lambda cls, inputs: 1.0))
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, models="tabular, lr")
+    plain, lr = found.contenders
+    tried = {rate * 1.001: value for rate, value in lr.tried.items()}
+    shown = lr_rows(replace(found, contenders=(plain, replace(lr, tried=tried))))
+    for contender, row in zip((plain, replace(lr, tried=tried)), shown, strict=True):
+        assert [value for value in list(row.values())[1:-1] if value != ""] == list(contender.tried.values())
+
+
 def test_a_model_that_fails_is_left_out_and_said_so(experiment, monkeypatch):
     seed = experiment.config.seed
     everywhere = tuple(("lr", lr) for lr in learning_rates(0.02, 3))

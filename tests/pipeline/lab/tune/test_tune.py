@@ -254,6 +254,12 @@ def test_of_a_loss_more_is_told_as_worse_and_less_as_better(experiment):
     assert [row["better by %"] for row in trial_rows((rose, fell))] == pytest.approx([-4, 4])
 
 
+def test_of_one_pair_no_bound_is_told(experiment):
+    (trial,), _ = compared(experiment, Trained({32: BASE, 64: BASE}, stops_after=2), [64])
+    assert (trial.verdict, trial.bound) == ("open", None)
+    assert "over 1 seed(s), which have no bound, allowed -0.100%. The time was up" in trial.text
+
+
 def test_a_difference_within_its_noise_is_open(experiment):
     (trial,), _ = compared(experiment, Trained({32: BASE, 64: RAGGED}), [64])
     assert trial.difference > -0.001
