@@ -291,7 +291,7 @@ class TargetLoss(nn.Module):
         if weight is None:
             count = torch.full((), len(outputs), dtype=torch.float64, device=outputs.device)
             return torch.stack([losses.sum() for losses in found]), count
-        return torch.stack([(losses * weight).sum() for losses in found]), weight.double().sum()
+        return torch.stack([weighted(losses, weight).sum() for losses in found]), weight.double().sum()
 
     def _of_rows(
         self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None, smoothing: float = 0.0
@@ -363,7 +363,12 @@ def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
     """Mean of losses [B] by their rows' weights [B], which is 0 where all of these are."""
     if weight is None:
         return losses.mean()
-    return (losses * weight).sum() / weight.sum().clamp(min=torch.finfo(torch.float32).tiny)
+    return weighted(losses, weight).sum() / weight.sum().clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def weighted(losses: Tensor, weight: Tensor) -> Tensor:
+    """losses [B] times weight [B]: 0 where the weight is, also of a loss that is no number, as of a count below 0."""
+    return losses.masked_fill(weight == 0, 0.0) * weight
 
 
 def _prediction(task: str, output: Tensor) -> Tensor:

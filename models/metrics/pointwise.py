@@ -283,11 +283,15 @@ def pinball_loss(predictions: Tensor, labels: Tensor, tau: float, weight: Tensor
 def tweedie_deviance(predictions: Tensor, labels: Tensor, power: float, weight: Tensor | None = None) -> Tensor:
     """Mean unit deviance of a Tweedie distribution whose variance is the mean to `power`, 1 (Poisson) or in (1, 2).
 
-    Labels are 0 or more, predicted means above 0 (0 counts as the smallest float64); others are a `ModelError`.
+    Labels are 0 or more, predicted means above 0 (0 counts as the smallest float64); others are a `ModelError`, unless
+    their rows have weight 0.
     """
     name = "tweedie_deviance"
     check_rows(name, predictions, labels, weight)
     require(1 <= power < 2, f"{name}: power must be in [1, 2), not {power}.")
+    if weight is not None:
+        counted = weight > 0
+        predictions, labels, weight = predictions[counted], labels[counted], weight[counted]
     y, mean = labels.double(), predictions.double()
     require(bool((y >= 0).all() and (mean >= 0).all()), f"{name}: labels and predictions must not be negative.")
     mean = mean.clamp(min=torch.finfo(torch.float64).tiny)

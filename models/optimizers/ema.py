@@ -15,7 +15,8 @@ class WeightAverage:
 
     t counts the updates before this one, so that the first steps do not average with the initial weights for long
     (TensorFlow's `ExponentialMovingAverage` with `num_updates`). The floating-point buffers, that is the running mean
-    and variance of batch norm, are averaged with the weights that they belong to; others are copied.
+    and variance of batch norm, are averaged with the weights that they belong to, except where that gives no finite
+    number (the infinity that fills up the edges of a column); others are copied.
 
     model: a second model that holds the average, on the device of the first, in evaluation mode and without gradients.
         It takes the memory of the weights once more, and an update reads and writes all of them.
@@ -32,9 +33,11 @@ class WeightAverage:
 
     def _pair(self) -> None:
         """Each tensor of the average beside the live one."""
-        own, live = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (self.model, self._live))
-        pairs = [(own[name], live[name]) for name in own]
-        self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
+        weights = dict(self._live.named_parameters())
+        self._averaged = [(own, weights[name]) for name, own in self.model.named_parameters()]
+        buffers = dict(self._live.named_buffers())
+        pairs = [(own, buffers[name]) for name, own in self.model.named_buffers()]
+        self._buffers = [pair for pair in pairs if pair[0].is_floating_point()]
         self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     def begin_update(self) -> None:
@@ -53,6 +56,9 @@ class WeightAverage:
         """The device's part, after `begin_update` and the optimizer's step; it does not wait for the device."""
         for average, weight in self._averaged:
             average.lerp_(weight, self._rate.to(average.dtype))
+        for own, live in self._buffers:
+            mean = own.lerp(live, self._rate.to(own.dtype))
+            own.copy_(torch.where(mean.isfinite(), mean, live))
         for own, live in self._copied:
             own.copy_(live)
 

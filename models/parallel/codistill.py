@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gigabatch.models.errors import require
-from gigabatch.models.losses import TargetLoss, weighted_mean
+from gigabatch.models.losses import RegressionLoss, TargetLoss, weighted_mean
 from gigabatch.models.model import Model, Rows, lists_of, model_call
 
 
@@ -25,7 +25,8 @@ class CodistilledLoss(TargetLoss):
     """phi + weight * psi: the targets' own loss, and that of the peers' averaged predictions, by target.
 
     psi is the cross-entropy to the mean of the peers' probabilities (binary, and softmax for classes), for regression
-    the squared difference to the mean of their values, in deviations. Rows weigh in it as in the loss.
+    the squared difference to the mean of their values, in deviations, or the loss's own deviance from it where outputs
+    are logarithms. Rows weigh in it as in the loss. What a model teaches itself (`smoothed` is False) has none.
 
     Parameters
     ----------
@@ -54,8 +55,8 @@ class CodistilledLoss(TargetLoss):
         require(len(peers) > 0, "codistillation: there is no peer.")
         self.weight, self.was_used = weight, False
         self._taught = [
-            torch.stack([_prediction(task, output) for output in outputs]).mean(0)
-            for (task, _), *outputs in zip(self.tasks, *map(self._split, peers), strict=True)
+            torch.stack([_prediction(task, own, output) for output in outputs]).mean(0)
+            for (task, _), own, *outputs in zip(self.tasks, self.regression, *map(self._split, peers), strict=True)
         ]
 
     def forward(
@@ -64,24 +65,31 @@ class CodistilledLoss(TargetLoss):
         """Scalar float32 loss of the rows that the peers have predicted; see `TargetLoss`."""
         self.was_used = True
         loss = super().forward(outputs, targets, weight, smoothed)
-        for (task, _), output, taught in zip(self.tasks, self._split(outputs.float()), self._taught, strict=True):
-            loss = loss + self.weight * weighted_mean(_distance(task, output, taught), weight)
+        if not smoothed:
+            return loss
+        parts = zip(self.tasks, self.regression, self._split(outputs.float()), self._taught, strict=True)
+        for (task, _), own, output, taught in parts:
+            loss = loss + self.weight * weighted_mean(_distance(task, own, output, taught), weight)
         return loss
 
 
-def _prediction(task: str, output: Tensor) -> Tensor:
+def _prediction(task: str, own: RegressionLoss, output: Tensor) -> Tensor:
     """Of outputs [B, size]: probabilities [B], [B, K] of classes, or values [B, size], float32."""
     if task == "multiclass":
         return torch.softmax(output.float(), dim=1)
-    return torch.sigmoid(output[:, 0].float()) if task == "binary" else output.float()
+    if task == "binary":
+        return torch.sigmoid(output[:, 0].float())
+    return output.float().exp() if own.log_link else output.float()
 
 
-def _distance(task: str, output: Tensor, taught: Tensor) -> Tensor:
+def _distance(task: str, own: RegressionLoss, output: Tensor, taught: Tensor) -> Tensor:
     """psi of each row [B]."""
     if task == "multiclass":
         return functional.cross_entropy(output, taught, reduction="none")
     if task == "binary":
         return functional.binary_cross_entropy_with_logits(output[:, 0], taught, reduction="none")
+    if own.log_link:
+        return own.of_rows(output[:, 0], taught[:, 0])
     return functional.mse_loss(output, taught, reduction="none").mean(1)
 
 

@@ -164,10 +164,11 @@ def target_metrics(
         found = {"rmse": rmse(*middle), "mae": mae(*middle), "r2": r2(*middle), "pinball": torch.stack(parts).mean()}
         found["coverage"] = (mass * inside).sum() / mass.sum()
     elif target.task == "regression":
+        counted = slice(None) if weight is None else weight > 0
         found = {"rmse": rmse(*of), "mae": mae(*of), "r2": r2(*of)}
         if loss is not None and loss.kind == "quantile":
             found["pinball"] = pinball_loss(prediction, labels, loss.tau, weight)
-        elif loss is not None and loss.log_link and bool((labels >= 0).all()):
+        elif loss is not None and loss.log_link and not bool((labels[counted] < 0).any()):
             found["deviance"] = tweedie_deviance(prediction, labels, loss.deviance_power, weight)
     elif target.task == "multiclass":
         found = {"logloss": multiclass_log_loss(*of), "accuracy": accuracy(*of)}

@@ -7,10 +7,12 @@ import sklearn.metrics
 import sklearn.utils.class_weight
 import torch
 
+from gigabatch.features.schema import Target
 from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.metrics.pointwise import pinball_loss, tweedie_deviance
 from gigabatch.models.parallel.codistill import CodistilledLoss
+from gigabatch.pipeline.training.target_metrics import target_metrics
 
 TASKS = (("binary", 1), ("multiclass", 3), ("regression", 1))
 ROWS = 40
@@ -244,6 +246,27 @@ def test_deviances_are_scikit_learns(kind, power):
     half = given[0].to(torch.bfloat16)
     assert loss(half, *given[1:]).dtype == torch.float32
     assert loss(half, *given[1:]).item() == pytest.approx(loss(half.float(), *given[1:]).item())
+
+
+@pytest.mark.parametrize(("kind", "power"), [("poisson", 1.5), ("tweedie", 1.2)])
+def test_labels_below_0_of_rows_of_weight_0_count_for_nothing(kind, power):
+    """Their deviance is no number, which times 0 is none either."""
+    outputs, targets, weight, loss, expected = deviances(kind, power)
+    logits, labels, weights = (
+        torch.from_numpy(np.append(values, more)).float()
+        for values, more in ((outputs, 0.5), (targets, -1), (weight, 0))
+    )
+    given = logits[:, None].requires_grad_(), [labels], weights
+    assert loss(*given).item() == pytest.approx(expected, rel=1e-5)
+    total, count = loss.sums(*given)
+    assert (total / count).item() == pytest.approx(expected, rel=1e-5)
+    (slopes,) = torch.autograd.grad(loss(*given), given[0])
+    (own,) = torch.autograd.grad(loss(given[0][:-1], [labels[:-1]], weights[:-1]), given[0])
+    torch.testing.assert_close(slopes, own)
+    of_power = loss.regression[0].deviance_power
+    assert tweedie_deviance(logits.exp(), labels, of_power, weights).item() == pytest.approx(expected, rel=1e-5)
+    found = target_metrics(Target("count", "regression"), logits.exp(), labels, None, 15, weights, loss.regression[0])
+    assert found["deviance"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_pinball_loss_is_scikit_learns():

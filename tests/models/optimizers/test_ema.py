@@ -109,3 +109,25 @@ def test_an_average_may_be_built_before_the_model_remembers_its_rows(kind):
         average.update()
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in average.model.state_dict().items())
     assert average.model(ids, floats).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["tabular", "realmlp", "ft_transformer"])
+def test_what_does_not_change_stays_as_it_is_infinity_too(kind):
+    """The edges of columns with fewer of them are filled up with infinity, and so is RealMLP's spread of a constant
+    column; an average of two infinities is NaN, and a search among such edges goes anywhere."""
+    torch.manual_seed(0)
+    edges = tuple(tuple(np.linspace(-2, 2, count).tolist()) for count in (20, 4, 2))
+    known = {} if kind == "realmlp" else {"numeric": "bins"}
+    inputs = ModelInputs((5,), 3, 1, float_edges=edges)
+    model = ModelSpec(kind, inputs, model_class(kind).Settings(**known)).build()
+    ids, floats = torch.randint(1, 5, (64, 1), dtype=torch.int32), torch.randn(64, 3)
+    floats[:, 2] = 1.0
+    if hasattr(model, "remember"):
+        model.remember(ids, floats, [torch.arange(64) % 2.0])
+    average = WeightAverage(model, 0.5)
+    for _ in range(3):
+        average.begin_update()
+        average.update()
+    for name, value in average.model.named_buffers():
+        torch.testing.assert_close(value, dict(model.named_buffers())[name], rtol=0, atol=0)
+    torch.testing.assert_close(average.model(ids, floats), model.eval()(ids, floats))

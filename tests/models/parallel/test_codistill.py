@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import sklearn.metrics
 import torch
 
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.click.lr import LogisticRegression
+from gigabatch.models.click.qnn import QNN
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ListInputs, ModelInputs
 from gigabatch.models.losses import RegressionLoss, TargetLoss
@@ -54,6 +56,43 @@ def test_each_target_has_a_loss_of_its_own_against_the_mean_of_the_peers(weighte
     slope = 0.7 * mass / mass.sum() * (sigmoid(own[:, 0]) - q)
     np.testing.assert_allclose((outputs.grad - plain.grad)[:, 0].numpy(), slope, atol=1e-6)
     assert taught.was_used
+
+
+@pytest.mark.parametrize("kind", ["poisson", "tweedie"])
+def test_peers_whose_outputs_are_logarithms_teach_the_mean_of_their_values(kind):
+    """By scikit-learn's deviance; a mean of logarithms is below the logarithm of the mean."""
+    random = np.random.default_rng(2)
+    own, one, two = random.normal(size=(3, 6))
+    mass, labels = random.random(6), random.poisson(1.0, 6)
+    loss = TargetLoss([("regression", 1)], [RegressionLoss(kind)])
+    given = torch.tensor(own).float()[:, None], [torch.tensor(labels).float()], torch.tensor(mass).float()
+    taught = CodistilledLoss(loss, [torch.tensor(rows).float()[:, None] for rows in (one, two)], weight=0.7)
+    psi = sklearn.metrics.mean_tweedie_deviance(
+        (np.exp(one) + np.exp(two)) / 2, np.exp(own), sample_weight=mass, power=loss.regression[0].deviance_power
+    )
+    assert taught(*given).item() == pytest.approx(loss(*given).item() + 0.7 * psi, rel=1e-5)
+
+
+def test_predictions_that_a_model_teaches_itself_are_not_taught_by_peers_too():
+    """phi of QNN's self-ensemble has three losses, psi is there once: of the mean of both passes."""
+    torch.manual_seed(3)
+    model = QNN(ModelInputs((5,), 2), QNN.Settings(embedding_dim=4, dropout=0.3))
+    labels = (torch.arange(8) % 2).float()
+    batch = Batch(torch.randint(1, 5, (8, 1), dtype=torch.int32), torch.randn(8, 2), (labels,))
+    loss, peer = TargetLoss([("binary", 1)]), torch.randn(8, 1)
+    seen = []
+
+    class Watched(TargetLoss):
+        def forward(self, outputs, *others, **options):
+            seen.append(outputs)
+            return super().forward(outputs, *others, **options)
+
+    found = []
+    for own in (Watched([("binary", 1)]), CodistilledLoss(loss, [peer], weight=0.7)):
+        torch.manual_seed(4)
+        found.append(model.train().training_loss(batch, own).item())
+    psi = torch.nn.functional.binary_cross_entropy_with_logits(seen[0][:, 0], torch.sigmoid(peer[:, 0]))
+    assert found[1] - found[0] == pytest.approx(0.7 * psi.item(), rel=1e-4)
 
 
 def test_peers_teach_once_they_are_there_and_the_burn_in_is_over():
