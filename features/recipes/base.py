@@ -270,6 +270,11 @@ class Recipe(ABC):
     def inputs(self) -> list[str]:
         """Every raw file that is read; their checksums are part of the artifact's key."""
 
+    def inputs_by_split(self) -> dict[str, int]:
+        """How many of `inputs` each split has, where splits are files of their own; else none. Part of the artifact's
+        key too: a file that moves from the end of one split to the front of the next changes nothing else there."""
+        return {}
+
     def files(self, pattern: str) -> list[str]:
         """The files of a pattern, but those of `leave_out`; `DataError` where none is left."""
         return kept_files(pattern, self.leave_out)

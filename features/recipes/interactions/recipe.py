@@ -214,12 +214,10 @@ class InteractionsRecipe(Recipe):
         sides = [path for side in self.settings.side_tables.values() for path in self.files(side.path)]
         return [path for pattern in self.settings.paths.values() for path in self.files(pattern)] + sides
 
-    def code(self) -> dict[str, str]:
-        # Not code: how many files each given split has. Without it a file that moves from the end of one split to the
-        # front of the next would leave the artifact's key as it was.
+    def inputs_by_split(self) -> dict[str, int]:
         if self.settings.way != "given":
             return {}
-        return {name: str(len(self.files(pattern))) for name, pattern in self.settings.paths.items()}
+        return {name: len(self.files(pattern)) for name, pattern in self.settings.paths.items()}
 
     def build(self, engine: str) -> FeatureTables:
         if self.settings.history is not None:

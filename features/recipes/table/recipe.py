@@ -353,6 +353,10 @@ class TableRecipe(Recipe):
         files = [path for pattern in self._patterns().values() for path in self.files(pattern)]
         return files + table_files(self.settings.steps)
 
+    def inputs_by_split(self) -> dict[str, int]:
+        patterns = self._patterns()
+        return {} if "all" in patterns else {name: len(self.files(pattern)) for name, pattern in patterns.items()}
+
     def code(self) -> dict[str, str]:
         found = registered_code(self.settings.steps)
         for name, target in self.targets.items():
