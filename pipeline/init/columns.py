@@ -65,6 +65,8 @@ CODE_NAME = re.compile(
     r"|(?i:nummer$)"
 )
 WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
+UTC_NAMES = ("UTC", "GMT", "Z", "+00:00", "-00:00")
+OFFSET = re.compile(r"[+-]\d{2}:?\d{2}")
 LARGEST_EXACT = 2**53  # of whole numbers that floats hold; larger ones are ids
 FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
 MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
@@ -99,6 +101,8 @@ class Seen:
         Words of the column that stand for null.
     either
         Whether day and month of written dates could be the other way round in every row.
+    others
+        Formats of written dates, with the year in another place, that fit every row too.
     by_size
         Whether numbers are taken for times by their size alone.
     whole
@@ -108,7 +112,7 @@ class Seen:
     categories
         Type of categories: `string`, `int64` for whole numbers of files, or `bool` for flags.
     zone
-        Of timestamps the time zone of their column; `?` where times were written with offsets.
+        Of timestamps the time zone of their column; `?` where times have offsets.
     other_units
         Units of some of the numbers, which are taken off unconverted; `NO_UNIT` where a few have none.
     decimals
@@ -123,6 +127,7 @@ class Seen:
     note: str = ""
     null_words: tuple[str, ...] = ()
     either: bool = False
+    others: tuple[str, ...] = ()
     by_size: bool = False
     whole: bool = False
     elements: str = "string"
@@ -189,7 +194,8 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
         return _of_text(name, column, csv=False)
     if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
         zone = getattr(arrow, "tz", None) or ""
-        return Seen(name, "date", _dates(column), "datetime", zone=zone if "/" in zone else "")
+        known = "" if zone in UTC_NAMES else "?" if OFFSET.fullmatch(zone) else zone
+        return Seen(name, "date", _dates(column), "datetime", zone=known)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         inner = arrow.value_type
         elements = "int64" if pa.types.is_integer(inner) else "float32" if pa.types.is_floating(inner) else "string"
@@ -370,7 +376,9 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
         if zoned := re.search(r" ([A-Z]{2,5})(?:\]| %Y)", times.dtype):
             note += f"; {zoned[1]} is passed over, so times are those of the clock"
         zone = "?" if has_offsets(known) else ""
-        return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)
+        return Seen(
+            name, "date", times.values, times.dtype, note=note, either=times.either, others=times.others, zone=zone
+        )
     return _parsed_numbers(name, known, own)
 
 
@@ -381,6 +389,8 @@ def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...])
     numbers = _floats(known)
     if csv and not own:
         return Seen(name, "number", numbers)
+    if not own and all_match(known, "[0-9]+$") and (seen := _of_numbers(name, numbers, True)).kind == "date":
+        return seen
     step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
     return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
 
