@@ -24,7 +24,6 @@ from gigabatch.features.recipes.table.recipe import ROW, TableRecipe, TableSetti
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
 from gigabatch.pipeline.init.columns import (
-    CODE_NAME,
     MOST_HASHED_WORDS,
     MOST_TEXT_WORDS,
     NULL_WORDS,
@@ -32,6 +31,7 @@ from gigabatch.pipeline.init.columns import (
     Seen,
     column_seen,
     holds_text,
+    is_code_name,
     list_separator,
     spaced_lower,
     units_told,
@@ -413,8 +413,16 @@ def _kept(
 
 def _is_copy(seen: Seen, label: Labels) -> bool:
     known = ~np.isnan(label.values)
-    values, texts = seen.values[known], label.texts[known]
-    return bool((values[:100] == texts[:100]).all()) and bool((values == texts).all())
+    are_numbers = seen.values.dtype.kind == "f"
+    of_numbers = are_numbers and label.settings["task"] == "regression"
+    values, told = seen.values[known], (label.values if of_numbers else label.texts)[known]
+    for rows in (slice(100), slice(None)):  # the first ones tell of most columns that they are none
+        labels = told[rows]
+        if are_numbers and not of_numbers:  # numbers of classes, which are text
+            labels = pd.to_numeric(pd.Series(labels, dtype=object), errors="coerce").to_numpy()
+        if not bool((values[rows] == labels).all()):
+            return False
+    return True
 
 
 def _in_text(seen: Seen, label: Labels) -> str:
@@ -624,7 +632,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         made.role_notes["seed"] = RANDOM
         whose = [
             name for name, seen in kept.items()
-            if seen.kind == "category" and WHOSE.search(name.lower()) and CODE_NAME.search(name)
+            if seen.kind == "category" and WHOSE.search(name.lower()) and is_code_name(name)
             and seen.num_values * 1.2 < len(seen.values)
         ]  # fmt: skip
         if whose and timed:

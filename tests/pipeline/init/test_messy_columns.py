@@ -302,6 +302,44 @@ def test_words_among_dates_are_null_and_named(tmp_path):
     assert "# written %d.%m.%Y" in out.read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "is_code"),
+    [
+        ("visits_per_user", False), ("Minutes Mobile", False), ("yearsOnAccount", False), ("sum_item", False),
+        ("super_user", True), ("type_of_product", True), ("paper_id", True), ("ship_to_customer", True),
+        ("user_account", True), ("mobile", True),
+    ],
+)  # fmt: skip
+def test_numbers_of_something_are_no_codes_of_it(tmp_path, name, is_code):
+    made, _ = drafted(tmp_path, np.arange(ROWS) % 7, name)
+    assert (made.categories, name in made.features["continuous"]) == ({name: "int64"} if is_code else {}, not is_code)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "is_name"),
+    [
+        ("version", ["1.9", "1.10", "1.1"], True), ("app_version", ["2", "1.10"], True),
+        ("osVer", ["10.0", "9.1"], True), ("release", ["2024.1", "2024.10"], True),
+        ("price", ["1.10", "1.2"], False), ("version", ["1", "2"], False), ("overhead", ["1.5", "2.5"], False),
+        ("version", ["1.5", "-2.5"], False),
+    ],
+)  # fmt: skip
+def test_versions_are_names_and_no_numbers(tmp_path, name, texts, is_name):
+    """1.10 comes after 1.9, and is another one than 1.1."""
+    made, found = drafted(tmp_path, [texts[k % len(texts)] for k in range(ROWS)], name)
+    assert (made.categories, name in made.features["continuous"]) == ({name: "string"} if is_name else {}, not is_name)
+    assert found[name].nunique() == (len(texts) if is_name else len(set(map(float, texts))))
+    assert ("versions" in made.notes[name]) == is_name
+
+
+@pytest.mark.parametrize(("zero", "clock"), [("0000-00-00", ""), ("0000-00-00 00:00:00", " 12:30:00")])
+def test_dates_of_zeros_are_null(tmp_path, zero, clock):
+    texts = [zero if k % 9 == 0 else f"{day:%Y-%m-%d}{clock}" for k, day in enumerate(DAYS)]
+    made, found = drafted(tmp_path, texts, "paid")
+    assert made.features["null_values"] == ["", "NA", zero]
+    assert int(found["paid_days"].isna().sum()) == texts.count(zero)
+
+
 @pytest.mark.parametrize("name", ["price", "version", "phone"])
 def test_what_only_looks_like_a_time_is_none(tmp_path, name):
     rng = np.random.default_rng(1)
