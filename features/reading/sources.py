@@ -36,6 +36,7 @@ from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+SAME_TABLE = (".csv", ".csv.gz", ".csv.zip", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
     "http": "'gigabatch[remote]'", "https": "'gigabatch[remote]'", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
     "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
@@ -92,6 +93,8 @@ def expand(pattern: str) -> list[str]:
         path = Path(pattern).expanduser()
         if path.is_dir():
             found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(CSV_ENDINGS + PARQUET_ENDINGS)]
+            if not found and any(path.iterdir()):
+                raise DataError(_no_file_in(pattern, path))
         elif path.exists():
             found = [str(path)]
         else:
@@ -99,6 +102,19 @@ def expand(pattern: str) -> list[str]:
     if not found:
         raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.")
     return found
+
+
+def _no_file_in(pattern: str, folder: Path) -> str:
+    """What is said of a folder that holds something, and no data file."""
+    endings = CSV_ENDINGS + PARQUET_ENDINGS
+    below = next((item for item in folder.rglob("*") if item.name.endswith(endings)), None)
+    if below is None:
+        return f"input {pattern!r}: the folder holds no file with a known ending ({', '.join(endings)})."
+    ending = next(ending for ending in endings if below.name.endswith(ending))
+    return (
+        f"input {pattern!r}: the folder holds no data file itself, but folders in it do, such as {below}. Give a glob, "
+        f"such as {folder / '**' / f'*{ending}'}."
+    )
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -318,6 +334,30 @@ def kept_files(pattern: str | Sequence[str], leave_out: Collection[str] = ()) ->
             "take it back (gigabatch contract --accept FILE)."
         )
     return kept
+
+
+def require_once(paths: Sequence[str]) -> None:
+    """Raise `DataError` where two files are one table by their names, packed or not, or CSV and Parquet, so that each
+    row would count twice.
+
+    Parameters
+    ----------
+    paths
+        Of the files of one kind.
+
+    Examples
+    --------
+    >>> from gigabatch.features.reading.sources import require_once
+    >>> require_once(["day-1.csv", "day-2.csv.gz"])
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        ending = next((ending for ending in SAME_TABLE if path.endswith(ending)), None)
+        if ending is not None and (first := seen.setdefault(path.removesuffix(ending), path)) != path:
+            raise DataError(
+                f"input {first}: {path.rpartition('/')[2]} is there too, by its name the same table, so that each row "
+                "would count twice. Move one of them away, or name those that you mean by a glob, such as *.csv."
+            )
 
 
 def drop_rows(rows: Any, path: str, places: Sequence[int]) -> Any:

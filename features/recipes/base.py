@@ -16,7 +16,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.row_bytes import RowBytes
-from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files
+from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files, same_file
 from gigabatch.features.recipes.carrying import History
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
@@ -182,6 +182,8 @@ class RawFiles:
         Whether files may be larger than memory and are read block by block; those rows are kept for nobody.
     make
         Adds columns that roles name and files do not hold, such as a label that follows from two columns.
+    made_from
+        The settings that `make` goes by, as JSON types.
     """
 
     name: str
@@ -199,6 +201,7 @@ class RawFiles:
     fixed: bool = False
     blocks: bool = False
     make: Callable[[Any], Any] | None = None
+    made_from: Mapping[str, Any] = field(default_factory=dict)
     decimal_marks: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -270,9 +273,22 @@ class Recipe(ABC):
     def inputs(self) -> list[str]:
         """Every raw file that is read; their checksums are part of the artifact's key."""
 
+    def inputs_by_split(self) -> dict[str, int]:
+        """How many of `inputs` each split has, where splits are files of their own; else none. Part of the artifact's
+        key too: a file that moves from the end of one split to the front of the next changes nothing else there."""
+        return {}
+
     def files(self, pattern: str) -> list[str]:
         """The files of a pattern, but those of `leave_out`; `DataError` where none is left."""
         return kept_files(pattern, self.leave_out)
+
+    def require_files_of_one_split(self, patterns: Mapping[str, str]) -> None:
+        """Raise `DataError` where a file is in two splits. patterns: by split."""
+        owners: dict[str, str] = {}
+        for split, pattern in patterns.items():
+            for path in self.files(pattern):
+                if (other := owners.setdefault(same_file(path), split)) != split:
+                    raise DataError(f"input {path} is in {other} and in {split}. Name it under one of them.")
 
     def raw_files(self) -> tuple[RawFiles, ...]:
         """Each kind of raw file that is read, for checks of new ones; none where the recipe does not say."""

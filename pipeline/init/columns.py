@@ -27,7 +27,7 @@ from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, are_among, fou
 NULL_WORDS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "?", "#N/A", "\\N", "<NA>", "NaT")
 WEAK_NULL_WORDS = (
     "-", "--", ".", "na", "None", "none", "NONE", "nil", "unknown", "Unknown", "UNKNOWN", "missing", "Missing",
-    "not available", "inf", "-inf", "Inf", "-Inf",
+    "not available", "inf", "-inf", "Inf", "-Inf", "0000-00-00", "0000-00-00 00:00:00",
 )  # fmt: skip
 PLAIN_NUMBER = FLOAT_TEXT.replace("|[iI][nN][fF]([iI][nN][iI][tT][yY])?|[nN][aA][nN]", "")
 # What may stand before a number or behind it, several of them in one column.
@@ -64,7 +64,15 @@ CODE_NAME = re.compile(
     r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account)id$)"
     r"|(?i:nummer$)"
 )
+QUANTITY_OF = re.compile(
+    r"(^|[^a-z])(per|on|with|num|total|avg|mean|sum|seconds|minutes|hours|days|months|years|calls|visits|sales|balance"
+    r"|amount|cost|revenue)[^a-z]+(user|customer|item|product|phone|telephone|tel|mobile|fax|account|konto)$"
+)
+VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|release|firmware)$")
+VERSION = r"[0-9]+(\.[0-9]+)*$"
 WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
+UTC_NAMES = ("UTC", "GMT", "Z", "+00:00", "-00:00")
+OFFSET = re.compile(r"[+-]\d{2}:?\d{2}")
 LARGEST_EXACT = 2**53  # of whole numbers that floats hold; larger ones are ids
 FEWEST_TEXT_WORDS = 2  # of the middle text: fewer are names
 MOST_HASHED_WORDS, MOST_TEXT_WORDS = 12, 1000  # more are hashed to noise; more are no text that a mean of words tells
@@ -99,6 +107,8 @@ class Seen:
         Words of the column that stand for null.
     either
         Whether day and month of written dates could be the other way round in every row.
+    others
+        Formats of written dates, with the year in another place, that fit every row too.
     by_size
         Whether numbers are taken for times by their size alone.
     whole
@@ -108,7 +118,7 @@ class Seen:
     categories
         Type of categories: `string`, `int64` for whole numbers of files, or `bool` for flags.
     zone
-        Of timestamps the time zone of their column; `?` where times were written with offsets.
+        Of timestamps the time zone of their column; `?` where times have offsets.
     other_units
         Units of some of the numbers, which are taken off unconverted; `NO_UNIT` where a few have none.
     decimals
@@ -123,6 +133,7 @@ class Seen:
     note: str = ""
     null_words: tuple[str, ...] = ()
     either: bool = False
+    others: tuple[str, ...] = ()
     by_size: bool = False
     whole: bool = False
     elements: str = "string"
@@ -189,7 +200,8 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
         return _of_text(name, column, csv=False)
     if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
         zone = getattr(arrow, "tz", None) or ""
-        return Seen(name, "date", _dates(column), "datetime", zone=zone if "/" in zone else "")
+        known = "" if zone in UTC_NAMES else "?" if OFFSET.fullmatch(zone) else zone
+        return Seen(name, "date", _dates(column), "datetime", zone=known)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         inner = arrow.value_type
         elements = "int64" if pa.types.is_integer(inner) else "float32" if pa.types.is_floating(inner) else "string"
@@ -231,7 +243,7 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         seen.note = "infinities are held at the lowest and highest number"
         return seen
     is_whole = whole or bool((known == np.floor(known)).all())
-    dtype, by_size = counted(spaced_lower(name), known, is_whole, bool(CODE_NAME.search(name)))
+    dtype, by_size = counted(spaced_lower(name), known, is_whole, is_code_name(name))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
         days = "2024123, the 123rd of 2024" if "j" in how.directives else "20241231"
@@ -239,7 +251,7 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
-    named = bool(CODE_NAME.search(name))
+    named = is_code_name(name)
     if seen.whole and len(known) and ((named and not large) or (whole and (named or large))):
         texts = np.array([None if np.isnan(value) else str(int(value)) for value in values], dtype=object)
         note = "numbers taken for names, by the column's name" if named else "numbers taken for names, by their length"
@@ -248,6 +260,15 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
         note = "ids of 2^53 and beyond that are floats, which skip some; write whole numbers or text"
         return Seen(name, "other", values, note=note)
     return seen
+
+
+def is_code_name(name: str) -> bool:
+    """Whether a column's name says that its values are names, and not how much there is of something.
+
+    >>> is_code_name("user_id"), is_code_name("visits_per_user")
+    (True, False)
+    """
+    return bool(CODE_NAME.search(name)) and not QUANTITY_OF.search(spaced_lower(name))
 
 
 def spaced_lower(name: str) -> str:
@@ -271,6 +292,8 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         """The texts as Python's, None where null; to make them takes longer than to tell a column of numbers."""
         return pd.Series(texts.to_numpy(dtype=object), dtype=object).where(~null, None)
 
+    if VERSION_NAME.search(spaced_lower(name)) and all_match(known, VERSION) and found_in(known, "[.]").any():
+        return _of_categories(name, names(), csv, words, "versions, of which 1.10 is another than 1.1")
     odd = weak_words = tuple[str, ...]()
     left = known
     if all_match(known, PLAIN_NUMBER):  # most columns of a wide table: no flag and no word is among them
@@ -306,7 +329,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
                 seen.categories = "int64"  # a later 1.0 is 1
                 seen.values = _texts(names().str.replace(r"\.0*$", "", regex=True))
             return seen
-    elif found.kind == "number" and CODE_NAME.search(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
+    elif found.kind == "number" and is_code_name(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
         return _of_categories(name, names(), csv, words, "numbers taken for names, by the column's name")
     else:
         found.values = values
@@ -370,7 +393,9 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
         if zoned := re.search(r" ([A-Z]{2,5})(?:\]| %Y)", times.dtype):
             note += f"; {zoned[1]} is passed over, so times are those of the clock"
         zone = "?" if has_offsets(known) else ""
-        return Seen(name, "date", times.values, times.dtype, note=note, either=times.either, zone=zone)
+        return Seen(
+            name, "date", times.values, times.dtype, note=note, either=times.either, others=times.others, zone=zone
+        )
     return _parsed_numbers(name, known, own)
 
 
@@ -381,6 +406,8 @@ def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...])
     numbers = _floats(known)
     if csv and not own:
         return Seen(name, "number", numbers)
+    if not own and all_match(known, "[0-9]+$") and (seen := _of_numbers(name, numbers, True)).kind == "date":
+        return seen
     step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
     return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
 
@@ -404,7 +431,7 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
         return _durations(name, known, distinct, words)
     if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
-    found = _units_beside(distinct, counts.to_numpy(), may_be_code=bool(CODE_NAME.search(name)))
+    found = _units_beside(distinct, counts.to_numpy(), may_be_code=is_code_name(name))
     if found is None:
         return None
     units, scales = found

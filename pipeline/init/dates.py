@@ -28,8 +28,8 @@ DAYS = (
     (r"\d{4}(?P<sign>[-./])\d{1,2}(?P=sign)\d{1,2}", ("%Y{0}%m{0}%d",)),
     (r"\d{1,2}(?P<sign>\.)\d{1,2}\.\d{4}", ("%d{0}%m{0}%Y", "%m{0}%d{0}%Y")),
     (r"\d{1,2}(?P<sign>[-/])\d{1,2}(?P=sign)\d{4}", ("%m{0}%d{0}%Y", "%d{0}%m{0}%Y")),
-    (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y")),
-    (r"\d{2}(?P<sign>[-/])\d{2}(?P=sign)\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y")),
+    (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y", "%y{0}%m{0}%d", "%y{0}%d{0}%m")),
+    (r"\d{2}(?P<sign>[-/])\d{2}(?P=sign)\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
     (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
     (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
     (r"\d{1,2}(?P<sign> )[A-Za-z]{3,9}\.?, \d{4}", ("%d{0}%b, %Y",)),
@@ -67,17 +67,22 @@ class Written:
         float64 microseconds since 1970.
     either
         Whether day and month could be the other way round in every row.
+    others
+        Formats with the year in another place that fit every row too.
     """
 
     dtype: str
     values: np.ndarray
     either: bool = False
+    others: tuple[str, ...] = ()
 
 
 def written_dates(known: pd.Series, lenient: bool) -> Written | None:
     """The format of a column of text; None where no one format fits every field.
 
-    Where day and month could be either in all rows, the day is first where points separate them, else the month.
+    Where day and month could be either in all rows, the day is first where points separate them, else the month. Where
+    the first or the last of three numbers could be the year, it is the last, unless times would lie in the future then
+    and otherwise do not.
 
     Parameters
     ----------
@@ -106,9 +111,18 @@ def written_dates(known: pd.Series, lenient: bool) -> Written | None:
             fitting.append((form, dict(zip(distinct, found.astype("float64"), strict=True))))
     if not fitting:
         return None
+    if len({form.startswith("%y") for form, _ in fitting}) == 2:
+        fitting.sort(key=lambda item: max(item[1].values()) > now_us())
     form, by_text = fitting[0]
     values = texts.map(by_text).to_numpy(dtype="float64")
-    return Written(f"datetime[{form}]{'?' if lenient else ''}", values, len(fitting) > 1)
+    years = [other.startswith("%y") == form.startswith("%y") for other, _ in fitting]
+    others = tuple(other for (other, _), alike in zip(fitting, years, strict=True) if not alike)
+    return Written(f"datetime[{form}]{'?' if lenient else ''}", values, sum(years) > 1, others)
+
+
+def now_us() -> float:
+    """Microseconds since 1970."""
+    return float(np.datetime64("now", "us").astype("int64"))
 
 
 def _formats(text: str) -> list[str]:

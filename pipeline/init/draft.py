@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gigabatch.features.columns.time_types import time_type
+from gigabatch.features.columns.time_types import PIVOT, time_type
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators.categories.text_hash import TextHash
 from gigabatch.features.operators.categories.text_tokens import TextTokens
@@ -24,7 +24,6 @@ from gigabatch.features.recipes.table.recipe import ROW, TableRecipe, TableSetti
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
 from gigabatch.pipeline.init.columns import (
-    CODE_NAME,
     MOST_HASHED_WORDS,
     MOST_TEXT_WORDS,
     NULL_WORDS,
@@ -32,11 +31,12 @@ from gigabatch.pipeline.init.columns import (
     Seen,
     column_seen,
     holds_text,
+    is_code_name,
     list_separator,
     spaced_lower,
     units_told,
 )
-from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, written_dates
+from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, now_us, written_dates
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.names import are_names
@@ -48,7 +48,8 @@ DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
 FEWEST_TIMES = 20
 NOT_WHEN = re.compile(
-    r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid|geburt|liefer|bezahlt|storn"
+    r"birth|expir|until|deliver|updat|modif|return|cancel|geburt|liefer|bezahlt|storn|(?<![a-z])(born|dob|clos|last|paid)"
+    r"|(?<![a-z])(end(e|ed|ing|s)?|due)(date|day|time|datum)?(?![a-z])"  # no calendar, vendor and sender
 )
 WHOSE = re.compile(
     r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
@@ -412,8 +413,16 @@ def _kept(
 
 def _is_copy(seen: Seen, label: Labels) -> bool:
     known = ~np.isnan(label.values)
-    values, texts = seen.values[known], label.texts[known]
-    return bool((values[:100] == texts[:100]).all()) and bool((values == texts).all())
+    are_numbers = seen.values.dtype.kind == "f"
+    of_numbers = are_numbers and label.settings["task"] == "regression"
+    values, told = seen.values[known], (label.values if of_numbers else label.texts)[known]
+    for rows in (slice(100), slice(None)):  # the first ones tell of most columns that they are none
+        labels = told[rows]
+        if are_numbers and not of_numbers:  # numbers of classes, which are text
+            labels = pd.to_numeric(pd.Series(labels, dtype=object), errors="coerce").to_numpy()
+        if not bool((values[rows] == labels).all()):
+            return False
+    return True
 
 
 def _in_text(seen: Seen, label: Labels) -> str:
@@ -559,7 +568,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                 made.notes[f"inputs.{name}"] = seen.note
             if seen.zone == "?" and more[2]:
                 made.remarks.append(
-                    f"{_shown(name)} is written with offsets, and its weekday and hour are those of UTC. Set zone, "
+                    f"{_shown(name)} has offsets from UTC, and its weekday and hour are those of UTC. Set zone, "
                     "such as zone: Europe/Berlin, in its date_parts for those of local time."
                 )
             if seen.by_size:
@@ -575,6 +584,17 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
                 made.remarks.append(
                     f"In {_shown(name)} day and month could be either in all rows looked at; the {first} is taken to "
                     f"stand first. If it is the {form}, exchange %d and %m under inputs."
+                )
+            if seen.others:
+                made.remarks.append(
+                    f"{_shown(name)} could be read as {' or '.join(seen.others)} too in all rows looked at. Where that "
+                    "is right, write it under inputs."
+                )
+            if "%y" in seen.dtype and (late := int((seen.values > now_us()).sum())):
+                made.remarks.append(
+                    f"{_shown(name)} has years of two digits, of which 00 to {PIVOT - 1} are 2000 to {2000 + PIVOT - 1}"
+                    f", so that {late:,} row(s) lie in the future, up to {_day(np.nanmax(seen.values))}. Write years "
+                    "of four digits in the file."
                 )
             continue
         if seen.kind == "category":
@@ -612,7 +632,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         made.role_notes["seed"] = RANDOM
         whose = [
             name for name, seen in kept.items()
-            if seen.kind == "category" and WHOSE.search(name.lower()) and CODE_NAME.search(name)
+            if seen.kind == "category" and WHOSE.search(name.lower()) and is_code_name(name)
             and seen.num_values * 1.2 < len(seen.values)
         ]  # fmt: skip
         if whose and timed:
@@ -775,12 +795,12 @@ def _time(kept: Mapping[str, Seen]) -> Seen | None:
         seen for seen in kept.values()
         if seen.kind == "date" and not seen.null.any() and _says_when(seen)
     ]  # fmt: skip
-    return max(found, key=lambda seen: (bool(TIME_NAME.search(seen.name.lower())), seen.num_values), default=None)
+    return max(found, key=lambda seen: (bool(TIME_NAME.search(spaced_lower(seen.name))), seen.num_values), default=None)
 
 
 def _says_when(seen: Seen) -> bool:
     """Whether a column of dates may say when a row was, by its name and its many values."""
-    return not NOT_WHEN.search(seen.name.lower()) and seen.num_values >= FEWEST_TIMES and not _is_of_day(seen)
+    return not NOT_WHEN.search(spaced_lower(seen.name)) and seen.num_values >= FEWEST_TIMES and not _is_of_day(seen)
 
 
 def _is_of_day(seen: Seen) -> bool:
@@ -825,7 +845,7 @@ def _date_features(
     while any(f"{prefix}_{part}" in names for part in (*parts, *cyclical, "days")):
         prefix += "_"
     options = {"column": seen.name, "parts": parts, "prefix": prefix} | ({"cyclical": cyclical} if cyclical else {})
-    options |= {"zone": seen.zone} if "/" in seen.zone else {}
+    options |= {} if seen.zone in ("", "?") else {"zone": seen.zone}
     steps: list[dict[str, Any]] = [{"date_parts": options}] if parts or cyclical else []
     numbers = [f"{prefix}_{part}_{side}" for part in cyclical for side in ("sin", "cos")]
     if not is_time:
@@ -850,7 +870,7 @@ def _parts(seen: Seen, time: Seen | None) -> list[str]:
 def _parts_alone(seen: Seen) -> dict[str, str]:
     """Parts of a column of dates that are the same in all rows, with their value; 31 December is one day of year."""
     known = pd.DataFrame({"at": pd.unique(seen.values[~seen.null]).astype("int64")})
-    zone = seen.zone if "/" in seen.zone else None
+    zone = None if seen.zone in ("", "?") else seen.zone
     parts = ["month", "day", "weekday", "hour"]
     for rows in (known.head(FIRST_TIMES), known):  # the first times tell of most parts that they vary
         if not parts:

@@ -39,6 +39,9 @@ PAIRS = (
     ("accepted", "rejected"), ("accepted", "declined"), ("granted", "denied"),
     *((end, going_on) for end in ("dead", "deceased", "died") for going_on in ("alive", "living")),
     ("churned", "active"), ("churned", "retained"), ("churned", "stayed"),
+    # Yes and no in languages whose short words are others elsewhere, such as ne for the north-east.
+    ("да", "нет"), ("evet", "hayır"), ("evet", "hayir"), ("kyllä", "ei"), ("igen", "nem"), ("da", "nu"), ("da", "ne"),
+    ("はい", "いいえ"), ("是", "否"), ("예", "아니오"), ("ναι", "όχι"),
 )  # fmt: skip
 NEGATING = {
     "no", "not", "non", "without", "never", "nicht", "kein", "keine", "ohne", "pas", "sans", "sin", "geen", "niet",
@@ -176,7 +179,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{name} holds one number in several ways, such as 1 and 1.0, so its few values are taken for a "
                 "regression. For classes write each number in one way."
             )
-        if (strip or steps) and (others := other_units(raw, scales)):
+        has_units = bool(strip) or any("parse_number" in step for step in steps)
+        if has_units and (others := other_units(raw, scales)):
             advice = f"{units_told(name, others)}{' ' * bool(advice)}{advice}"
     elif task == "binary":
         plain = not strip and not steps and (set(counts.index) == {"0", "1"} or (len(counts) > 2 and labels == {0, 1}))

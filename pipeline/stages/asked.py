@@ -23,7 +23,7 @@ from gigabatch.features.encoding.state import FILE
 from gigabatch.features.engines.frame import resolve_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.sources import operator_code
-from gigabatch.features.reading.sources import expand
+from gigabatch.features.reading.sources import expand, same_file
 from gigabatch.features.recipes import OWN, RECIPES, recipe_class
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.models.shelf import MODELS
@@ -96,10 +96,13 @@ def ask_features(config: RunConfig, engine: str, root: Path, files: FilesState |
     named = {"recipe": config.recipe, "features": settings, "engine": engine} | ({"code": code} if code else {})
     # Local times are other ones by another version of the time zone database.
     named |= {"zones": {zone: zone_rules(zone) for zone in zones}} if (zones := sorted(_zones(settings))) else {}
-    without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
     inputs = recipe.inputs()
     checksums = input_checksums(inputs, root)
-    asked = named | ({"without": without} if without else {})
+    # By the place of the file, as files of several folders may have one name.
+    places = {same_file(path): place for place, path in enumerate(inputs)}
+    without = sorted((places[path], list(rows)) for path, rows in recipe.without.items() if path in places)
+    splits = recipe.inputs_by_split()
+    asked = named | ({"without": without} if without else {}) | ({"splits": splits} if splits else {})
     return AskedFeatures(
         recipe, artifact_key("features", checksums, asked, source_hash(FEATURES)), named, inputs, checksums
     )

@@ -47,8 +47,9 @@ class ParsedFiles:
                 "gigabatch.features.reading.plain_csv",
                 "gigabatch.features.reading.null_words",
                 "gigabatch.features.columns",
-                "gigabatch.features.engines.frame",
-                f"gigabatch.features.engines.{engine}",
+                "gigabatch.features.engines",
+                "gigabatch.features.exact.float_order",
+                "gigabatch.features.setting_checks",
             ]
         )
 

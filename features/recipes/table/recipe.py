@@ -353,6 +353,10 @@ class TableRecipe(Recipe):
         files = [path for pattern in self._patterns().values() for path in self.files(pattern)]
         return files + table_files(self.settings.steps)
 
+    def inputs_by_split(self) -> dict[str, int]:
+        patterns = self._patterns()
+        return {} if "all" in patterns else {name: len(self.files(pattern)) for name, pattern in patterns.items()}
+
     def code(self) -> dict[str, str]:
         found = registered_code(self.settings.steps)
         for name, target in self.targets.items():
@@ -366,6 +370,7 @@ class TableRecipe(Recipe):
             frame, dtype = self._rows_so_far(engine, done)
             files, times = {"all": frame}, {str(self.settings.time): dtype}
         else:
+            self.require_files_of_one_split(self._patterns())
             files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
             times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
         weight = self.settings.weight
@@ -441,6 +446,7 @@ class TableRecipe(Recipe):
         """`write_parts`: rows are read and checked into files, split, and taken through the steps part by part."""
         raw, chosen = folder / "raw", self.settings
         self._require_raw()
+        self.require_files_of_one_split(self._patterns())
         self._nulls = {}
         staged: dict[str, StagedRows] = {}
         time_type: str | None = None
@@ -806,6 +812,8 @@ class TableRecipe(Recipe):
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
         roles |= {name: role for role, name in one.items() if name}
         labels = () if chosen.drop_null_targets else tuple(self.targets)
+        steps = {name: (target.label_strip, target.label_steps) for name, target in self.targets.items()}
+        cleaned = {name: how for name, how in steps.items() if any(how)}
         filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)
         return tuple(
             RawFiles(
@@ -814,7 +822,7 @@ class TableRecipe(Recipe):
                 tuple(chosen.null_values), chosen.separator, chosen.encoding,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 self._nullable,
-                filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
+                filled, make=self._as_checked, made_from=cleaned, unit="us" if self._time_inputs() else None,
                 decimal_marks=self._workflow.decimal_marks,
             )
             for name, pattern in self._patterns().items()

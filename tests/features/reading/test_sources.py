@@ -1,5 +1,6 @@
 """Reading files: what is found, how it is typed, and what each kind of broken file says."""
 
+import contextlib
 import gzip
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import cast, expand, file_columns, read_files
+from gigabatch.features.reading.sources import cast, expand, file_columns, read_files, require_once
 
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
 CSV = "price,name,size,extra\n1.5,007,3,z\nNA,,4,z\n"
@@ -29,6 +30,19 @@ def put(folder: Path, name: str, text: str | bytes) -> str:
 
 def read(path, dtypes=TYPES, **options):
     return read_files("pandas", str(path), dtypes, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "twice"),
+    [
+        (["a.csv", "a.csv.gz"], True), (["a.csv.gz", "a.csv.zip"], True), (["a.csv", "a.parquet"], True),
+        (["a.pq", "b.csv", "a.parquet"], True), (["a.csv", "b.csv.gz", "c.parquet"], False),
+        (["adult.data", "adult.test"], False), (["x/a.csv", "y/a.csv.gz"], False), (["a.csv", "a.1.csv"], False),
+    ],
+)  # fmt: skip
+def test_a_table_beside_its_packed_self_would_count_twice(names, twice):
+    with pytest.raises(DataError, match="is there too") if twice else contextlib.nullcontext():
+        require_once(names)
 
 
 def test_reads_exactly_the_declared_columns_in_that_order_and_type(tmp_path):
@@ -129,6 +143,27 @@ def test_a_path_that_finds_nothing_is_an_error(pattern, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"no such file"):
         expand(pattern)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "data/year=2024/part-0.parquet",
+            r"the folder holds no data file itself.*Give a glob, such as data/\*\*/\*\.pq",
+        ),
+        ("data/notes.xlsx", r"the folder holds no file with a known ending \(\.csv, .*\.pq\)"),
+    ],
+)
+def test_a_folder_without_a_data_file_says_what_is_in_it(name, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(name.replace(".parquet", ".pq"))
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    with pytest.raises(DataError, match=said):
+        expand("data")
+    if path.suffix == ".pq":
+        assert expand("data/**/*.pq") == [str(path)]
 
 
 def test_a_package_that_is_not_installed_is_an_error():

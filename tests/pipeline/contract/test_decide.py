@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.engines import pandas as engine
+from gigabatch.features.errors import DataError
 from gigabatch.pipeline.contract.decide import (
     accept,
     check_new,
@@ -222,6 +223,32 @@ def test_new_rows_are_held_against_all_accepted_before(learned, monkeypatch):
     assert night(learned, 8).drift["all"].rows_old == 8 * 2000
 
 
+@pytest.mark.parametrize("changed", ["null_values", "label"])
+def test_rows_accepted_before_are_held_as_they_are_read_now(shop, changed):
+    """They were kept as another configuration read them."""
+
+    def bought(one, zero):
+        steps = [{"clean_text": {"replace": {"1": one, "0": zero}}}]
+        return {"bought": {"task": "binary", "positive": "yes", "label_steps": steps}}
+
+    features = {"targets": bought("yes", "no")}
+    learn_contract(shop.config(**features), now=end_of(5))
+    if changed == "null_values":
+        features |= {"null_values": ["", "NA", "Lima"]}
+    else:
+        features |= {"targets": bought("no", "yes")}
+    learn_contract(shop.config(**features), force=True, now=end_of(5))
+    shop.write(6, shop_day(6))
+    decision = night(shop, 6, **features)
+    assert decision.quarantined == ()
+    found = decision.drift["all"]
+    assert found.rows_old == 6 * 2000
+    assert found.verdicts()["city"] == found.verdicts()["bought"] == "ok"
+    (city,) = [item for item in found.columns if item.column == "city"]
+    lima = np.mean([(shop_day(day)["city"] == "Lima").mean() for day in range(6)])
+    assert city.null_rate_old == pytest.approx(lima if changed == "null_values" else 0.0)
+
+
 def test_a_night_that_was_killed_is_told_the_same_again(learned):
     edit(learned, "on_drift: warn", "on_drift: cold")
     path = learned.write(6, shop_day(6).assign(city="Lima"))
@@ -411,6 +438,15 @@ def test_an_accepted_file_may_be_renamed_compressed_or_corrected(learned):
     again = night(learned, 6)
     assert again.drift["all"].rows_old == 6 * 2000
     assert rows(learned) == 7 * 2000
+
+
+def test_a_file_beside_its_packed_self_is_in_quarantine_and_without_a_night_an_error(learned, shop):
+    packed = learned.write("day-005.csv.gz", shop_day(5))
+    assert night(learned, 6).quarantined == (str(packed),)
+    assert rows(learned) == 6 * 2000
+    (learned.root / "runs" / "shop" / "files.json").unlink()
+    with pytest.raises(DataError, match=r"day-005\.csv: day-005\.csv\.gz is there too"):
+        rows(learned)
 
 
 def test_one_file_alone_takes_the_place_of_one_that_is_gone(learned):

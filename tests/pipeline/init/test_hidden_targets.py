@@ -125,3 +125,25 @@ def test_years_with_fractions_are_told(tmp_path):
         "Numbers of decyear are years with fractions, which go on growing. To split rows by them take decyear from "
         "continuous and set time: decyear."
     )
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.arange(60) % 2, np.arange(60) % 2 + 1, np.arange(60) % 4, np.arange(60) / 7 + 3],
+    ids=["0 and 1", "1 and 2", "classes", "numbers"],
+)
+def test_numbers_that_are_the_target_are_left_out_of_a_table_of_few_rows_too(tmp_path, labels):
+    table = pd.DataFrame({"y": labels, "again": labels.astype("float64"), "z": np.arange(60) % 7})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+    assert made.left_out == {"again": "a copy of the target"}
+    table.to_parquet(tmp_path / "t.parquet")
+    assert draft_config(str(tmp_path / "t.parquet"), "y", None, 1000).left_out == made.left_out
+
+
+def test_a_target_of_durations_has_no_other_unit(tmp_path):
+    texts = [f"{k % 7}:{k % 60:02d}" for k in range(ROWS)]
+    pd.DataFrame({"y": texts, "z": np.arange(ROWS) % 7}).to_csv(tmp_path / "t.csv", index=False)
+    made = draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+    assert made.features["targets"] == {"y": {"task": "regression", "label_steps": [{"parse_duration": {}}]}}
+    assert not [remark for remark in made.remarks if "unit" in remark]

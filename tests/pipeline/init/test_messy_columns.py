@@ -54,6 +54,8 @@ def drafted(tmp_path, values, name="x", **options):
         ("%d/%m/%Y %H:%M", DAYS, "datetime[%d/%m/%Y %H:%M]", None),
         ("%d/%m/%Y", FIRST, "datetime[%m/%d/%Y]", "month"),
         ("%d-%m-%y", DAYS, "datetime[%d-%m-%y]", None),
+        ("%y-%m-%d", pd.date_range("1995-03-01", periods=ROWS, freq="9D"), "datetime[%y-%m-%d]", None),
+        ("%y.%d.%m", DAYS, "datetime[%y.%d.%m]", None),
         ("%d %b %Y, %I:%M %p", DAYS, "datetime[%d %b %Y, %I:%M %p]", None),
         ("%Y/%m/%d %H:%M:%S.%f", DAYS, "datetime[%Y/%m/%d %H:%M:%S.%f]", None),
         ("%d.%m.%YT%H:%M+02:00", DAYS, "datetime[%d.%m.%YT%H:%M%z]", None),
@@ -198,6 +200,71 @@ def test_timestamps_of_a_zone_have_parts_of_its_local_time():
 
 
 @pytest.mark.parametrize(
+    ("zone", "step_zone", "told"),
+    [("CET", "CET", False), ("Japan", "Japan", False), ("+05:30", None, True), ("UTC", None, False),
+     ("+00:00", None, False)],
+)  # fmt: skip
+def test_timestamps_of_zones_of_one_word_have_local_parts_and_of_offsets_say_that_they_have_not(zone, step_zone, told):
+    moments = pa.array(pd.date_range("2024-03-01", periods=ROWS, freq="7h"), pa.timestamp("us"))
+    table = pa.table({"sold": moments.cast(pa.timestamp("us", zone)), "z": np.arange(ROWS) % 7})
+    made = draft_frame(table)
+    steps = [step["date_parts"] for step in made.features["steps"] if "date_parts" in step]
+    assert [step.get("zone") for step in steps] == [step_zone]
+    assert bool([remark for remark in made.remarks if "those of UTC" in remark]) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [
+        ("calendar_date", True), ("send_time", True), ("trendingDate", True), ("vendor_ts", True), ("disclosed", True),
+        ("blast_at", True), ("end_date", False), ("periodEnd", False), ("enddatum", False), ("lastSeen", False),
+        ("due", False), ("closedAt", False), ("delivered_at", False),
+    ],
+)  # fmt: skip
+def test_times_are_of_when_a_row_was_but_for_words_of_their_names_that_say_another_moment(tmp_path, name, splits):
+    made, _ = drafted(tmp_path, DAYS.strftime("%Y-%m-%d %H:%M"), name)
+    assert made.features.get("time") == (name if splits else None)
+
+
+def test_of_two_readings_with_two_digits_the_one_without_a_future_is_taken(tmp_path):
+    days = pd.date_range("2020-01-01", periods=ROWS, freq="3D")
+    made, found = drafted(tmp_path, days.strftime("%y-%m-%d"), "sold_at")
+    assert made.features["inputs"] == {"sold_at": "datetime[%y-%m-%d]"}
+    assert sorted(found["sold_at"]) == [(day - pd.Timestamp(0)) // pd.Timedelta("1us") for day in days]
+    (said,) = [remark for remark in made.remarks if "could be read as" in remark]
+    assert "%d-%m-%y" in said
+    first = pd.date_range("2001-01-01", periods=300, freq="MS")  # one day alone, and many years
+    made, _ = drafted(tmp_path, first.strftime("%d.%m.%y"), "sold_at")
+    assert made.features["inputs"] == {"sold_at": "datetime[%d.%m.%y]"}
+
+
+def test_years_of_two_digits_that_lie_in_the_future_are_told(tmp_path):
+    births = pd.date_range("1930-01-05", periods=ROWS, freq="61D")
+    made, _ = drafted(tmp_path, births.strftime("%d/%m/%y"), "birth")
+    (said,) = [remark for remark in made.remarks if "in the future" in remark]
+    assert said.startswith("birth has years of two digits, of which 00 to 68 are 2000 to 2068, so that")
+    made, _ = drafted(tmp_path, DAYS.strftime("%d/%m/%y"), "birth")
+    assert not [remark for remark in made.remarks if "in the future" in remark]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "dtype"), [("seen_ts", "%s", "s"), ("x", "%s000", "ms"), ("date", "%Y%m%d", "%Y%m%d")]
+)
+def test_times_as_numbers_are_times_where_a_parquet_file_holds_them_as_text(name, form, dtype):
+    texts = pa.array([None, *DAYS.strftime(form)])
+    (seen,) = (column_seen(name, pd.Series(texts, dtype=pd.ArrowDtype(pa.string())), pa.string()),)
+    assert (seen.kind, seen.dtype, seen.steps) == ("date", f"datetime[{dtype}]", [])
+    unit = "D" if "Y" in form else "s"
+    assert seen.values[1:].tolist() == ((DAYS.floor(unit) - pd.Timestamp(0)) // pd.Timedelta("1us")).tolist()
+    assert np.isnan(seen.values[0])
+    rows = pa.table({name: texts.drop_null(), "z": np.arange(ROWS) % 7})
+    made = draft_frame(rows)
+    assert made.features["inputs"] == {name: f"datetime[{dtype}]"}
+    names = {"categorical": made.features.get("categorical", ()), "continuous": made.features["continuous"]}
+    assert any(made_of.startswith(f"{name}_") for made_of in names["continuous"])
+
+
+@pytest.mark.parametrize(
     ("name", "low", "high", "dtype"),
     [
         ("salary_cents", 1.1e12, 2.5e12, None),  # a quantity by its name
@@ -233,6 +300,44 @@ def test_words_among_dates_are_null_and_named(tmp_path):
     assert days.min() == first
     out, _ = init(str(tmp_path / "table.csv"), "y", tmp_path / "o.yaml")
     assert "# written %d.%m.%Y" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_code"),
+    [
+        ("visits_per_user", False), ("Minutes Mobile", False), ("yearsOnAccount", False), ("sum_item", False),
+        ("super_user", True), ("type_of_product", True), ("paper_id", True), ("ship_to_customer", True),
+        ("user_account", True), ("mobile", True),
+    ],
+)  # fmt: skip
+def test_numbers_of_something_are_no_codes_of_it(tmp_path, name, is_code):
+    made, _ = drafted(tmp_path, np.arange(ROWS) % 7, name)
+    assert (made.categories, name in made.features["continuous"]) == ({name: "int64"} if is_code else {}, not is_code)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "is_name"),
+    [
+        ("version", ["1.9", "1.10", "1.1"], True), ("app_version", ["2", "1.10"], True),
+        ("osVer", ["10.0", "9.1"], True), ("release", ["2024.1", "2024.10"], True),
+        ("price", ["1.10", "1.2"], False), ("version", ["1", "2"], False), ("overhead", ["1.5", "2.5"], False),
+        ("version", ["1.5", "-2.5"], False),
+    ],
+)  # fmt: skip
+def test_versions_are_names_and_no_numbers(tmp_path, name, texts, is_name):
+    """1.10 comes after 1.9, and is another one than 1.1."""
+    made, found = drafted(tmp_path, [texts[k % len(texts)] for k in range(ROWS)], name)
+    assert (made.categories, name in made.features["continuous"]) == ({name: "string"} if is_name else {}, not is_name)
+    assert found[name].nunique() == (len(texts) if is_name else len(set(map(float, texts))))
+    assert ("versions" in made.notes[name]) == is_name
+
+
+@pytest.mark.parametrize(("zero", "clock"), [("0000-00-00", ""), ("0000-00-00 00:00:00", " 12:30:00")])
+def test_dates_of_zeros_are_null(tmp_path, zero, clock):
+    texts = [zero if k % 9 == 0 else f"{day:%Y-%m-%d}{clock}" for k, day in enumerate(DAYS)]
+    made, found = drafted(tmp_path, texts, "paid")
+    assert made.features["null_values"] == ["", "NA", zero]
+    assert int(found["paid_days"].isna().sum()) == texts.count(zero)
 
 
 @pytest.mark.parametrize("name", ["price", "version", "phone"])

@@ -12,8 +12,10 @@ import pytest
 from gigabatch.features.columns import zones
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.contract.state import FileEntry, FilesState
 from gigabatch.pipeline.runs.verify import loaded_by, require_loadable
-from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request
+from gigabatch.pipeline.stages.asked import MOST_REQUESTS, Request, ask_features
+from gigabatch.pipeline.store.keys import file_checksum
 from tests.pipeline.clicks import HEAVY, OF_READERS, ROOT, ROWS, in_a_process, write_clicks
 
 
@@ -35,6 +37,41 @@ def folder(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, copy, symlinks=True)
     monkeypatch.chdir(copy)
     return copy
+
+
+def features_key(root, settings, files=None):
+    """Of the features stage of a table."""
+    columns = {"continuous": ["x"], "targets": {"y": {"task": "regression"}}}
+    config = {"name": "t", "recipe": "table", "runs": str(root / "runs"), "features": {**settings, **columns}}
+    return ask_features(load_config(config), "pandas", root / "artifacts", files).key
+
+
+def test_a_file_that_goes_over_to_the_next_split_makes_other_features(tmp_path):
+    """The files and their order stay the same."""
+    for split, names in {"train": "ab", "test": "c"}.items():
+        (tmp_path / split).mkdir()
+        for name in names:
+            (tmp_path / split / f"{name}.csv").write_text(f"x,y\n{ord(name)},1\n")
+    paths = {"train_path": str(tmp_path / "train"), "test_path": str(tmp_path / "test")}
+    before = features_key(tmp_path, paths)
+    assert features_key(tmp_path, paths) == before
+    (tmp_path / "train" / "b.csv").rename(tmp_path / "test" / "b.csv")
+    assert features_key(tmp_path, paths) != before
+
+
+def test_rows_that_are_left_out_of_another_file_of_the_same_name_make_other_features(tmp_path):
+    keys = set()
+    for day in "12":
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "rows.csv").write_text(f"x,y\n{day},1\n3,4\n")
+    for day in "12":
+        path = tmp_path / day / "rows.csv"
+        entries = {
+            str(other): FileEntry("all", "accepted", file_checksum(other), "", dropped=(1,) if other == path else ())
+            for other in sorted(tmp_path.glob("*/rows.csv"))
+        }
+        keys.add(features_key(tmp_path, {"path": f"{tmp_path}/*/rows.csv"}, FilesState(entries)))
+    assert len(keys) == 2
 
 
 def asked(*overrides):

@@ -3,8 +3,11 @@
 import io
 import json
 import os
+import subprocess
+import sys
 import time
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +206,25 @@ def test_other_code_or_another_library_reads_again(kept, monkeypatch):
     monkeypatch.setattr(incremental, "versions", lambda: {"pandas": "99"})
     assert kept.read()[1] == ["read"]
     assert kept.read()[1] == ["reused"]
+
+
+def test_all_code_that_reads_a_file_is_in_the_key(monkeypatch, tmp_path):
+    """A module that reading imports, but for messages, and for statistics and loops over rows that are read already."""
+    hashed: list[str] = []
+    monkeypatch.setattr(incremental, "source_hash", lambda modules: hashed.extend(modules) or "")
+    ParsedFiles(ArtifactStore(tmp_path), "pandas")
+    told = subprocess.run(
+        [sys.executable, "-c", "import sys\nfrom gigabatch.features.reading.sources import load_engine\n"
+         "load_engine('pandas')\nprint(*(name for name in sys.modules if name.startswith('gigabatch.features.')))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert "gigabatch.features.reading.plain_csv" in told
+    later = ("column_statistics", "quantiles", "sums", "tally", "loops")
+    other = {"gigabatch.features.errors", *(f"gigabatch.features.exact.{name}" for name in later)}
+    files = [name for name in told if not (import_module(name).__file__ or "").endswith("__init__.py")]
+    assert not [
+        name for name in files if name not in other and not any(f"{name}.".startswith(f"{part}.") for part in hashed)
+    ]
 
 
 def test_a_compressed_file_is_kept_under_its_own_key(kept):

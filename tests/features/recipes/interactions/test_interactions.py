@@ -431,7 +431,7 @@ def test_given_splits_share_threshold_side_tables_and_what_is_checked_of_files(t
     assert any("2 rows have a item that" in note for note in tables.notes)
     assert [Path(path).name for path in recipe.inputs()] == ["train.csv", "valid.csv", "test.csv", "items.csv"]
     assert [files.name for files in recipe.raw_files()] == ["interactions", "valid", "test", "item"]
-    assert recipe.code() == {"train": "1", "valid": "1", "test": "1"}
+    assert recipe.inputs_by_split() == {"train": 1, "valid": 1, "test": 1}
     assert recipe.settings.way == "given"
 
 
