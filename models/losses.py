@@ -301,7 +301,10 @@ class TargetLoss(nn.Module):
             raise ModelError(f"loss: {len(targets)} targets given, {len(self.tasks)} expected.")
         if weight is not None and weight.shape != outputs.shape[:1]:
             raise ModelError(f"loss: weight must be [{len(outputs)}], not {list(weight.shape)}.")
-        for place, (output, target) in enumerate(zip(self._split(outputs.float()), targets, strict=True)):
+        outputs = outputs.float()
+        if weight is not None:  # else a gradient of 0 times an infinite slope would be none at all
+            outputs = outputs.masked_fill((weight == 0)[:, None], 0.0)
+        for place, (output, target) in enumerate(zip(self._split(outputs), targets, strict=True)):
             if target.shape != output.shape[:1]:
                 raise ModelError(f"loss: a target must be [{len(output)}], one value a row, not {list(target.shape)}.")
             task = self.tasks[place][0]

@@ -337,3 +337,18 @@ def test_balanced_weights_are_scikit_learns():
 def test_settings_of_losses_that_cannot_be_are_refused(make, message):
     with pytest.raises(ModelError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", ["poisson", "tweedie", "huber", "mse"])
+def test_a_row_of_weight_0_far_beyond_all_others_has_no_part_in_loss_and_gradient(kind):
+    loss = TargetLoss([("regression", 1)], regression=[RegressionLoss(kind)])
+    outputs = torch.tensor([[0.3], [1e4], [-0.7]], requires_grad=True)
+    labels, weight = torch.tensor([1.0, 2.0, 0.0]), torch.tensor([2.0, 0.0, 1.0])
+    value = loss(outputs, [labels], weight)
+    value.backward()
+    kept = torch.tensor([[0.3], [-0.7]], requires_grad=True)
+    expected = loss(kept, [labels[[0, 2]]], weight[[0, 2]])
+    expected.backward()
+    assert value.item() == expected.item()
+    assert outputs.grad[[0, 2]].tolist() == kept.grad.tolist()
+    assert outputs.grad[1].item() == 0.0
