@@ -154,7 +154,12 @@ def _split_pandas(column: Column, dtype: str, separator: str) -> tuple[Any, Any]
     entries = lists.flatten()
     if dtype == "string":
         return pd.Series(entries.to_pandas(), dtype="str"), lengths
-    return entries.cast(dtype).to_numpy(), lengths
+    found = entries.cast(dtype)
+    if pa.types.is_integer(found.type):  # of whose texts Arrow takes 0x1F too, of int8 even 0xFF, as -1
+        hexadecimal = entries.filter(pc.match_substring(entries, "x", ignore_case=True))
+        if len(hexadecimal):
+            raise ValueError(f"{hexadecimal[0].as_py()!r} is hexadecimal")
+    return found.to_numpy(), lengths
 
 
 def _split_cudf(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:

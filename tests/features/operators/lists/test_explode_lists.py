@@ -55,6 +55,13 @@ def test_an_entry_that_is_no_number_is_an_error_that_names_the_column():
         split_lists(pd.Series(["1|x1"], dtype="str", name="items"), "int64")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_hexadecimal_entries_are_no_whole_numbers(dtype):
+    """Arrow reads 0xFF as 255, of int8 as -1; readers of files refuse it."""
+    with pytest.raises(DataError, match=rf"'items': a list entry is not of type {dtype} \('0XfF' is hexadecimal"):
+        split_lists(pd.Series(["1|0XfF", None], dtype="str", name="items"), dtype)
+
+
 def test_text_entries_come_as_text():
     words, lengths = split_lists(pd.Series(["a b|c", None, ""], dtype="str"), "string")
     assert words.tolist() == ["a b", "c", ""]
