@@ -16,6 +16,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target, indicator_name
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.display import digits_apart
+from gigabatch.pipeline.evaluation.checks import indicator_owners
 from gigabatch.pipeline.evaluation.paired import Labelled, with_error
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 
@@ -196,7 +197,7 @@ def _parts(batch: Batch, table: PackedTable, preprocessor: Any) -> Iterator[tupl
             yield f"{column.name} {named(code)}", rows
     floats = batch.floats.numpy()
     places = {name: place for place, name in enumerate(schema.floats)}
-    owners = {indicator_name(name): name for name in schema.floats}
+    owners = indicator_owners(schema)
     for name, place in places.items():
         if name in owners:
             yield f"{owners[name]} is null", torch.from_numpy(np.flatnonzero(floats[:, place] > 0))
