@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -68,6 +68,7 @@ def worst_slices(
     predictions: Sequence[Tensor],
     drawn: bool = False,
     negatives: float = 1.0,
+    quantiles: Collection[str] = (),
 ) -> list[Slices]:
     """The slices of each of the first `MOST_TARGETS` targets that do worse than all rows together, beyond chance.
 
@@ -90,6 +91,8 @@ def worst_slices(
     negatives
         As of `Evaluation`: how often a row of label 0 of a binary target counts in its means, so that they are those
         where the model serves.
+    quantiles
+        Targets of which a quantile is predicted: it is not the mean, so nothing is told to be off.
     """
     chosen = spread_rows(table, MOST_ROWS)
     whole = len(chosen) == len(table)
@@ -102,7 +105,8 @@ def worst_slices(
         if target.quantiles:
             own = own[:, target.central]
         factor = negatives if target.task == "binary" else 1.0
-        found.append(_of_target(target, own, batch, batch.targets[place], parts, drawn, factor))
+        of_means = not drawn and target.task != "multiclass" and not target.quantiles and target.name not in quantiles
+        found.append(_of_target(target, own, batch, batch.targets[place], parts, of_means, factor))
     return found
 
 
@@ -112,7 +116,7 @@ def _of_target(
     batch: Batch,
     labels: Tensor,
     parts: list[tuple[str, Tensor]],
-    drawn: bool,
+    tells_off: bool,
     negatives: float,
 ) -> Slices:
     metric = METRICS[target.task]
@@ -127,7 +131,6 @@ def _of_target(
 
     whole = torch.ones(len(labels), dtype=torch.float64) if weight is None else weight.double()
     served = whole if negatives == 1 else whole * torch.where(labels > 0, 1.0, negatives)
-    tells_off = not drawn and target.task != "multiclass"
     missed = labels.double() - scores.double() if tells_off else None
     both = target.task != "binary" or 0 < int(labels[counted].sum()) < int(counted.sum())
     overall = measured(None)[0] if both and bool(counted.any()) else math.nan
