@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.schema import IdList, Target, TensorSchema
+from gigabatch.features.schema import IdList, Target, TensorSchema, indicator_name
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.metrics.pointwise import roc_auc
@@ -335,9 +335,12 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
     }
     found = []
     schema = tables["train"].schema
+    owners = indicator_owners(schema)  # whose nulls `column_warnings` tells of
     names = [(name, f"column {name!r}") for name in schema.floats]
     names += [(column.name, f"column {column.name!r}, length of its lists") for column in schema.lists]
     for place, (owner, name) in enumerate(names):
+        if owner in owners:
+            continue
         above = {
             split: share[place]
             for split, share in outside.items()
@@ -377,6 +380,11 @@ def unseen_shares(preprocessor: Any, tables: Mapping[str, PackedTable]) -> dict[
     return found
 
 
+def indicator_owners(schema: TensorSchema) -> dict[str, str]:
+    """Of each float that is an indicator the float that it speaks of."""
+    return {own: name for name in schema.floats if (own := indicator_name(name)) in schema.floats}
+
+
 def list_owner(schema: TensorSchema, name: str) -> str:
     """The column whose vocabulary the elements of a list column have: itself, or the one that it shares."""
     shares = {column.name: column.shares for column in schema.lists}
@@ -395,8 +403,10 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     """
     table = train.with_words(train.words[_leak_rows(train)].cpu())
     batch = table.unpack(table.words)
-    names = [column.name for column in table.schema.ids] + list(table.schema.floats)
-    owners = names + [column.name for column in table.schema.lists]
+    columns, of_indicators = [column.name for column in table.schema.ids], indicator_owners(table.schema)
+    owners = columns + [of_indicators.get(name, name) for name in table.schema.floats]
+    owners += [column.name for column in table.schema.lists]
+    names = columns + [f"{own} (is null)" if (own := of_indicators.get(name)) else name for name in table.schema.floats]
     codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]
     codes += [_binned(values) for values in batch.floats.numpy().T]
     floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]

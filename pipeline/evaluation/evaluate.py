@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.features.schema import Schema, Target, indicator_name
+from gigabatch.features.schema import Schema, Target
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.metrics.pointwise import (
@@ -29,7 +29,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import LOSS_METRICS, ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.evaluation.checks import list_owner
+from gigabatch.pipeline.evaluation.checks import indicator_owners, list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
@@ -693,9 +693,9 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
 def feature_words(table: PackedTable) -> dict[str, list[int]]:
     """Which words of a packed row belong to each feature, indicators with the column that they speak of."""
     schema = table.schema
-    found: dict[str, list[int]] = {}
-    owners = {indicator_name(name): name for name in schema.floats}
-    for position, name in enumerate([*(column.name for column in schema.ids), *schema.floats]):
+    found = {column.name: [position] for position, column in enumerate(schema.ids)}
+    owners = indicator_owners(schema)
+    for position, name in enumerate(schema.floats, len(schema.ids)):
         found.setdefault(owners.get(name, name), []).append(position)
     for position, column in enumerate(schema.lists, schema.first_list):  # a row's word says which list is its own
         found[column.name] = [position]

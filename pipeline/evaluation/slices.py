@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -16,6 +16,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target, indicator_name
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.display import digits_apart
+from gigabatch.pipeline.evaluation.checks import indicator_owners
 from gigabatch.pipeline.evaluation.paired import Labelled, with_error
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 
@@ -67,6 +68,7 @@ def worst_slices(
     predictions: Sequence[Tensor],
     drawn: bool = False,
     negatives: float = 1.0,
+    quantiles: Collection[str] = (),
 ) -> list[Slices]:
     """The slices of each of the first `MOST_TARGETS` targets that do worse than all rows together, beyond chance.
 
@@ -89,6 +91,8 @@ def worst_slices(
     negatives
         As of `Evaluation`: how often a row of label 0 of a binary target counts in its means, so that they are those
         where the model serves.
+    quantiles
+        Targets of which a quantile is predicted: it is not the mean, so nothing is told to be off.
     """
     chosen = spread_rows(table, MOST_ROWS)
     whole = len(chosen) == len(table)
@@ -101,7 +105,8 @@ def worst_slices(
         if target.quantiles:
             own = own[:, target.central]
         factor = negatives if target.task == "binary" else 1.0
-        found.append(_of_target(target, own, batch, batch.targets[place], parts, drawn, factor))
+        of_means = not drawn and target.task != "multiclass" and not target.quantiles and target.name not in quantiles
+        found.append(_of_target(target, own, batch, batch.targets[place], parts, of_means, factor))
     return found
 
 
@@ -111,7 +116,7 @@ def _of_target(
     batch: Batch,
     labels: Tensor,
     parts: list[tuple[str, Tensor]],
-    drawn: bool,
+    tells_off: bool,
     negatives: float,
 ) -> Slices:
     metric = METRICS[target.task]
@@ -126,7 +131,6 @@ def _of_target(
 
     whole = torch.ones(len(labels), dtype=torch.float64) if weight is None else weight.double()
     served = whole if negatives == 1 else whole * torch.where(labels > 0, 1.0, negatives)
-    tells_off = not drawn and target.task != "multiclass"
     missed = labels.double() - scores.double() if tells_off else None
     both = target.task != "binary" or 0 < int(labels[counted].sum()) < int(counted.sum())
     overall = measured(None)[0] if both and bool(counted.any()) else math.nan
@@ -196,7 +200,7 @@ def _parts(batch: Batch, table: PackedTable, preprocessor: Any) -> Iterator[tupl
             yield f"{column.name} {named(code)}", rows
     floats = batch.floats.numpy()
     places = {name: place for place, name in enumerate(schema.floats)}
-    owners = {indicator_name(name): name for name in schema.floats}
+    owners = indicator_owners(schema)
     for name, place in places.items():
         if name in owners:
             yield f"{owners[name]} is null", torch.from_numpy(np.flatnonzero(floats[:, place] > 0))

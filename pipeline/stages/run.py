@@ -229,7 +229,9 @@ def evaluate_bundle(
             else None,
             drawn=drawn,
         ),
-        "slices": worst_slices(evaluated, bundle.preprocessor, found[split].predictions, drawn, found[split].negatives)
+        "slices": worst_slices(
+            evaluated, bundle.preprocessor, found[split].predictions, drawn, found[split].negatives, quantiles
+        )
         if settings.slices
         else [],
         "errors": headline_errors(found[split], evaluated),

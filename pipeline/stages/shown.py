@@ -88,7 +88,8 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
         )
         if item.overall_off is not None:
             side = "above" if item.overall_off > 0 else "below"
-            text += f" Over all rows the mean label is {abs(item.overall_off):.3g} {side} the mean prediction."
+            off = format_value(float(f"{abs(item.overall_off):.3g}"))
+            text += f" Over all rows the mean label is {off} {side} the mean prediction."
             if serving and item.metric == "auc":
                 text += " Means are as where the model serves (train.prior), AUC is the same there."
         made.append(
@@ -109,7 +110,9 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
 def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
     """What stands below each metric of the headline: of how many targets it is the mean, two standard errors, and the
     best baseline at its share of label 1."""
-    notes: dict[str, list[str]] = {name: [f"± {error:.2g}"] for name, error in results["errors"].items()}
+    notes: dict[str, list[str]] = {
+        name: [f"± {format_value(float(f'{error:.2g}'))}"] for name, error in results["errors"].items()
+    }
     evaluation: Evaluation = results["evaluations"][results["split"]]
     for name in evaluation.headline:
         of = sum(values.get(name) is not None for values in evaluation.metrics.values())

@@ -264,6 +264,27 @@ def test_a_number_that_grows_with_time_is_named_and_no_season():
     assert range_warnings(few) == []  # half of two rows is chance
 
 
+def test_an_indicator_is_told_of_as_the_nulls_of_its_column():
+    """Of train one row in 200 is null, of test two in five: no number that grows. Nulls that are the label leak."""
+    random = np.random.default_rng(8)
+    frame = pd.DataFrame({"price": random.normal(size=ROWS), "y": (random.random(ROWS) < 0.5).astype("float64")})
+    schema = Schema(
+        (Column("price", "continuous", "float64"), Column("y", "target", "float32")), (Target("y", "binary"),)
+    )
+    train, test = frame.copy(), frame.copy()
+    train.loc[::200, "price"] = None
+    test.loc[test.index % 5 < 2, "price"] = None
+    preprocessor = Preprocessor(schema).fit([train])
+    tables = {"train": pack(preprocessor, train), "test": pack(preprocessor, test)}
+    shares = {"train": {"price": 0.005}, "test": {"price": 0.4}}
+    assert [flag.short for flag in data_warnings(preprocessor, tables, shares)] == ["missing values: test 40%"]
+    train["price"] = train["price"].fillna(0.0).where(train["y"] == 0)
+    filled, null = leak_warnings(pack(Preprocessor(schema).fit([train]), train))
+    assert filled.startswith("column 'price' may leak target 'y'")
+    assert null.startswith("column 'price (is null)' may leak target 'y'")
+    assert (filled.about, null.about) == ("price", "price")
+
+
 def test_unseen_shares_are_counted_from_ids():
     columns = Column("city", "categorical", "string"), Column("y", "target", "float32")
     train = pd.DataFrame({"city": ["a", "a", "b", None], "y": [0.0, 1.0, 0.0, 1.0]})

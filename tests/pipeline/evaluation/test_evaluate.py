@@ -235,6 +235,13 @@ def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(bin
     assert torch.equal(table.words, before)
 
 
+def test_a_category_by_the_name_of_an_indicator_is_a_feature_of_its_own():
+    """Of a preprocessor without indicators, `used_na` may be any column."""
+    schema = TensorSchema((IdColumn("used_na", 9),), ("used",), ())
+    table = PackedTable.from_columns(schema, [torch.zeros(2, dtype=torch.int32)], [torch.zeros(2)], [])
+    assert feature_words(table) == {"used_na": [0], "used": [1]}
+
+
 def test_importance_of_one_shuffling_has_no_deviation(binary):
     asked = schema_of(Target("label", "binary")), EvaluateSettings(importance_repeats=1), 1, "cpu"
     _, found = permutation_importance(binary[1], binary[0], *asked)

@@ -1,5 +1,7 @@
 """Slices that do worst: those that were made bad are told, chance is not, names are those of the columns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -142,6 +144,23 @@ def test_regression_and_classes_are_told_by_their_own_metrics():
     (found,) = worst_slices(table, preprocessor, (both,))
     assert (found.metric, found.worse[0]["slice"], found.off) == ("logloss", "city = Lima", [])
     assert found.worse[0]["logloss"] == pytest.approx(sk.log_loss(frame["y"][bad], chances[bad]), rel=1e-4)
+
+
+def test_predictions_of_a_quantile_are_not_said_to_miss_the_mean():
+    """Of a skewed label: the median lies below the mean, the more so the more labels spread."""
+    frame, table, preprocessor, _ = made("regression")
+    wide = (frame["city"] == "Lima").to_numpy()
+    frame["y"] = np.random.default_rng(2).exponential(np.where(wide, 10.0, 1.0))
+    table = pack(preprocessor, frame)
+    medians = predicted(np.log(2) * np.where(wide, 10.0, 1.0))
+    (of_means,) = worst_slices(table, preprocessor, medians)
+    assert of_means.off[0]["slice"] == "city = Lima"
+    (found,) = worst_slices(table, preprocessor, medians, quantiles=["y"])
+    assert (found.off, found.overall_off) == ([], None)
+    assert [row["slice"] for row in found.worse] == [row["slice"] for row in of_means.worse] == ["city = Lima"]
+    several = replace(table, schema=replace(table.schema, targets=(Target("y", "regression", 3, (), (0.1, 0.5, 0.9)),)))
+    (found,) = worst_slices(several, preprocessor, (medians[0][:, None].expand(-1, 3),))
+    assert (found.off, found.overall_off) == ([], None)
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])

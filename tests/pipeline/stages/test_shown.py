@@ -1,6 +1,7 @@
 """What of an evaluation its report shows beside the numbers."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,6 +108,7 @@ def test_a_tile_names_the_best_baseline_by_what_is_better():
     of_one = {"split": "test", "evaluations": {"test": found}}
     notes = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared})
     assert notes == {"auc": "± 0.0056; boosted trees 0.7629", "logloss": "boosted trees 0.512"}
+    assert tile_notes(of_one | {"errors": {"rmse": 82_345.6}, "baselines": None}) == {"rmse": "± 82,000"}
     assert tile_notes(of_one | {"errors": {}, "baselines": None}) == {}
     served = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
     where = dict.fromkeys(("logloss", "ece"), "where the model serves")  # not at the share that baselines are at
@@ -124,5 +126,7 @@ def test_slices_say_how_many_were_looked_at_and_show_the_surest_ten():
     assert served.text.endswith("Means are as where the model serves (train.prior), AUC is the same there.")
     assert [row["slice"] for row in table.worse] == [f"city = {i}" for i in range(10)]
     assert table.worse[0]["AUC"] == 0.6
+    (large,) = slice_tables([replace(found, overall_off=-123_456.0)], "test")
+    assert "the mean label is 123,000 below the mean prediction" in large.text
     (none,) = slice_tables([Slices("late", "auc", 0, 50, None, [], [])], "test")
     assert none.text == "No value of a column has enough rows of test to be looked at."
