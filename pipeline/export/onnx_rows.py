@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.columns.lists import list_entries
+from gigabatch.features.encoding.lists import known_entries
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Scale
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.schema import ListColumn
@@ -51,7 +53,10 @@ def onnx_inputs(preprocessor: Preprocessor, frame: Any) -> dict[str, np.ndarray]
     for name in names:
         column = typed[name]
         if name not in categorical:
-            inputs[name] = column.astype("float32").to_numpy(dtype=np.float32, na_value=np.nan)
+            with np.errstate(over="ignore"):  # which gives an infinity
+                inputs[name] = column.astype("float32").to_numpy(dtype=np.float32, na_value=np.nan)
+            if np.isinf(inputs[name]).any():
+                raise DataError.infinity(name)
             continue
         inputs[name] = _with_stand_ins(name, column, dtypes[name])
     for item in schema.lists:
@@ -63,6 +68,7 @@ def onnx_inputs(preprocessor: Preprocessor, frame: Any) -> dict[str, np.ndarray]
             weights, own = list_entries(lists[item.weights], f"weights {item.weights!r}")
             if not np.array_equal(own, lengths):
                 raise ExportError(f"list column {item.name!r}: {item.weights!r} holds other than a weight an element.")
+            known_entries(lists, item, where="export")  # raises where a weight is no number
             inputs[item.weights] = weights.to_numpy(dtype=np.float32, na_value=np.nan)
     return inputs
 

@@ -440,6 +440,16 @@ def test_a_value_that_stands_for_null_is_refused_in_inputs(bundle):
         onnx_inputs(bundle.preprocessor, some_rows(5).assign(slot=0.5))
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39])
+def test_an_infinity_is_refused_in_inputs_as_by_predict(bundle, value):
+    """The graph would give it a score: the wrong one of two classes, or NaN."""
+    rows = some_rows(5)
+    rows.loc[2, "gap"] = value
+    for refused in (bundle.predict, lambda rows: onnx_inputs(bundle.preprocessor, rows)):
+        with pytest.raises(DataError, match="column 'gap' holds an infinity"):
+            refused(rows)
+
+
 def test_sample_rows_hold_known_unseen_and_null_values_of_every_column(bundle):
     rows = sample_rows(bundle.preprocessor)
     assert rows.equals(sample_rows(bundle.preprocessor))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
+from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.layers.fields import tables_of
@@ -248,3 +249,16 @@ def test_what_no_graph_can_carry_is_refused_by_the_lists_name():
 def test_rows_that_onnx_cannot_say_are_refused(bundle, changed, said):
     with pytest.raises(ExportError, match=said):
         onnx_inputs(bundle.preprocessor, some_rows().assign(**changed))
+
+
+@pytest.mark.parametrize("weight", [None, np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused_in_inputs_as_by_predict(bundle, weight):
+    rows = some_rows(3).assign(tags=[[1], [2, 3], []], w=[[1.0], [1.0, weight], []])
+    for refused in (bundle.predict, lambda rows: onnx_inputs(bundle.preprocessor, rows)):
+        with pytest.raises(
+            DataError, match="the weights 'w' of list column 'tags' hold a null, NaN or infinity in row 1"
+        ):
+            refused(rows)
+    unread = some_rows(3).assign(tags=[[1], [None, 3], [1, 2, 3, 4]], w=[[1.0], [weight, 1.0], [weight, 1.0, 1.0, 1.0]])
+    bundle.predict(unread)  # of an element that is null, or not among the last three
+    onnx_inputs(bundle.preprocessor, unread)
