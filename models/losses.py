@@ -293,6 +293,10 @@ class TargetLoss(nn.Module):
             return torch.stack([losses.sum() for losses in found]), count
         return torch.stack([weighted(losses, weight).sum() for losses in found]), weight.double().sum()
 
+    def of_rows(self, outputs: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        """The loss [B] float32 of each row, of all targets together; arguments as of `forward`."""
+        return torch.stack(list(self._of_rows(outputs, targets, None))).sum(0)
+
     def _of_rows(
         self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None, smoothing: float = 0.0
     ) -> Iterator[Tensor]:

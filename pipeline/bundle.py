@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,7 @@ class Bundle:
 
     def _predicted(self, frames: Iterable[Any], types: Mapping[str, str]) -> Iterator[Any]:
         """`predict_parts`; types: by column, of what was given before it was cast, for a warning."""
-        unknown = dict[str, tuple[int, str]]()
+        unknown, far = dict[str, tuple[int, str]](), Counter[str]()
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
             frame = own_frame(given, "predict", [*nulls, *self._list_names()], ())
@@ -181,6 +182,7 @@ class Bundle:
             for name in nulls:
                 nulls[name] += int(frame[name].isna().sum())
             outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
+            far.update(self._far(outputs))
             yield given_back(self.named(outputs, frame), given)
         for name, (count, dtype) in unknown.items():
             if count >= FEW_VALUES:
@@ -191,6 +193,15 @@ class Bundle:
                     f"such as {some}. All count as unseen; is the column spelt or typed as it was?"
                 )
                 log.warning(text)
+        logs = [self.schema.targets[scale.target].name for scale in self.model.target_scales if scale.log]
+        for name, count in far.items():
+            log.warning(
+                "target %r: %s of %s predictions are infinite, NaN or beyond %.2g, the largest float32.%s Look for "
+                "extreme values in these rows, or train with preprocess.scale=robust or a step clip, which bound them.",
+                name, f"{count:,}", f"{count_rows:,}", torch.finfo(torch.float32).max,
+                " Under its loss (poisson, tweedie) a prediction is an exponential, without a bound."
+                if name in logs else "",
+            )  # fmt: skip
         if more := self._more_nulls(count_rows, nulls):
             text = f"more is null than in training: {', '.join(more.values())}."
             if any(name in self.schema.names("categorical") for name in more):  # a number is no such word
@@ -200,6 +211,16 @@ class Bundle:
                     f"keep_default_na=False, na_values={words}."
                 )
             log.warning(text)
+
+    def _far(self, outputs: Tensor) -> dict[str, int]:
+        """Rows of each regression target of which a prediction is no number that float32 holds, where there are any."""
+        parts = outputs.split([target.num_outputs for target in self.schema.targets], dim=1)
+        lost = {
+            target.name: int((~(part.abs() <= torch.finfo(torch.float32).max)).any(1).sum())
+            for target, part in zip(self.schema.targets, parts, strict=True)
+            if target.task == "regression"
+        }
+        return {name: count for name, count in lost.items() if count}
 
     def _more_nulls(self, rows: int, nulls: Mapping[str, int]) -> dict[str, str]:
         """Columns with far more nulls than in training, and what share, in words; nulls: of so many rows by column."""

@@ -391,11 +391,11 @@ def as_positives(name: str, labels: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """(Weighted) mean of float64 values [n]."""
+    """(Weighted) mean of float64 values [n]; one of weight 0 counts for nothing, be it infinite."""
     if weight is None:
         return values.mean()
     weight = weight.double()
-    return (values * weight).sum() / weight.sum()
+    return (values.masked_fill(weight == 0, 0.0) * weight).sum() / weight.sum()
 
 
 def _confidence_and_hits(

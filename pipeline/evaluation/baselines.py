@@ -5,9 +5,13 @@ A floor, not a contest: `baseline_learners.py` has what they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from gigabatch.features.schema import Target
 from gigabatch.loaders.tables.packed import PackedTable
@@ -21,6 +25,7 @@ from gigabatch.pipeline.training.target_metrics import target_metrics
 FEW_STEPS = 1000  # few enough to be why a model is poor
 MOST_ENTROPY = 1.05  # log loss over that of the share of positives, beyond which outputs are no probabilities
 FAR, FEWEST = 2.0, 20  # times a baseline's RMSE that is worse whatever the noise, and the rows that tell it
+FAR_OFF = 10.0  # times the range of train's labels, beyond which a prediction is no extrapolation but an accident
 STRETCHED = 20.0  # deviations that a column reaches where a robust scale is worth a try
 
 
@@ -154,6 +159,58 @@ def below_mean(
                 f"{where}R² is {r2:.3g}, and below 0 the mean of these rows alone predicts better than the model."
             )
     return found
+
+
+def far_predictions(
+    train: PackedTable, rows: PackedTable, predictions: Sequence[Tensor], split: str, scaled: Collection[str]
+) -> dict[str, str]:
+    """By regression target, a sentence about the rows whose prediction lies more than `FAR_OFF` times the range of
+    train's labels beyond these, or is no number.
+
+    A few such rows make all of the RMSE, so nothing else is advised before they are looked at.
+
+    Parameters
+    ----------
+    train, rows
+        The train split, and the rows that are predicted; those of weight 0 are passed over.
+    predictions
+        Of `rows`, by target, as of `Evaluation.predictions`.
+    split
+        Name of `rows`.
+    scaled
+        Floats that are in deviations, of which the farthest is told.
+    """
+    learnt, batch = (table.unpack(table.words.cpu()) for table in (train.counted(), rows))
+    counted = torch.ones(len(rows), dtype=torch.bool) if batch.weight is None else batch.weight > 0
+    found = {}
+    for place, target in enumerate(train.schema.targets):
+        if target.task != "regression":
+            continue
+        own = predictions[place].cpu().double()
+        own = own[:, target.central] if target.quantiles else own
+        low, high = (float(end) for end in learnt.targets[place].double().aminmax())
+        reach = FAR_OFF * (high - low) or math.inf
+        far = ~((own >= low - reach) & (own <= high + reach) & own.isfinite()) & counted
+        if not bool(far.any()):
+            continue
+        numbers = far.nonzero()[:, 0].tolist()
+        told = ", ".join(_far_row(number, own, batch.floats, rows.schema.floats, scaled) for number in numbers[:3])
+        found[target.name] = (
+            f"{target.name!r} on the {split} split: {len(numbers):,} of {int(counted.sum()):,} rows "
+            f"{'is' if len(numbers) == 1 else 'are'} predicted more than {FAR_OFF:g} times as far off as the labels of "
+            f"the train split ({low:.4g} to {high:.4g}) lie apart, or as no number: {told}"
+            f"{', ...' if len(numbers) > 3 else ''}. Rows are counted from 0. Correct what is wrong in them, or bound "
+            "the numbers by preprocess.scale=robust or a step clip."
+        )
+    return found
+
+
+def _far_row(number: int, predictions: Tensor, floats: Tensor, names: Sequence[str], scaled: Collection[str]) -> str:
+    """A row, its prediction, and the number of it that is farthest from its mean, where that is far."""
+    values = {name: abs(float(floats[number, place])) for place, name in enumerate(names) if name in scaled}
+    name = max(values, key=values.__getitem__, default="")
+    reason = f"; {name!r} at {values[name]:.3g} deviations" if values.get(name, 0.0) > STRETCHED else ""
+    return f"row {number:,} ({float(predictions[number]):.3g}{reason})"
 
 
 def no_probabilities(

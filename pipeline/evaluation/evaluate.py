@@ -50,6 +50,7 @@ CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
 MOST_CONFUSED = 10
+HIGHEST = torch.finfo(torch.float32).max  # of a prediction that is drawn
 NORMAL = 1.959964  # standard errors to either side of a 95 % interval
 MOST_ROWS, MOST_REPEATS = 20_000, 3  # of permutation importance
 FEW_ROWS = 2_000  # rather than which a feature is shuffled once
@@ -368,7 +369,7 @@ def quality(
         if negatives != 1 and target.task == "binary":
             text = _rate_text(label, weight, negatives)
         if place >= MOST_DRAWN:
-            found.append(Quality(target.name, metrics=metrics, rate_text=text))
+            found.append(Quality(target.name, metrics=metrics, note=text))
             continue
         shown = target_quality(target, prediction.cpu(), label, metrics, bins, weight, drawn, negatives)
         if shown.gains is not None:
@@ -382,7 +383,7 @@ def quality(
             decided = Decisions.of(prediction.cpu(), label, serving_weight(label, weight, negatives))
             made = threshold_table(decided, costs or Costs(), split, chosen, beside[0] if beside else "")
             shown = replace(shown, thresholds=made.rows, thresholds_text=made.text)
-        found.append(replace(shown, metrics=metrics, rate_text=text))
+        found.append(replace(shown, metrics=metrics, note=shown.note or text))
     return found
 
 
@@ -442,6 +443,15 @@ def target_quality(
 
 def _values_quality(target: Target, prediction: Tensor, label: Tensor, weight: Tensor | None) -> Quality:
     """Of a regression target: residuals, their means by tenth of the prediction, predicted and actual values."""
+    drawn, note = prediction.abs() <= HIGHEST, ""  # NaN is not
+    if lost := int((~drawn).sum()):
+        note = (
+            f"{lost:,} of {len(drawn):,} predictions are NaN, infinite or beyond {HIGHEST:.2g}, the largest float32; "
+            "the charts are of the others."
+        )
+        prediction, label, weight = prediction[drawn], label[drawn], None if weight is None else weight[drawn]
+    if not len(label):
+        return Quality(target.name, note=note)
     residuals, values = label - prediction, {"predicted": prediction, "actual": label}
     edges = np.histogram_bin_edges(residuals.numpy(), HISTOGRAM_BINS)
     ends = np.histogram_bin_edges(torch.cat(list(values.values())).numpy(), HISTOGRAM_BINS)
@@ -452,6 +462,7 @@ def _values_quality(target: Target, prediction: Tensor, label: Tensor, weight: T
         residual_means=residual_means(prediction.numpy(), residuals.numpy(), mass),
         predicted_actual=(prediction.numpy(), label.numpy()),
         spread=Histogram(ends, {name: _histogram(own, ends, weight) for name, own in values.items()}),
+        note=note,
     )
 
 
@@ -623,11 +634,14 @@ def permutation_importance(
                 measured.append(measure(shuffled))
     own = [iter(values) for values in ranks.gather(measured, "importance")]
     base, *rest = (next(own[number % len(own)]) for number in range(1 + len(features) * num_repeats))
-    if math.isnan(base):
+    if not math.isfinite(base):
+        by_loss = metric == "minus loss"
         log.warning(
-            "importance: the %s of %s row(s) is no number, so nothing is told of the features. Set "
-            "evaluate.importance_rows higher, give rows of both labels, or set evaluate.importance=false.",
-            metric, f"{len(words):,}",
+            "importance: the %s of %s row(s) is %s, so nothing is told of the features. %s, or set "
+            "evaluate.importance=false.",
+            "loss" if by_loss else metric, f"{len(words):,}", "infinite or no number" if by_loss else "no number",
+            "Look at rows that are predicted far off" if by_loss
+            else "Set evaluate.importance_rows higher, give rows of both labels",
         )  # fmt: skip
         return metric, []
     found = []

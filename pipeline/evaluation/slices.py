@@ -160,7 +160,8 @@ def _of_target(
     z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * max(looked, 1)))
     usual = None
     if missed is not None and bool(counted.any()):
-        usual = float((missed * served).sum() / served.sum())
+        mean = float((missed * served).sum() / served.sum())
+        usual, off = (mean, off) if math.isfinite(mean) else (None, [])
     return Slices(
         target.name,
         metric,

@@ -225,10 +225,11 @@ def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.nda
     def sums(values: np.ndarray) -> np.ndarray:
         return np.bincount(codes, values, minlength=size)
 
-    weight, new = measure.weight, measure.values["candidate"]
-    old = measure.values.get("current", np.full(len(new), np.nan))
+    some = measure.weight > 0  # 0 times an infinite loss is no number
+    codes, weight, new = codes[some], measure.weight[some], measure.values["candidate"][some]
+    old = measure.values["current"][some] if "current" in measure.values else np.full(len(new), np.nan)
     difference = (old - new) if measure.more_is_better else (new - old)
-    rows = np.bincount(codes[weight > 0], minlength=size)
+    rows = np.bincount(codes, minlength=size)
     with np.errstate(invalid="ignore", divide="ignore"):
         total = sums(weight)
         worse = sums(weight * difference) / total

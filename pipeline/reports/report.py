@@ -52,8 +52,8 @@ class Quality:
     """Predictions of one target. Binary targets have roc, gains, calibration, scores and thresholds; multiclass targets
     confusion, most_confused, classes, and calibration and scores of the likeliest class; regression targets residuals
     (actual - predicted), spread (predicted and actual values), residual_means and predicted_actual (two arrays of shape
-    [rows]). All may have `metrics`, by name, which are listed. rate_text: at which share of label 1 its figures are,
-    where it is not that of the rows."""
+    [rows]). All may have `metrics`, by name, which are listed. note: at which share of label 1 its figures are,
+    where it is not that of the rows, or which rows no chart shows."""
 
     title: str
     roc: Roc | None = None
@@ -70,7 +70,7 @@ class Quality:
     residual_means: Means | None = None
     spread: Histogram | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    rate_text: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class QualityParts:
 
     title: str
     metrics: str
-    rate_text: str
+    note: str
     charts: Sequence[Chart]
     thresholds: Table
     thresholds_text: str
@@ -325,7 +325,7 @@ def quality_parts(quality: Quality, number: int) -> QualityParts:
     return QualityParts(
         quality.title,
         ", ".join(f"{label} {value}" for label, value in texts),
-        quality.rate_text,
+        quality.note,
         drawn,
         table(quality.thresholds, fractions=DECIDED),
         quality.thresholds_text,

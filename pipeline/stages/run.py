@@ -29,6 +29,7 @@ from gigabatch.pipeline.evaluation.baselines import (
     advice,
     baselines,
     below_mean,
+    far_predictions,
     no_probabilities,
     stretched_columns,
 )
@@ -198,10 +199,15 @@ def evaluate_bundle(
     )
     ranking = None if data.rank is None else data.rank(model)
     warnings += ((ranking or {}).get("baselines") or {}).get("worse", [])
-    if warnings:
-        scales = bundle.preprocessor.scales  # numbers that are left as they are have no deviations
+    scales = bundle.preprocessor.scales  # numbers that are left as they are have no deviations
+    far = far_predictions(data.tables["train"], evaluated, found[split].predictions, split, scales)
+    # Where a few rows make all of an error, more steps or another rate are no way out.
+    of_far = tuple(f"{name!r} on " for name in far)
+    others = [place for place, text in enumerate(warnings) if not text.startswith(of_far)]
+    if others:
         stretched = [name for name in stretched_columns(data.tables["train"]) if name in scales]
-        warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None, stretched)}"
+        warnings[others[0]] += f" {advice(curve, steps if model.learns_by_steps else None, stretched)}"
+    warnings = [*far.values(), *warnings]
     drawn = data.item_column is not None
     if drawn:
         warnings += no_probabilities(schema.targets, found[split].metrics, split, data.config.train.calibration)

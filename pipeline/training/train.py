@@ -808,7 +808,11 @@ def end_epoch(
     require_equal(state.model, ranks)
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
-    for split, is_finite in (("train", bool(finite.any() or host.isinf().any())), ("valid", math.isfinite(valid_loss))):
+    learns, asked_again = bool(finite.any()), (str(state.losses.device), ranks, evaluated_tables(state))
+    # Every rank asks for the rows, as they are gathered.
+    if not math.isfinite(valid_loss) and (few := a_few_far_rows(model, valid_table, loss, *asked_again)) and learns:
+        raise TrainingError(f"epoch {epoch}: the train loss is finite, but {few}")
+    for split, is_finite in (("train", learns or bool(host.isinf().any())), ("valid", math.isfinite(valid_loss))):
         if not is_finite:
             raise TrainingError(
                 f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
@@ -861,6 +865,27 @@ def end_epoch(
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         done.best_moments = read_moments(state.model, state.optimizer) if keep_moments else {}
         done.best_updates = 0 if state.average is None else state.average.num_updates
+
+
+def a_few_far_rows(
+    model: Model, valid: PackedTable, loss: TargetLoss, device: str, ranks: Ranks, tables: SpreadTables | None
+) -> str:
+    """What to do where the loss of some valid rows is not finite and that of others is, which no rate is to blame for;
+    empty where it is that of all, or of none."""
+    losses, counted = [], []
+    for batch, outputs in evaluated_blocks(model, own_blocks(valid, ranks), device, tables, len(valid)):
+        losses.append(loss.of_rows(outputs, model.standardised(batch.targets)))
+        counted.append(torch.ones_like(losses[-1]) if batch.weight is None else batch.weight)
+    rows, weight = (torch.cat(ranks.all_gather_rows(torch.cat(part), "valid loss")) for part in (losses, counted))
+    far = (~rows.isfinite() & (weight > 0)).nonzero()[:, 0]
+    if not 0 < len(far) < int((weight > 0).sum()):
+        return ""
+    return (
+        f"{len(far):,} of {len(rows):,} valid rows (row {int(far[0]):,}, counted from 0, first) are predicted so far "
+        "off that float32 cannot hold their loss. Look for extreme values there and correct them, or bound numbers by "
+        "preprocess.scale=robust or a step clip; losses with a log link (poisson, tweedie) grow exponentially with "
+        "them."
+    )
 
 
 def valid_text(point: Mapping[str, Any], select_by: str) -> str:

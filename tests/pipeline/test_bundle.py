@@ -20,7 +20,7 @@ from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.models.click.fm import FactorizationMachine
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
-from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL, TargetScale
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.pipeline.bundle import (
@@ -220,6 +220,34 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     preprocessor.statistics = None  # of an import: how many were null is not known
     bundle.predict(read.assign(speed=np.nan))
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_predictions_beyond_float32_are_counted_and_named(log, caplog):
+    """A log link grows without bound, and `inf` was written without a word."""
+    targets = (Target("clicked", "binary"), Target("price", "regression"))
+    columns = Column("x", "continuous", "float32"), Column("clicked", "target", "float32")
+    schema = Schema((*columns, Column("price", "target", "float32")), targets)
+    rows = pd.DataFrame({"x": np.linspace(-1, 1, 50), "clicked": [0.0, 1] * 25, "price": [2.0, 3] * 25})
+    preprocessor = Preprocessor(schema).fit([rows])
+    model = FactorizationMachine(
+        ModelInputs((), len(preprocessor.tensor_schema.floats), 2), FactorizationMachine.Settings()
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    model.scale_targets([TargetScale(1, 1, 0.0, 2.0, log=log)])
+    bundle = Bundle(preprocessor, model, {})
+    bundle.predict(rows)
+    assert not caplog.messages
+    far = rows.assign(x=np.where(rows["x"] > 0.95, 2000.0 if log else 3e37, rows["x"]))
+    parts = list(bundle.predict_parts([far.head(20), far.tail(30)]))
+    held = pd.concat(parts)["price"].abs() <= float(np.finfo("float32").max)
+    assert (~held).sum() == (far["x"] > 1).sum() == 2
+    (text,) = caplog.messages
+    assert text.startswith("target 'price': 2 of 50 predictions are infinite, NaN or beyond 3.4e+38")
+    assert ("exponential" in text) == log
+    assert "preprocess.scale=robust" in text
 
 
 def test_nulls_of_a_table_that_was_grown_by_are_no_news(caplog):

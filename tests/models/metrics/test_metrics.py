@@ -21,6 +21,7 @@ from gigabatch.models.metrics.pointwise import (
     log_loss,
     mae,
     multiclass_log_loss,
+    pinball_loss,
     prediction_churn,
     r2,
     rmse,
@@ -394,3 +395,21 @@ def test_the_unit_of_churn_is_the_deviation_of_a_regressions_labels():
     assert math.isnan(churn_unit("regression", torch.full((3,), 0.1)))
     assert churn_unit("binary", labels) == churn_unit("multiclass", labels) == 1
     assert all(math.isnan(churn_unit(task, labels, torch.zeros(4))) for task in ("regression", "binary"))  # IndexError
+
+
+@pytest.mark.parametrize("far", [float("inf"), float("-inf")])
+def test_an_infinite_prediction_of_weight_0_counts_for_nothing(far):
+    """0 times infinity is no number, so a report had no RMSE where such a row was among a thousand."""
+    labels = torch.tensor([1.0, 2.0, 4.0, 3.0])
+    predictions = torch.tensor([1.5, 2.0, 3.0, far])
+    weight = torch.tensor([1.0, 2.0, 1.0, 0.0])
+    own, truth, mass = (part[:3].numpy() for part in (predictions, labels, weight))
+    asked = {"sample_weight": mass}
+    metrics = (("rmse", rmse), ("mae", mae), ("r2", r2))
+    found = {name: float(of(predictions, labels, weight)) for name, of in metrics}
+    assert found["rmse"] == pytest.approx(sklearn.metrics.mean_squared_error(truth, own, **asked) ** 0.5)
+    assert found["mae"] == pytest.approx(sklearn.metrics.mean_absolute_error(truth, own, **asked))
+    assert found["r2"] == pytest.approx(sklearn.metrics.r2_score(truth, own, **asked))
+    pinball = sklearn.metrics.mean_pinball_loss(truth, own, alpha=0.9, **asked)
+    assert float(pinball_loss(predictions, labels, 0.9, weight)) == pytest.approx(pinball)
+    assert float(prediction_churn(predictions, labels, weight)) == pytest.approx((0.5 + 0 + 1) / 4)

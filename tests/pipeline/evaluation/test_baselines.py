@@ -14,7 +14,15 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import baseline_learners as module
-from gigabatch.pipeline.evaluation.baselines import Baseline, _worse, advice, baselines, below_mean, no_probabilities
+from gigabatch.pipeline.evaluation.baselines import (
+    Baseline,
+    _worse,
+    advice,
+    baselines,
+    below_mean,
+    far_predictions,
+    no_probabilities,
+)
 from gigabatch.pipeline.evaluation.checks import rows_worth
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
@@ -158,6 +166,40 @@ def test_an_r2_below_0_is_told_where_no_baseline_has_said_so():
     assert below_mean([target], poor, "test", rows=19) == []
     assert below_mean([target], poor, "test", rows=200, told=["'label' on the test split: the model is worse"]) == []
     assert below_mean([target], poor, "test", rows=200, quantiles=["label"]) == []
+
+
+@pytest.mark.parametrize("far", [4e33, -1e5, float("inf"), float("nan")])
+def test_rows_that_are_predicted_far_beyond_any_label_are_named(far):
+    """An RMSE of 4e133 was put down to too few steps."""
+    train = table_of("regression", 400, 1)
+    weight = torch.ones(300).index_fill_(0, torch.tensor([9]), 0.0)
+    test = table_of("regression", 300, 2, weight=weight)
+    y = test.words[:, len(test.schema.ids) + 1].view(torch.float32)
+    y[[4, 9, 21]] = torch.tensor([512.0, 512.0, 3.0])
+    labels = test.unpack(test.words).targets[0].double()
+    low, high = (float(end) for end in train.unpack(train.words).targets[0].aminmax())
+    just = labels.index_fill(0, torch.tensor([4]), high + 9 * (high - low))  # far, but not beyond all reason
+    assert far_predictions(train, test, [just], "test", ["x", "y"]) == {}
+    found = far_predictions(train, test, [labels.index_fill(0, torch.tensor([4, 9, 21]), far)], "test", ["x", "y"])
+    text = found["label"]
+    assert text.startswith(
+        "'label' on the test split: 2 of 299 rows are predicted more than 10 times as far off as the labels of the "
+        f"train split ({low:.4g} to {high:.4g}) lie apart, or as no number: row 4 ({far:.3g}; 'y' at 512 deviations), "
+        f"row 21 ({far:.3g}). "
+    )
+    assert "preprocess.scale=robust" in text
+    without = far_predictions(train, test, [labels.index_fill(0, torch.tensor([4]), far)], "test", ["x"])["label"]
+    assert "1 of 299 rows is predicted" in without
+    assert f"row 4 ({far:.3g}). " in without
+
+
+def test_labels_that_are_all_alike_tell_nothing_of_how_far_is_far():
+    train = table_of("regression", 400, 1)
+    label = len(train.schema.ids) + len(train.schema.floats)
+    train.words[:, label] = train.words[0, label]
+    rows = torch.full((400,), 9e9, dtype=torch.float64)
+    assert far_predictions(train, train, [rows], "test", []) == {}
+    assert "400 of 400 rows" in far_predictions(train, train, [rows * torch.inf], "test", [])["label"]
 
 
 def test_rows_of_weight_zero_do_not_make_few_rows_many():

@@ -21,8 +21,10 @@ from gigabatch.pipeline.evaluation.evaluate import (
     multilabel_metrics,
     permutation_importance,
     quality,
+    target_quality,
 )
 from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.reports.report import ReportData, render_report
 from gigabatch.pipeline.stages.stages import Pipeline, pack
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
@@ -179,6 +181,16 @@ def test_importance_looks_at_rows_that_weigh_something_and_no_others(binary, cap
     alone = make_table([target], [labels], weight=(torch.arange(ROWS) == 5).float())
     assert permutation_importance(model, alone, schema_of(target), EvaluateSettings(), 1, "cpu") == ("AUC", [])
     assert "importance: the AUC of 1 row(s) is no number" in caplog.text
+
+
+def test_importance_by_an_infinite_loss_is_told_and_not_given(caplog):
+    """Each drop was infinite less infinite, and the report had a row without a number for each feature."""
+    target = Target("y", "regression")
+    table = make_table([target], [torch.zeros(ROWS)])
+    far = Fixed(lambda ids, floats: floats[:, :1].where(floats[:, :1] < floats[:, 0].max(), 1e30))  # its square is inf
+    assert permutation_importance(far, table, schema_of(target), EvaluateSettings(), 1, "cpu") == ("minus loss", [])
+    assert f"importance: the loss of {ROWS:,} row(s) is infinite or no number, so nothing is told" in caplog.text
+    assert "Look at rows that are predicted far off" in caplog.text
 
 
 def test_a_metric_that_is_not_defined_is_none():
@@ -401,6 +413,34 @@ def test_what_the_report_draws_adds_up_to_the_rows(binary):
     predicted = table.unpack(table.words).floats[:, [1, 2, 0]].argmax(1)
     assert (second.confusion.counts == sk.confusion_matrix(kind, predicted)).all()
     assert third.residuals.counts["rows"].sum() == ROWS
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("far", [float("inf"), float("-inf"), float("nan"), 1e300])
+def test_predictions_that_are_no_numbers_are_counted_and_the_others_drawn(far, weighted):
+    """One such row ended a finished training with a traceback of NumPy."""
+    target = Target("v", "regression")
+    used = torch.linspace(-1, 1, 200).double()
+    predicted = used.clone()
+    predicted[[20, 70]] = far
+    weight = torch.ones(200).index_fill_(0, torch.tensor([70, 71]), 0.0) if weighted else None
+    shown = target_quality(target, predicted, used * 2, {}, 15, weight)
+    lost, rows = (1, 198) if weighted else (2, 200)
+    assert f"{lost} of {rows} predictions are NaN, infinite or beyond 3.4e+38" in shown.note
+    assert shown.residuals.counts["rows"].sum() == rows - lost
+    assert shown.residuals.edges[[0, -1]] == pytest.approx([-1, 1])
+    assert shown.spread.edges[[0, -1]] == pytest.approx([-2, 2])
+    assert np.isfinite(shown.residual_means.residual).all()
+    page = render_report(ReportData("x", quality=[shown]))
+    assert shown.note in page
+    assert "Residuals by prediction" in page
+
+
+def test_where_no_prediction_is_a_number_nothing_is_drawn():
+    shown = target_quality(Target("v", "regression"), torch.full((5,), torch.inf), torch.ones(5), {}, 15, None)
+    assert shown.note.startswith("5 of 5 predictions are NaN, infinite or beyond")
+    assert (shown.residuals, shown.spread, shown.predicted_actual) == (None, None, None)
+    assert shown.note in render_report(ReportData("x", quality=[shown]))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

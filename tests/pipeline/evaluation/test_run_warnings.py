@@ -131,3 +131,34 @@ def test_evaluating_again_warns_and_compares_as_the_run_did(shop, tmp_path, caps
     found = json.loads((tmp_path / "again" / "summary.json").read_text())
     assert (found["baselines"], len(found["warnings"])) == (None, 4)
     assert "Baselines" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("far", [60.0, 5000.0])  # a prediction of about 1e13, and one that is infinite
+def test_a_row_that_is_predicted_beyond_all_labels_is_named_before_any_advice(far, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    random = np.random.default_rng(0)
+    x = random.normal(size=1000)
+    frame = pd.DataFrame({"at": np.arange(1000), "x": x, "visits": random.poisson(np.exp(0.5 * x))})
+    frame.loc[950, "x"] = far
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    config = {
+        "name": "visits", "recipe": "table", "device": "cpu", "engine": "pandas",
+        "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
+        "features": {"path": str(tmp_path / "rows.csv"), "time": "at", "continuous": ["x"],
+                     "targets": {"visits": {"task": "regression"}}},
+        "model": {"kind": "lr"}, "evaluate": {"baselines": ["constant"]},
+        "train": {"epochs": 4, "lr_max": 0.05, "losses": {"visits": {"kind": "poisson"}}},
+    }  # fmt: skip
+    (tmp_path / "visits.yaml").write_text(json.dumps(config))
+    run = Pipeline.from_config(tmp_path / "visits.yaml").train()
+    first, *others = run.summary["warnings"]
+    assert first.startswith("'visits' on the test split: 1 of 100 rows is predicted more than 10 times as far off")
+    assert "row 50 (" in first
+    assert "'x' at " in first
+    assert not any("train.batch_size" in text or "train.lr_max" in text for text in others)
+    assert "R² is " in others[0] or "the model is worse than" in others[0]
+    page = (run.path / "report.html").read_text()
+    assert "1 of 100 rows is predicted" in page
+    assert ("1 of 100 predictions are NaN" in page) == (far == 5000.0)
+    assert main(["score", "--config", str(tmp_path / "visits.yaml"), "--split", "test"]) == 0
+    assert ("target 'visits': 1 of 100 predictions" in caplog.text) == (far == 5000.0)

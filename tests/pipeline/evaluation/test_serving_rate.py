@@ -105,7 +105,7 @@ def test_metrics_are_those_of_rows_where_it_serves(weighted):
     plain = 1 / (1 + np.exp(-(np.log(own[0] / (1 - own[0])) - SHIFT)))
     expected = sk.log_loss(own[1], plain, sample_weight=own[2])
     assert found.without_prior.headline["logloss"] == pytest.approx(expected, rel=1e-4)
-    assert "counts 4 times" in drawn.rate_text
+    assert "counts 4 times" in drawn.note
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -12,6 +12,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.pipeline.evaluation import slices
 from gigabatch.pipeline.evaluation.slices import FEWEST_ROWS, worst_slices
+from gigabatch.pipeline.stages.shown import slice_tables
 from gigabatch.pipeline.stages.stages import pack
 
 ROWS = 6000
@@ -176,3 +177,12 @@ def test_too_few_rows_are_not_looked_at():
     _, table, preprocessor, p = made(rows=FEWEST_ROWS // 2)
     (found,) = worst_slices(table, preprocessor, predicted(p))
     assert (found.looked, found.worse, found.off) == (0, [], [])
+
+
+def test_an_infinite_prediction_leaves_nothing_to_compare_slices_with():
+    """The mean label was told to be "inf below the mean prediction"."""
+    _, table, preprocessor, p = made("regression")
+    (found,) = worst_slices(table, preprocessor, predicted(np.where(np.arange(ROWS) == 5, np.inf, p)))
+    assert (found.overall, found.overall_off, list(found.worse), list(found.off)) == (None, None, [], [])
+    (shown,) = slice_tables([found], "test")
+    assert "inf" not in shown.text

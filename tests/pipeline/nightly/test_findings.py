@@ -72,6 +72,17 @@ def test_weights_count_as_so_many_rows():
     assert found["rows"][0] == (weight > 0).sum()
 
 
+def test_an_infinite_loss_of_weight_0_leaves_a_slice_its_numbers():
+    """0 times infinity is no number, so the slice was passed over."""
+    random, weight = np.random.default_rng(2), np.repeat([0.0, 1.0], [3, 200])
+    new, old = random.random((2, 203))
+    far = np.where(np.arange(203) == 1, np.inf, new)
+    found = by_group(Measure("RMSE", False, weight, {"candidate": far, "current": old}), np.zeros(203, int), 1)
+    wanted = scipy.stats.ttest_rel(new[3:], old[3:])
+    assert found["worse"][0] / found["error"][0] == pytest.approx(wanted.statistic)
+    assert found["candidate"][0] == pytest.approx(new[3:].mean())
+
+
 @pytest.mark.parametrize("light", [0.0, 1e-6])
 def test_a_slice_of_few_rows_of_some_weight_is_no_slice(light):
     """One such row had no spread, and so was worse beyond all chance every second night."""

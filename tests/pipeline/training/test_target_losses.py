@@ -65,6 +65,27 @@ def fit(table: PackedTable, loss: TargetLoss, folder, kind: str = "tabular", **s
     return train_model(model, table, table, loss, chosen, seed=1, device="cpu", folder=folder)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("poisson", "number"), ("tweedie", "cost")])
+def test_a_valid_row_that_a_log_link_sends_beyond_float32_is_not_told_to_be_a_rate_that_is_too_high(
+    kind, name, tmp_path
+):
+    """One row of 5,000 deviations ended the training with "diverged ... Lower train.lr_max"."""
+    frame, _ = amounts(3000)
+    valid = frame.iloc[:500].copy()
+    valid.loc[[7, 30], "x"] = 5000.0
+    loss = TargetLoss([("regression", 1)], [RegressionLoss(kind)])
+    model = ModelSpec("tabular", ModelInputs((5,), 1, 1), model_class("tabular").Settings(layers=(16,))).build()
+    chosen = TrainSettings(epochs=1, batch_size=256, lr_max=0.02)
+    with pytest.raises(TrainingError) as found:
+        train_model(
+            model, table_of(frame, name), table_of(valid, name), loss, chosen, seed=1, device="cpu", folder=tmp_path
+        )
+    text = str(found.value)
+    assert text.startswith("epoch 1: the train loss is finite, but 2 of 500 valid rows (row 7, counted from 0, first) ")
+    assert "preprocess.scale=robust" in text
+    assert "lr_max" not in text
+
+
 @pytest.mark.parametrize(("kind", "name", "unit"), [("poisson", "number", 1.0), ("tweedie", "cost", 800.0)])
 def test_means_of_counts_and_amounts_are_learnt(kind, name, unit, tmp_path):
     frame, mean = amounts(6000)
