@@ -155,6 +155,11 @@ def require_splits(rows: Mapping[str, int]) -> None:
             )
 
 
+def number_name(name: str) -> str:
+    """What checks of files call the numbers that steps read in a column of text."""
+    return f"{name} (number)"
+
+
 @dataclass(frozen=True)
 class RawFiles:
     """Say how one kind of a recipe's raw files is read, and what its columns are, for checks of new files.

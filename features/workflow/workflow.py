@@ -26,6 +26,7 @@ from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
+from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.operators.rows.rename import Rename
 from gigabatch.features.reading.sources import cast
@@ -717,6 +718,26 @@ class Workflow:
             origins |= {name: sources.get(name) if of_one_text else None for name in self.made(position)}
         alone = {name: next(iter(marks)) for name, marks in found.items() if len(marks) == 1}
         return {name: mark for name, mark in alone.items() if mark != "."}
+
+    @property
+    def numbers_in_text(self) -> dict[str, tuple[ColumnOperator, ...]]:
+        """By raw column the steps, up to the first `parse_number` or `parse_duration`, that make numbers of its values
+        alone and in all rows."""
+        found: dict[str, tuple[ColumnOperator, ...]] = {}
+        ways: dict[str, tuple[str, tuple[ColumnOperator, ...]] | None] = {}  # None: made of more than one raw column
+        for position, step in enumerate(self.steps):
+            if step.changes_rows:  # it may leave out what is no number
+                break
+            sources: dict[str, tuple[str, tuple[ColumnOperator, ...]]] = {}
+            alone = isinstance(step, ColumnOperator) and step.by_value and len(step.outputs) == 1
+            for name in step.inputs if alone or isinstance(step, Rename) else ():
+                if (way := ways.get(name, (name, ()))) is not None:
+                    longer = (*way[1], step) if isinstance(step, ColumnOperator) else way[1]
+                    sources |= dict.fromkeys(step.tells({name}), (way[0], longer))
+            ways |= {name: sources.get(name) for name in self.made(position)}
+            if isinstance(step, ParseNumber | ParseDuration) and (way := ways[step.output]) is not None:
+                found.setdefault(*way)
+        return found
 
     def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
         """Keep the steps that make the output columns for rows without labels, as a workflow of its own.

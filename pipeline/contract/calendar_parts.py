@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gigabatch.features.columns.time_types import MONTHS, is_time_type, time_type
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.recipes.base import RawFiles
+from gigabatch.features.recipes.base import RawFiles, number_name
 from gigabatch.pipeline.contract.measure import Measured
 
 DATE = "date"  # a time with a date, which only grows
@@ -45,13 +45,13 @@ def calendar_part(kind: RawFiles, name: str, files: Sequence[Measured]) -> str |
 
     A part that comes round within a file (the weekdays of a month) is none: its shares are alike in every file.
     """
-    dtype = kind.dtypes.get(name, "")
+    dtype, called = kind.dtypes.get(name, ""), name.removesuffix(number_name(""))
     if kind.role(name) == "number" and is_time_type(dtype):
         how = time_type(dtype)
         return None if how is not None and how.of_day else DATE
     if kind.role(name) not in ("number", "category"):
         return None
-    plain = re.sub(r"[^a-z]", "", name.lower())
+    plain = re.sub(r"[^a-z]", "", called.lower())
     found = next((part for part, told in PARTS.items() if plain in told.names), None)
     if found is None:
         return None

@@ -27,7 +27,7 @@ from gigabatch.pipeline.contract.measure import (
     measure_file,
 )
 from gigabatch.pipeline.contract.state import ACCEPTED, NO_CHECKSUM, FileEntry
-from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, flow
+from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, flow, unbounded
 
 DAY = 86_400.0
 NEVER = 1e-4  # chance below which a file without a rare class is a fault of the file
@@ -231,7 +231,7 @@ def check_file(
             warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")
     if terms is not None:
         rows = [item.rows for item in others.values() if item.state == ACCEPTED and item.rows is not None]
-        _check_whole(terms, path, found, rows, reasons, warnings)
+        _check_whole(kind, terms, path, found, rows, reasons, warnings)
         statistics = accepted.statistics.get(kind.name)
         for name in terms.columns:
             _check_column(kind, terms, name, path, found, statistics, reasons, warnings)
@@ -374,6 +374,7 @@ def _sentence(rule: RowRule, bad: Bad, unit: str | None) -> str:
 
 
 def _check_whole(
+    kind: RawFiles,
     terms: KindTerms,
     path: str,
     found: Measured,
@@ -400,6 +401,11 @@ def _check_whole(
         reasons.append(f"{path}: its times are {forms[found.calendar]}, expected {forms[terms.calendar]}.")
     if terms.offsets and found.offsets:
         _check_offsets(terms.offsets, path, found.offsets, reasons, warnings)
+    if bare := unbounded(kind, terms):
+        warnings.append(
+            f"{path}: the contract has no bounds of {', '.join(map(repr, bare))}, which it was learned without. Learn "
+            "it again (gigabatch contract)."
+        )
     if terms.others is not None and found.columns is not None:
         known = {*terms.columns, *terms.others}
         if new := [name for name in found.columns if name not in known]:

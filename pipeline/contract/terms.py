@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.recipes.base import RawFiles
+from gigabatch.features.recipes.base import RawFiles, number_name
 from gigabatch.features.setting_checks import time_unit
 from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.store.keys import text_checksum
@@ -435,6 +435,7 @@ def _same_columns(path: Path, found: Mapping[str, KindTerms], kinds: Iterable[Ra
     for name, terms in found.items():
         types = {column: (item.type, item.role) for column, item in terms.columns.items()}
         asked = column_types(wanted[name])
+        asked = {column: found for column, found in asked.items() if column not in unbounded(wanted[name], terms)}
         odd = [column for column in {**types, **asked} if types.get(column) != asked.get(column)]
         if odd:
             ours, theirs = types.get(odd[0]), asked.get(odd[0])
@@ -448,6 +449,14 @@ def column_types(kind: RawFiles) -> dict[str, tuple[str, str]]:
     """Type and role of every column that is measured; `made` is the type of one that files do not hold."""
     names = [*kind.dtypes, *(name for name in kind.roles if name not in kind.dtypes)]
     return {name: (kind.dtypes.get(name, "made"), kind.role(name)) for name in names}
+
+
+def unbounded(kind: RawFiles, terms: KindTerms) -> list[str]:
+    """The numbers in columns of text that a contract does not know, as it was learned by an earlier version or before
+    a step read them."""
+    return [
+        name for name in kind.roles if name.endswith(number_name("")) and name not in {**kind.dtypes, **terms.columns}
+    ]
 
 
 def _told(found: tuple[str, str] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,6 +81,8 @@ LIST_SIGNS = ("|", ";", ",")
 FEWEST_LISTS, SEVERAL, OF_A_LENGTH = 20, 0.2, 0.05  # texts; shares of rows with several values, and of another length
 NUMBERED = 0.9  # share of the ids that hold a number of their own
 LETTER = re.compile(r"[^\W\d]")
+LETTERS, BARE_WORD = re.compile(r"[^\W\d_]+"), re.compile(r"(?<![^\W_])[^\W\d_]+(?![^\W_])")
+LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -604,10 +607,25 @@ def holds_text(seen: Seen, most_words: int) -> bool:
     if not FEWEST_TEXT_WORDS <= middle <= most_words:
         return False
     counts = words.explode().value_counts()
-    if not bool(texts.str.contains(r"\s").any()) and _are_numbered(words, counts):
+    if _are_codes(texts) or (not bool(texts.str.contains(r"\s").any()) and _are_numbered(words, counts)):
         return False
     letters = counts[counts.index.str.contains(r"[^\W\d]")]
     return bool(len(letters)) and float(letters[letters > 1].sum()) >= AGAIN * float(counts.sum())
+
+
+def _are_codes(texts: pd.Series) -> bool:
+    """Whether texts, all different, are codes with numbers in one form: C001-000123, B07/00012, M-AB 123. Words that
+    stand in all of them count for nothing; others are short, but for one where no blank stands."""
+    forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
+    ((form, count),) = forms.most_common(1)
+    blank = any(sign.isspace() for sign in form.strip())
+    # Behind blanks several numbers may be amounts: 3 BR 2 BA.
+    if count < NUMBERED * len(texts) or "0" not in form or (blank and form.count("0") > 1):
+        return False
+    words = [set(BARE_WORD.findall(text.lower())) for text in texts]
+    counts = Counter(word for found in words for word in found)
+    names = [word for word in counts if len(word) > LONGEST_OF_CODE and counts[word] < NUMBERED * len(texts)]
+    return sum(len(found.intersection(names)) <= (not blank) for found in words) >= NUMBERED * len(texts)
 
 
 def _are_numbered(words: pd.Series, counts: pd.Series) -> bool:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
+from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.times import holds_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
@@ -119,7 +121,12 @@ class ParseNumber(ColumnOperator):
         if holds_text(column):
             marks = {self.column: self.decimal}  # of floats among Python's objects
             column, scaled = self._plain(cast_text(frame, self.column, "ParseNumber", marks))
-        number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]
+        try:
+            number = cast(column.to_frame(self.column), {self.column: "float64"}, "ParseNumber")[self.column]
+        except DataError:
+            if holds_text(column):
+                self._require_no_rest(column.notna() & ~_known(column.str.match(FLOAT_TEXT)), frame[self.column])
+            raise
         for rows, factor in scaled:  # what no exponent says
             number = number.where(~rows, number * factor)
         return {self.output: number}
@@ -188,8 +195,31 @@ class ParseNumber(ColumnOperator):
 
     def _require_none(self, wrong: Column, text: Column, why: str, advice: str = SEPARATORS) -> None:
         if bool(wrong.any()):
-            example = engine_of(text).to_pandas(text[wrong].head(1).to_frame("text"))["text"].tolist()[0]
-            raise DataError(f"ParseNumber: column {self.column!r} holds {example!r}, {why}. {advice}")
+            self._require_no_rest(wrong, text)
+            raise DataError(f"ParseNumber: column {self.column!r} holds {_first(text[wrong])!r}, {why}. {advice}")
+
+    def _require_no_rest(self, wrong: Column, text: Column) -> None:
+        """Raise `DataError` where something unknown stands beside the number in the first text that is wrong: whatever
+        else is said of it, its separators may be right."""
+        if not bool(wrong.any()):
+            return
+        example = str(_first(text[wrong]))
+        separators = self.decimal + (self.thousands or "")
+        parts = re.fullmatch(rf"([^0-9]*)[0-9](?:[0-9\s{re.escape(separators)}]*[0-9])?([^0-9]*)", example)
+        signs = "".join(sign for sign in self.remove if len(sign) == 1 and not sign.isalpha())
+        beside = [part.strip(f"{signs} ()") for part in (parts.groups() if parts else ())]
+        rest = [part for part in (part.strip("+-").strip() for part in beside) if part.strip(separators)]
+        said = f"ParseNumber: column {self.column!r}: {example!r} is not written as a number: "
+        if rest and rest[0] not in self.remove:
+            raise DataError(
+                f"{said}{rest[0]!r} stands beside it. Add that to remove, to scales where it multiplies the number, or "
+                "name the whole text in null_values where it stands for null."
+            )
+        if not rest and beside and beside[1].strip(separators) in ("-", "+"):
+            raise DataError(
+                f"{said}its sign stands behind it. Write it in front in the files, or name the whole text in "
+                "null_values where it stands for null."
+            )
 
 
 @dataclass(frozen=True)
@@ -225,6 +255,10 @@ class _Word:
         if self.point:
             rows = rows & ~_known(number.str.match(self.point))
         return number.where(~rows, number.str.replace(self.text, "", n=1, regex=False).str.strip())
+
+
+def _first(column: Column) -> Any:
+    return engine_of(column).to_pandas(column.head(1).to_frame("text"))["text"].tolist()[0]
 
 
 def _border(letter: str) -> str:

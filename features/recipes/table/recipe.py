@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import counted_rows, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.past import NotLater
-from gigabatch.features.operators.base import unused
+from gigabatch.features.operators.base import ColumnOperator, unused
 from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
 from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
 from gigabatch.features.reading.sources import cast, file_columns, read_files
@@ -30,6 +30,7 @@ from gigabatch.features.recipes.base import (
     Recipe,
     SplitFractions,
     cut_by_place,
+    number_name,
     split_by_time,
 )
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
@@ -201,7 +202,6 @@ class TableSettings:
         object.__setattr__(self, "targets", with_labels(self.targets))
         target_settings(self.targets)
         self._check_row_number()
-        self._check_lengths()
         self._check_schema()
         self._check_steps()
 
@@ -214,12 +214,14 @@ class TableSettings:
                 "theirs is read under this name. Rename yours; as a key the place is there without keys."
             )
 
-    def _check_lengths(self) -> None:
-        """Raise `DataError` where checks of files would take a list column's lengths for a column of the files."""
-        lengths = {length_name(name) for name in lists_of(self.list_types | self.inputs)}
-        if taken := [name for name in self.declared if name in lengths]:
+    def _check_beside(self, workflow: Workflow, made: Collection[str]) -> None:
+        """Raise `DataError` where checks of files would take what they put beside a column for a column of the files;
+        made: columns that steps make."""
+        beside = {length_name(name): "lengths of a list column" for name in lists_of(self.list_types | self.inputs)}
+        beside |= {number_name(name): "numbers in a column of text" for name in workflow.numbers_in_text}
+        if taken := [name for name in self.declared if name in beside and name not in made]:
             raise DataError(
-                f"table: {taken[0]!r} is what checks of files call the lengths of a list column. Rename that column."
+                f"table: {taken[0]!r} is what checks of files call the {beside[taken[0]]}. Rename that column."
             )
 
     def _check_schema(self) -> None:
@@ -270,6 +272,7 @@ class TableSettings:
                     "column, or take it out of lists."
                 )
         made = {name for step in workflow.steps for name in step.outputs}.difference(workflow.inputs, self.inputs)
+        self._check_beside(workflow, made)
         features = (*self.categories, *self.continuous, *self.list_types)
         made.intersection_update(features)  # features that steps make are no raw columns
         try:
@@ -668,15 +671,25 @@ class TableRecipe(Recipe):
         ]  # fmt: skip
 
     def _as_checked(self, frame: Any) -> Any:
-        """Rows of a file as they are checked: with clean labels, and beside each list column the lengths of its lists,
-        float32 and null where one is empty or null."""
+        """Rows of a file as they are checked: with clean labels, beside each list column the lengths of its lists,
+        float32 and null where one is empty or null, and beside each text of numbers the numbers, float64."""
         frame = clean_labels(frame, self.targets)
         for name in lists_of(self._dtypes()):
             _, lengths = list_entries(frame[name], f"list column {name!r}")
             known = lengths.astype("float32")
             known[lengths == 0] = float("nan")
             frame = frame.assign(**{length_name(name): known})
+        for name, steps in self._numbers_in_text().items():
+            column = frame[name]
+            for step in steps:
+                column = step.made_of(column.to_frame(step.inputs[0]))[step.outputs[0]]
+            frame = frame.assign(**{number_name(name): column})
         return frame
+
+    def _numbers_in_text(self) -> dict[str, tuple[ColumnOperator, ...]]:
+        """Of columns of the files that hold text."""
+        dtypes = self._dtypes()
+        return {name: steps for name, steps in self._workflow.numbers_in_text.items() if dtypes.get(name) == "string"}
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         dtypes = self._dtypes()
@@ -808,7 +821,9 @@ class TableRecipe(Recipe):
         written = {name for name, dtype in dtypes.items() if dtype not in NUMBERS}  # steps make numbers of them
         numbers = [name for name in chosen.continuous if name not in written]
         roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(numbers, "number")
-        lengths = {length_name(name): "number" for name in lists_of(dtypes)}
+        beside = dict.fromkeys(
+            (*map(length_name, lists_of(dtypes)), *map(number_name, self._numbers_in_text())), "number"
+        )
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
         roles |= {name: role for role, name in one.items() if name}
@@ -818,7 +833,7 @@ class TableRecipe(Recipe):
         filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)
         return tuple(
             RawFiles(
-                name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes} | lengths,
+                name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes} | beside,
                 {column: target.task for column, target in self.targets.items()},
                 tuple(chosen.null_values), chosen.separator, chosen.encoding,
                 None if chosen.column_names is None else tuple(chosen.column_names),

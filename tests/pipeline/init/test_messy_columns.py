@@ -971,6 +971,38 @@ def test_ids_of_a_prefix_and_a_number_are_no_text(tmp_path, form, twice):
         assert made.features["keys"] == ["order"]
 
 
+@pytest.mark.parametrize(
+    "form",
+    ["C{kind:03}-{rest:06}", "B{kind:02}/{rest:05}", "{city}-{rest:06}", "M-{two} {row}", "Invoice {row:05}"],
+    ids=["part", "branch", "city", "plate", "word"],
+)
+@pytest.mark.parametrize("parts", [4, 20])
+def test_codes_whose_numbers_come_again_in_each_part_are_no_text(tmp_path, form, parts):
+    """C001-000000 and C002-000000 have no number of their own, so they were taken for texts."""
+    cities = ["Berlin", "Hamburg", "Essen", "Bonn"]
+    texts = [
+        form.format(kind=row % parts, rest=row // parts if "kind" in form else row // 4, row=row, city=cities[row % 4],
+                    two="ABCDEF"[row % 6] + "KLM"[row % 3])
+        for row in range(400)
+    ]  # fmt: skip
+    made, _ = drafted(tmp_path, texts, "claim")
+    assert made.texts == {}
+    assert made.features["keys"] == ["claim"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{a} {b} {row}", "{a}-{b}-{row}", "{row} {a} street", "{row} BR {half} BA {row}7 sq", "{a} {row} for the {b}"],
+    ids=["title", "slug", "address", "rooms", "words"],
+)
+def test_texts_with_numbers_in_one_form_stay_texts(tmp_path, form):
+    rng = np.random.default_rng(6)
+    words = rng.choice(["green", "blue", "shoe", "house", "large", "older", "newer"], (300, 2))
+    texts = [form.format(a=a, b=b, row=row, half=row // 2) for row, (a, b) in enumerate(words)]
+    made, _ = drafted(tmp_path, texts, "title")
+    assert list(made.texts) == ["title"]
+
+
 def test_texts_without_blanks_whose_words_come_again_stay_texts(tmp_path):
     rng = np.random.default_rng(4)
     words = rng.choice(["red", "blue", "shoe", "hat", "big", "old", "new"], (300, 3))

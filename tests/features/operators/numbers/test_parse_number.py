@@ -13,6 +13,8 @@ from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
+GERMAN = {"decimal": ",", "thousands": "."}
+
 
 def parsed(values, **options):
     frame = pd.DataFrame({"x": pd.Series(values, dtype="str", index=np.arange(len(values)) * 3 + 1)})
@@ -121,6 +123,27 @@ def test_numbers_are_taken_as_they_are():
         ("(-3)", {}, r"'\(-3\)' is not written as a number"),
         ("5kk", {"scales": {"k": 1000}}, "is not written as a number"),
         ("5kM", {"scales": {"k": 1000, "M": 1e6}}, "is not written as a number"),
+        *(
+            (text, GERMAN, f"'x': '{text}' is not written as a number: '{left}' stands beside it. Add that to remove")
+            for text, left in (
+                ("1.088,28 EUR", "EUR"),
+                ("1.088 EUR", "EUR"),
+                ("1.088,28 x", "x"),
+                ("88,28 EUR", "EUR"),
+                ("EUR 1.234", "EUR"),
+                ("Rs.1.234", "Rs."),
+                ("-EUR 5", "EUR"),
+                ("5 kg", "kg"),
+            )
+        ),
+        ("12.3k", {}, "'12.3k' .* 'k' stands beside it. Add that to remove, to scales where it multiplies"),
+        ("1,088.28 EUR", {}, "'EUR' stands beside it"),
+        ("$5 per m", {}, "'per m' stands beside it"),
+        ("(5 EUR)", {}, "'EUR' stands beside it"),
+        ("1.088,28-", GERMAN, "'1.088,28-' is not written as a number: its sign stands behind it"),
+        ("5 -", {}, "its sign stands behind it"),
+        ("1.5", GERMAN, "'x' holds '1.5', where '.' stands before no group"),
+        ("12.34 €", GERMAN, "'x' holds '12.34 €', where '.' stands before no group"),
     ],
 )
 def test_texts_that_are_no_numbers_are_refused_by_the_columns_name(text, options, message):

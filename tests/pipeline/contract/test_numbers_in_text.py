@@ -1,0 +1,192 @@
+"""The contract of numbers that are written as text: they are held to bounds as numbers are, whatever they look like."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.pipeline.contract.check import FileReport
+from gigabatch.pipeline.contract.decide import check_new, contract_path, decide, learn_contract
+from gigabatch.pipeline.nightly.nightly import run_nightly
+from tests.pipeline.contract.conftest import Shop, end_of, shop_day
+
+EUROS = {"parse_number": {"column": "price", "decimal": ",", "thousands": ".", "null_values": ["ask"]}}
+STEPS = {"inputs": {"price": "string"}, "steps": [EUROS]}
+
+
+def euros(number: float) -> str | None:
+    """1234.5 as "1.234,50 €"."""
+    if number != number:
+        return "ask"
+    return f"{number:,.2f} €".translate(str.maketrans(",.", ".,"))
+
+
+def texts(day: int, times: float = 1.0) -> pd.DataFrame:
+    frame = shop_day(day)
+    return frame.assign(price=[euros(times * number) for number in frame["price"]])
+
+
+@pytest.fixture
+def priced(tmp_path) -> Shop:
+    shop = Shop(tmp_path)
+    for day in range(6):
+        shop.write(day, texts(day))
+    learn_contract(shop.config(**STEPS))
+    return shop
+
+
+def report_of(shop: Shop, frame: pd.DataFrame, **features) -> FileReport:
+    shop.write(6, frame)
+    (report,) = check_new(shop.config(**STEPS | features), now=end_of(6))
+    return report
+
+
+def columns_of(shop: Shop, how: dict = STEPS) -> dict:
+    text = contract_path(shop.config(**how)).read_text()
+    (terms,) = YAML(typ="safe").load(text)["files"].values()
+    return terms["columns"]
+
+
+def test_bounds_are_those_of_the_same_numbers_in_a_column_of_numbers(priced, tmp_path):
+    found = columns_of(priced)["price (number)"]
+    (tmp_path / "plain").mkdir()
+    plain = Shop(tmp_path / "plain")
+    learn_contract(plain.config())
+    (terms,) = YAML(typ="safe").load(contract_path(plain.config()).read_text())["files"].values()
+    other = terms["columns"]["price"]
+    assert found["nulls"] == other["nulls"]
+    assert found["range"] == pytest.approx(other["range"], rel=1e-5)  # of float32
+    assert (found["role"], found["type"]) == ("number", "made")
+
+
+def spoilt(day: int) -> pd.DataFrame:
+    frame = texts(day)
+    frame.loc[9, "price"] = "12 quid"
+    return frame
+
+
+def empty(day: int) -> pd.DataFrame:
+    frame = texts(day)
+    frame.loc[frame.index[:800], "price"] = "ask"
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (texts(6), None),
+        (texts(6, 100), r"column 'price \(number\)': 1,.* row\(s\) are above .*, up to 1"),
+        (texts(6, -1), r"column 'price \(number\)': 1,.* row\(s\) are below 0, down to"),
+        (empty(6), r"column 'price \(number\)': 4.*% of its rows are null, the bound is"),
+        (spoilt(6), "ParseNumber: column 'price': '12 quid' .*'quid' stands beside it"),
+    ],
+    ids=["good", "cents", "negative", "nulls", "no number"],
+)
+def test_a_file_of_other_numbers_is_refused(priced, frame, said):
+    report = report_of(priced, frame)
+    assert report.accepted == (said is None), report
+    if said is not None:
+        assert any(pd.Series([text]).str.contains(said).all() for text in report.reasons), report.reasons
+
+
+def test_rows_out_of_range_alone_are_left_out_where_bad_rows_are_dropped(priced):
+    path = contract_path(priced.config(**STEPS))
+    path.write_text(path.read_text().replace("on_bad_rows: keep", "on_bad_rows: drop"))
+    frame = texts(6)
+    frame.loc[[3, 1700], "price"] = "99.999,00 €"
+    report = report_of(priced, frame)
+    assert (report.accepted, report.dropped) == (True, (3, 1700))
+
+
+def test_drift_is_measured_on_the_numbers(priced):
+    priced.write(6, texts(6, 2))
+    config = priced.config(**STEPS)
+    decision = decide(config, check_new(config, now=end_of(6)))
+    (found,) = decision.drift.values()
+    moved = {item.measure: item.verdict for item in found.measures if item.column == "price (number)"}
+    assert moved["psi"] == moved["quantile"] == "drift"
+
+
+def test_text_of_another_name_and_spelling_and_durations_are_read_as_the_steps_read_them(tmp_path):
+    frame = pd.DataFrame({"Paid": ["1 EUR", "2 eur", None], "length": ["1:00", "", "0:01:30"], "label": [0, 1, 0]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    settings = {
+        "inputs": {"Paid": "string", "length": "string"}, "continuous": ("paid", "seconds"),
+        "targets": {"label": {"task": "binary"}},
+        "steps": (
+            {"rename": {"mapping": {"Paid": "paid"}}},
+            {"clean_text": {"column": "paid", "case": "lower"}},
+            {"parse_number": {"column": "paid", "remove": ["eur", " "]}},
+            {"parse_duration": {"column": "length", "output": "seconds"}},
+        ),
+    }  # fmt: skip
+    (kind,) = TableRecipe(TableSettings(path=str(tmp_path / "a.csv"), **settings)).raw_files()
+    made = kind.make(kind.read("pandas", str(tmp_path / "a.csv")))
+    assert made["Paid (number)"].tolist()[:2] == [1.0, 2.0]
+    assert made["length (number)"].tolist()[::2] == [60.0, 90.0]
+    assert made[["Paid (number)", "length (number)"]].isna().sum(axis=1).tolist() == [0, 1, 1]
+    assert {"Paid (number)": "number", "length (number)": "number"}.items() <= kind.roles.items()
+
+
+def test_text_whose_rows_a_step_may_leave_out_first_is_not_read(tmp_path):
+    filtered = [{"filter": {"column": "price", "op": "!=", "value": "soon"}}, EUROS]
+    recipe = TableRecipe(Shop(tmp_path).config(**STEPS | {"steps": filtered}).features)
+    (kind,) = recipe.raw_files()
+    assert "price (number)" not in kind.roles
+
+
+def test_a_contract_of_an_earlier_version_is_valid_and_says_what_it_lacks(priced):
+    path = contract_path(priced.config(**STEPS))
+    lines = [line for line in path.read_text().splitlines() if "(number)" not in line]
+    path.write_text("\n".join(lines) + "\n")
+    report = report_of(priced, texts(6, 100))
+    assert report.accepted
+    assert any("no bounds of 'price (number)'" in text and "gigabatch contract" in text for text in report.warnings)
+
+
+def test_a_column_of_the_name_that_the_numbers_have_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"'price \(number\)' is what checks of files call the numbers in a column"):
+        Shop(tmp_path).config(**STEPS | {"continuous": ["price", "price (number)"]})
+
+
+def test_a_year_that_is_text_is_a_part_of_the_calendar_as_one_that_is_a_number(tmp_path):
+    shop = Shop(tmp_path)
+    for day in range(6):
+        shop.write(day, shop_day(day).assign(year="2.023"))
+    how = {"inputs": {"year": "string"}, "continuous": ["price", "year"], "steps": [
+        {"parse_number": {"column": "year", "decimal": ",", "thousands": "."}}]}  # fmt: skip
+    learn_contract(shop.config(**how))
+    assert columns_of(shop, how)["year (number)"]["calendar"] == "year"
+    assert "range" not in columns_of(shop, how)["year (number)"]
+
+
+def dear(day: int, times: float = 1.0) -> pd.DataFrame:
+    """What is dear is bought."""
+    return texts(day, times).assign(bought=(shop_day(day)["price"] > 45).astype(int))
+
+
+def test_a_night_puts_a_price_list_in_cents_aside(tmp_path):
+    shop = Shop(tmp_path)
+    for day in range(6):
+        shop.write(day, dear(day))
+    given = {
+        "name": "shop", "recipe": "table", "engine": "pandas", "device": "cpu", "runs": str(tmp_path / "runs"),
+        "artifacts": str(tmp_path / "artifacts"),
+        "features": STEPS | {"path": str(shop.raw), "time": "at", "categorical": ["city"], "continuous": ["price"],
+                             "targets": {"bought": {"task": "binary"}}},
+        "model": {"kind": "lr"}, "train": {"epochs": 1, "batch_size": 512},
+        "evaluate": {"importance": False, "baselines": []}, "nightly": {"min_window_rows": 50, "num_bootstrap": 100},
+    }  # fmt: skip
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(given))
+    learn_contract(shop.config(**STEPS | {"categorical": ["city"]}))
+    assert run_nightly(path) == 0
+    shop.write(6, dear(6, 100))
+    run_nightly(path)
+    files = json.loads((tmp_path / "runs/shop/files.json").read_text())["files"]
+    (state,) = [item["state"] for name, item in files.items() if name.endswith("day-006.csv")]
+    assert state == "quarantined"
