@@ -11,12 +11,13 @@ After a night that was killed before `finish`, what it decided is decided again,
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -329,8 +330,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         bad = [item for item in reports if not item.accepted]
         _require_clock(recorded, bad, now)
         refused = _refusals(contract, kinds, state, there, good, bad)
+        names = {name: same_file(path) for path, (name, _) in state.known(there).items()}  # by that of the record
         state, last = state.moved(there), recorded.moved(there)
-        before = {name: state.of_kind(name) for name in kinds}
         replaced = {item.instead_of for item in good}
         files = {name: entry for name, entry in state.files.items() if name not in replaced}
         # By the record, here and below: what a night accepted that did not end may have been learned by hand.
@@ -338,20 +339,25 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             same_file(item.path): _entry(item, kinds[item.kind], before=last.files.get(same_file(item.path)))
             for item in reports
         }
-        found = _drifts(place, contract, kinds, before, FilesState(files), good, write)
+        present = set(map(same_file, there))
+        there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
+        earlier = {names.get(name, name): item for name, item in state.taken.items()}
+        earlier = {name: item for name, item in earlier.items() if name in there_to_read}
+        checked = {same_file(item.path) for item in reports}
+        taken = [_taken(place, path, files[name], earlier[name])
+                 for path in there if (name := same_file(path)) in earlier and name not in checked]  # fmt: skip
+        before = {name: _before(state.of_kind(name), earlier) for name in kinds}
+        drifts = _drifts(place, contract, kinds, before, FilesState(files), good, taken, write)
         files |= {name: entry for name, entry in _lost(recorded, there).items() if name not in replaced}
         after = FilesState(files)
-        told = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("warn")]
-        far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
+        found, far = drifts.all, _sentences(drifts.all, "drift")
         if contract is not None and contract.on_drift == "refuse":
-            refused += [f"drift: {text} (on_drift: refuse)" for text in far]
-        pending = _told_nothing() | (state.pending or {})
+            refused += [f"{text} (on_drift: refuse)" for text in _sentences(drifts.checked, "drift")]
         stays = _asked(state.cold, _corrected(kinds, last, good), place.home)
-        drifted = [f"drift: {text}" for text in far] if contract is not None and contract.on_drift == "cold" else []
+        drifted = far if contract is not None and contract.on_drift == "cold" else []
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
-        warnings += [f"drift: {text}" for text in told]
-        urgent = [*_late(contract, after, now), *_put_aside(files, bad)]
-        present = set(map(same_file, there))
+        warnings += _sentences(found, "warn")
+        urgent = [*_late(contract, after, now), *_put_aside(files, bad), *_far_by_hand(drifts.taken, taken)]
         lost = {name for name, item in files.items() if item.state == ACCEPTED and name not in present}
         gone = sorted(name for name in lost if not files[name].gone)  # told once: folders may keep the last month alone
         told_gone = {name: f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone}
@@ -370,16 +376,15 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
             return Decision(
                 refused=tuple(refused), warnings=tuple(warnings), urgent=tuple(urgent), drift=found, waiting=waiting
             )
-        there_to_read = {name for name, item in files.items() if item.state == ACCEPTED} & present
-        by_person = [name for name in pending["accepted"] if name in there_to_read]
-        told_now = _told_nothing() | {"accepted": by_person, "before": state.where_not(after)}
+        raw = {name: None if item is None else asdict(item) for name, item in earlier.items()}
+        told_now = _told_nothing() | {"accepted": [*earlier], "earlier": raw, "before": state.where_not(after)}
         after = replace(after, pending=told_now, cold=stays)
         if write:
             for item in reports:
                 _write_quarantined_rows(place.home, item)
             write_state(place.home, after)
         return Decision(
-            accepted=tuple(dict.fromkeys([*by_person, *(same_file(item.path) for item in good)])),
+            accepted=tuple(dict.fromkeys([*earlier, *(same_file(item.path) for item in good)])),
             quarantined=quarantined,
             cold=_asked(stays, drifted, place.home),
             warnings=tuple(warnings),
@@ -398,7 +403,7 @@ def _calendar(contract: Contract | None) -> frozenset[str]:
 
 def _told_nothing() -> dict[str, Any]:
     """`FilesState.pending` of a night that has nothing to be told."""
-    return {"accepted": [], "since": [], "before": {}}
+    return {"accepted": [], "earlier": {}, "since": [], "before": {}}
 
 
 def _asked(cold: Mapping[str, list[str]], reasons: Sequence[str], home: Path) -> dict[str, list[str]]:
@@ -425,7 +430,8 @@ def finish(config: RunConfig, cold: Mapping[str, Sequence[str]] | None = None, r
             if not runs.isdisjoint(there):
                 left[text] = sorted(runs)
         accepted = [name for name in pending["accepted"] if name in since]
-        rest = _told_nothing() | {"accepted": accepted, "since": since} if since else None
+        earlier = {name: pending["earlier"].get(name) for name in accepted}
+        rest = _told_nothing() | {"accepted": accepted, "earlier": earlier, "since": since} if since else None
         if (after := replace(state, pending=rest, cold=left)) != state:
             write_state(place.home, after)
 
@@ -483,7 +489,9 @@ def accept(config: RunConfig, file: str) -> str:
         # For the next night to be told, which then goes on though its own new files may all be bad.
         asks = _corrected({kind.name: kind}, state.moved(there), [report])
         taken = {same_file(path), *(() if known is None else known[:1])}
+        was = state.ended().moved(there).files.get(same_file(path))
         pending = {
+            "earlier": {same_file(path): None if was is None else asdict(was)} | told["earlier"],
             "accepted": list(dict.fromkeys([*told["accepted"], same_file(path)])),
             "since": list(dict.fromkeys([*told["since"], same_file(path), *asks])),
             "before": {name: item for name, item in told["before"].items() if name not in taken},
@@ -665,6 +673,30 @@ def _entry(report: FileReport, kind: RawFiles, by: str = "check", before: FileEn
     )
 
 
+def _before(entries: Mapping[str, FileEntry], taken: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
+    """The accepted files of a kind as they were before persons have taken some of them, of which no night was told."""
+    found = {name: taken.get(name, entry) for name, entry in entries.items()}
+    return {name: entry for name, entry in found.items() if entry is not None and entry.state == ACCEPTED}
+
+
+def _taken(place: _Place, path: str, entry: FileEntry, earlier: FileEntry | None) -> FileReport:
+    """A file that a person has taken, measured as a check would have done: of one that has grown, by its new rows."""
+    kind = next(item for item in place.recipe.raw_files() if item.name == entry.kind)
+    known = known_rows(None if earlier is None else earlier.last_accepted)
+    unit = place.config.nightly.time_unit
+    measured = measure_file(kind, place.engine, path, place.cache, time_unit=unit, without=entry.dropped, known=known)
+    return FileReport(path, kind.name, True, dropped=entry.dropped, measured=measured, checksum=entry.checksum)
+
+
+class _Drifts(NamedTuple):
+    """By kind the drift of all new rows, against those accepted before; that of checked files alone, against these and
+    what persons have taken; and that of what persons have taken alone."""
+
+    all: dict[str, Drift]
+    checked: dict[str, Drift]
+    taken: dict[str, Drift]
+
+
 def _drifts(
     place: _Place,
     contract: Contract | None,
@@ -672,39 +704,68 @@ def _drifts(
     before: Mapping[str, Mapping[str, FileEntry]],
     after: FilesState,
     good: Sequence[FileReport],
+    taken: Sequence[FileReport],
     write: bool,
-) -> dict[str, Drift]:
-    """New rows of each kind against those accepted before; write: the statistics of both together are kept."""
-    found = {}
+) -> _Drifts:
+    """Of new rows; write: the statistics of all together are kept."""
+    found = _Drifts({}, {}, {})
     for name, kind in kinds.items():
         told = {(path, entry.checksum) for path, entry in before[name].items()}  # as one that was put back is
-        new = [
-            item
-            for item in good
-            if item.kind == name and item.measured is not None and (same_file(item.path), item.checksum) not in told
-        ]
-        if not new:
+        new, by_hand = (
+            [item for item in items if item.kind == name and (same_file(item.path), item.checksum) not in told]
+            for items in (good, taken)
+        )
+        mine, theirs = _statistics(new), _statistics(by_hand)
+        fresh = _merged(mine, theirs)
+        if fresh is None:
             continue
-        fresh: Statistics | None = None
-        for item in new:
-            assert item.measured is not None
-            mine = item.measured.statistics if item.measured.added is None else item.measured.added
-            fresh = mine if fresh is None else fresh.merge(mine)
-        assert fresh is not None
         old = place.statistics(kind, before[name]) if before[name] else None
-        replaced = any(same_file(item.path) in before[name] or item.instead_of for item in new)
+        replaced = any(same_file(item.path) in before[name] or item.instead_of for item in (*new, *by_hand))
+        terms: KindTerms | None = contract.files.get(name) if contract is not None else None
+        own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
+        calendar = [column for column, item in terms.columns.items() if item.calendar] if terms else []
+        labels = [column for column, role in kind.roles.items() if role == "label"]
+        levels = contract.drift if contract else None
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
-            terms: KindTerms | None = contract.files.get(name) if contract is not None else None
-            own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
-            calendar = [column for column, item in terms.columns.items() if item.calendar] if terms else []
-            labels = [column for column, role in kind.roles.items() if role == "label"]
-            found[name] = drift(old, fresh, contract.drift if contract else None, labels, own, calendar)
+            compared = functools.partial(drift, terms=levels, labels=labels, own=own, calendar=calendar)
+            found.all[name] = whole = compared(old, fresh)
+            if mine is not None:
+                found.checked[name] = whole if theirs is None else compared(old.merge(theirs), mine)
+            if theirs is not None:
+                found.taken[name] = whole if mine is None else compared(old, theirs)
         if not write:
             continue
-        whole = place.statistics(kind, after.of_kind(name)) if replaced else fresh if old is None else old.merge(fresh)
-        if whole is not None:
-            place.keep(kind, after.of_kind(name), whole)
+        merged = place.statistics(kind, after.of_kind(name)) if replaced else _merged(old, fresh)
+        if merged is not None:
+            place.keep(kind, after.of_kind(name), merged)
     return found
+
+
+def _statistics(items: Sequence[FileReport]) -> Statistics | None:
+    """Of their new rows."""
+    found: Statistics | None = None
+    for item in items:
+        if item.measured is not None:
+            found = _merged(found, item.measured.added or item.measured.statistics)
+    return found
+
+
+def _merged(one: Statistics | None, other: Statistics | None) -> Statistics | None:
+    return (one or other) if one is None or other is None else one.merge(other)
+
+
+def _sentences(found: Mapping[str, Drift], verdict: str) -> list[str]:
+    return [f"drift: {name}: {text}" for name, item in found.items() for text in item.sentences(verdict)]
+
+
+def _far_by_hand(found: Mapping[str, Drift], taken: Sequence[FileReport]) -> list[str]:
+    """Of kinds in which persons have taken files that have drifted, so that a night's text tells what none refuses."""
+    told = []
+    for name in found.keys() & {item.kind for item in taken}:
+        if sentences := found[name].sentences("drift"):
+            files = ", ".join(item.path for item in taken if item.kind == name)
+            told.append(f"rows of {files}, accepted by a person, have drifted: {'; '.join(sentences)}.")
+    return sorted(told)
 
 
 def _corrected(kinds: Mapping[str, RawFiles], state: FilesState, good: Sequence[FileReport]) -> list[str]:

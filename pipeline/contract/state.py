@@ -95,8 +95,9 @@ class FilesState:
         By path, as `same_file` gives it.
     pending
         Of a night that has not ended yet: `before`, where the record was another before it decided, by path the
-        entries of then, null where there was none; what persons have `accepted` since the night before; and what of
-        that, and of `cold`, has come `since` it was told. None where there is nothing of these.
+        entries of then, null where there was none; what persons have `accepted` since the night before, and the entry
+        that each had `earlier`, null where it had none; and what of that, and of `cold`, has come `since` it was told.
+        None where there is nothing of these.
     cold
         By sentence, what asked for models that learn all rows anew, and the runs that were there when it came, but for
         those that were trained on it: no night goes on from one of them.
@@ -115,6 +116,13 @@ class FilesState:
         before = (self.pending or {}).get("before", {})
         kept = {name: entry for name, entry in self.files.items() if name not in before}
         return replace(self, files=kept | {name: _entry(raw) for name, raw in before.items() if raw is not None})
+
+    @property
+    def taken(self) -> dict[str, FileEntry | None]:
+        """What persons have accepted that no night which ended was told of, with what was decided about it before."""
+        pending = self.pending or {}
+        earlier = {name: pending.get("earlier", {}).get(name) for name in pending.get("accepted", ())}
+        return {name: None if raw is None else _entry(raw) for name, raw in earlier.items()}
 
     def where_not(self, after: FilesState) -> dict[str, dict[str, Any] | None]:
         """For `before` of `after`."""

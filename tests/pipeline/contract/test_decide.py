@@ -824,3 +824,92 @@ def test_a_log_that_is_read_in_blocks_grows_by_its_new_rows(tmp_path, monkeypatc
     path.write_text(path.read_text().replace("Oslo", "Roma", 1))
     other = measure_file(kind, "pandas", str(path), known=known)
     assert (other.added, other.corrected) == (None, True)
+
+
+def swapped(day):
+    """A day on which two cities have changed their names."""
+    return shop_day(day).assign(city=lambda rows: rows["city"].replace({"Oslo": "Lima", "Lima": "Oslo"}))
+
+
+@pytest.mark.parametrize("before", ["quarantine", "any night", "a night that was killed"])
+@pytest.mark.parametrize("choice", ["warn", "refuse", "cold"])
+def test_drift_of_a_file_that_a_person_takes_is_told_and_means_a_cold_start(learned, choice, before):
+    """It was never measured, so that `--accept` passed by `on_drift` without a word."""
+    home = learned.root / "runs" / "shop"
+    train(home, "old")
+    if before == "quarantine":
+        path = learned.write(6, shop_day(6).assign(price=9e6))
+        assert night(learned, 6).quarantined == (str(path),)
+        finish(learned.config())
+    path = learned.write(6, swapped(6))
+    if before == "a night that was killed":
+        assert night(learned, 6).drift["all"].verdicts()["city"] == "drift"
+    assert "is accepted" in accept(learned.config(), path.name)
+    edit(learned, "on_drift: warn", f"on_drift: {choice}")
+    rehearsed = decide(learned.config(), [], end_of(6), write=False)
+    for _ in range(2):  # the first of them was killed
+        decision = night(learned, 6)
+        assert (decision.accepted, decision.refused, decision.drift) == ((str(path),), (), rehearsed.drift)
+        found = decision.drift["all"]
+        assert (found.rows_old, found.rows, found.verdicts()["city"]) == (12_000, 2000, "drift")
+        assert any(text.startswith("drift: all: column 'city': psi") for text in decision.warnings)
+        assert any(str(path) in text and "column 'city': psi" in text for text in decision.urgent)
+        assert list(decision.cold.values()) == ([["old"]] * len(found.sentences("drift")) if choice == "cold" else [])
+    finish(learned.config(), decision.cold, "new")
+    again = night(learned, 6)
+    assert (again.drift, again.accepted, again.cold) == ({}, (), decision.cold)
+    learned.write(7, shop_day(7))
+    assert night(learned, 7).drift["all"].rows_old == 14_000
+
+
+@pytest.mark.parametrize("far", ["the person's", "the checked one", "both"])
+def test_a_person_lets_one_file_past_a_refusal_for_drift_and_no_other(learned, far):
+    edit(learned, "on_drift: warn", "on_drift: refuse")
+    taken = learned.write(6, shop_day(6) if far == "the checked one" else swapped(6))
+    accept(learned.config(), taken.name)
+    learned.write(7, shop_day(7) if far == "the person's" else shop_day(7).assign(city="Bonn"))
+    decision = night(learned, 7)
+    assert bool(decision.refused) == (far != "the person's")
+    assert all("column 'city'" in text for text in decision.refused)
+    assert decision.drift["all"].rows == 4000
+    assert any(str(taken) in text for text in decision.urgent) == (far != "the checked one")
+    (learned.raw / "day-007.csv").unlink()
+    assert night(learned, 7).accepted == (str(taken),)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_drift_of_a_file_that_has_grown_and_that_a_person_takes_is_that_of_its_new_rows(shop, alone):
+    days = [shop_day(day) for day in range(7)]
+    if alone:
+        for path in shop.raw.iterdir():
+            path.unlink()
+    log = shop.write("log.csv", pd.concat(days) if alone else days[6])
+    learn_contract(shop.config())
+    added = shop_day(7).assign(city="Lima")
+    shop.write("log.csv", pd.concat([*(days if alone else days[6:]), added]))
+    accept(shop.config(), str(log))
+    for _ in range(2):
+        found = night(shop, 7).drift["all"]
+        assert (found.rows_old, found.rows, found.verdicts()["city"]) == (14_000, 2000, "drift")
+    finish(shop.config())
+    shop.write("day-008.csv", shop_day(8))
+    assert night(shop, 8).drift["all"].rows_old == 16_000
+
+
+def test_a_file_that_a_person_takes_and_moves_is_the_same_file(learned):
+    path = learned.write(6, swapped(6))
+    accept(learned.config(), path.name)
+    moved = path.rename(learned.raw / "day-106.csv")
+    for _ in range(2):
+        decision = night(learned, 6)
+        assert (decision.accepted, decision.drift["all"].verdicts()["city"]) == ((str(moved),), "drift")
+
+
+def test_a_file_that_a_person_takes_while_a_night_learns_drifts_for_the_next_one(learned):
+    learned.write(6, shop_day(6))
+    night(learned, 6)
+    path = learned.write(7, swapped(7))
+    accept(learned.config(), path.name)
+    finish(learned.config())
+    found = night(learned, 7).drift["all"]
+    assert (found.rows_old, found.rows, found.verdicts()["city"]) == (14_000, 2000, "drift")

@@ -8,7 +8,7 @@ import pytest
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
-from gigabatch.pipeline.contract.decide import contract_path, learn_contract
+from gigabatch.pipeline.contract.decide import accept, contract_path, learn_contract
 from gigabatch.pipeline.nightly.nightly import PENDING, run_nightly
 from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.store.locks import folder_lock
@@ -251,3 +251,22 @@ def test_what_the_contract_would_refuse_ends_in_its_exit_code(shop, capsys, sett
     assert tree(shop.home) == before
     assert told["exit_code"] == code == run_nightly(shop.path)
     assert told["verdict"] == " ".join(last_line(shop.home)["decision"].split())
+
+
+def test_drift_of_a_file_that_a_person_accepted_is_told_by_the_line_the_text_and_the_page(shop, capsys):
+    taken = shop.write(6, moved(shop_day(6)))
+    accept(load_config(shop.path), str(taken))
+    edit(shop, on_drift="refuse")
+    told = rehearsed(capsys, shop.path)
+    assert told["exit_code"] == 0
+    measures = [(entry["column"], entry["measure"], entry["verdict"]) for entry in told["drift"]]
+    assert ("city", "psi", "drift") in measures
+    assert run_nightly(shop.path) in (0, 10)
+    line = last_line(shop.home)
+    assert line["files"]["drift"]["all"]["city"] == "drift"
+    (urgent,) = (text for text in told["notes"] if "accepted by a person" in text)
+    assert urgent in line["files"]["warnings"]
+    assert urgent in line["decision"]
+    assert "day-006.csv" in urgent
+    assert "column 'city': psi" in urgent
+    assert "2,000 new rows against 12,000 accepted before" in (shop.home / "nightly.html").read_text()
