@@ -182,6 +182,8 @@ class RawFiles:
         Whether files may be larger than memory and are read block by block; those rows are kept for nobody.
     make
         Adds columns that roles name and files do not hold, such as a label that follows from two columns.
+    made_from
+        The settings that `make` goes by, as JSON types.
     """
 
     name: str
@@ -199,6 +201,7 @@ class RawFiles:
     fixed: bool = False
     blocks: bool = False
     make: Callable[[Any], Any] | None = None
+    made_from: Mapping[str, Any] = field(default_factory=dict)
     decimal_marks: Mapping[str, str] = field(default_factory=dict)
 
     @property

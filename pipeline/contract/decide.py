@@ -64,6 +64,7 @@ from gigabatch.pipeline.store.parsed_files import ParsedFiles
 log = logging.getLogger(__name__)
 CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
 LATE = "files of kind "  # how the warning begins
+READ_BY = ("null_values", "separator", "encoding", "names", "decimal_marks", "made_from")  # settings of `RawFiles`
 CLOCK_MAY_STEP = timedelta(hours=1)  # back, by a correction
 STATISTICS_FORMAT = "1"  # of the artifacts of `STAGE`; they are made again where it is another
 
@@ -183,6 +184,8 @@ class _Place:
     def _key(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> str:
         files = sorted([entry.checksum, *map(str, entry.dropped)] for entry in entries.values())
         settings = {"kind": kind.name, "columns": column_types(kind), "engine": self.engine}
+        usual = RawFiles(kind.name, kind.pattern, kind.dtypes)  # for files that are read so keys are those of before
+        settings |= {name: how for name in READ_BY if (how := getattr(kind, name)) != getattr(usual, name)}
         return artifact_key(STAGE, {"files": files}, settings, STATISTICS_FORMAT)
 
 

@@ -371,7 +371,8 @@ class FlightsRecipe(Recipe):
         flight = {**FLIGHTS_ROLES, "late": "label"}
         return (
             RawFiles(
-                "flights", self._pattern("flights"), FLIGHTS, flight, {"late": "binary"}, make=self._with_late
+                "flights", self._pattern("flights"), FLIGHTS, flight, {"late": "binary"}, make=self._with_late,
+                made_from={"late_minutes": self.settings.late_minutes},
             ),
             RawFiles(
                 "weather",

@@ -810,6 +810,8 @@ class TableRecipe(Recipe):
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
         roles |= {name: role for role, name in one.items() if name}
         labels = () if chosen.drop_null_targets else tuple(self.targets)
+        steps = {name: (target.label_strip, target.label_steps) for name, target in self.targets.items()}
+        cleaned = {name: how for name, how in steps.items() if any(how)}
         filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)
         return tuple(
             RawFiles(
@@ -818,7 +820,7 @@ class TableRecipe(Recipe):
                 tuple(chosen.null_values), chosen.separator, chosen.encoding,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 self._nullable,
-                filled, make=self._as_checked, unit="us" if self._time_inputs() else None,
+                filled, make=self._as_checked, made_from=cleaned, unit="us" if self._time_inputs() else None,
                 decimal_marks=self._workflow.decimal_marks,
             )
             for name, pattern in self._patterns().items()

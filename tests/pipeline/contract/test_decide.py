@@ -222,6 +222,32 @@ def test_new_rows_are_held_against_all_accepted_before(learned, monkeypatch):
     assert night(learned, 8).drift["all"].rows_old == 8 * 2000
 
 
+@pytest.mark.parametrize("changed", ["null_values", "label"])
+def test_rows_accepted_before_are_held_as_they_are_read_now(shop, changed):
+    """They were kept as another configuration read them."""
+
+    def bought(one, zero):
+        steps = [{"clean_text": {"replace": {"1": one, "0": zero}}}]
+        return {"bought": {"task": "binary", "positive": "yes", "label_steps": steps}}
+
+    features = {"targets": bought("yes", "no")}
+    learn_contract(shop.config(**features), now=end_of(5))
+    if changed == "null_values":
+        features |= {"null_values": ["", "NA", "Lima"]}
+    else:
+        features |= {"targets": bought("no", "yes")}
+    learn_contract(shop.config(**features), force=True, now=end_of(5))
+    shop.write(6, shop_day(6))
+    decision = night(shop, 6, **features)
+    assert decision.quarantined == ()
+    found = decision.drift["all"]
+    assert found.rows_old == 6 * 2000
+    assert found.verdicts()["city"] == found.verdicts()["bought"] == "ok"
+    (city,) = [item for item in found.columns if item.column == "city"]
+    lima = np.mean([(shop_day(day)["city"] == "Lima").mean() for day in range(6)])
+    assert city.null_rate_old == pytest.approx(lima if changed == "null_values" else 0.0)
+
+
 def test_a_night_that_was_killed_is_told_the_same_again(learned):
     edit(learned, "on_drift: warn", "on_drift: cold")
     path = learned.write(6, shop_day(6).assign(city="Lima"))
