@@ -36,6 +36,7 @@ from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+SAME_TABLE = (".csv", ".csv.gz", ".csv.zip", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
     "http": "'gigabatch[remote]'", "https": "'gigabatch[remote]'", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
     "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
@@ -318,6 +319,30 @@ def kept_files(pattern: str | Sequence[str], leave_out: Collection[str] = ()) ->
             "take it back (gigabatch contract --accept FILE)."
         )
     return kept
+
+
+def require_once(paths: Sequence[str]) -> None:
+    """Raise `DataError` where two files are one table by their names, packed or not, or CSV and Parquet, so that each
+    row would count twice.
+
+    Parameters
+    ----------
+    paths
+        Of the files of one kind.
+
+    Examples
+    --------
+    >>> from gigabatch.features.reading.sources import require_once
+    >>> require_once(["day-1.csv", "day-2.csv.gz"])
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        ending = next((ending for ending in SAME_TABLE if path.endswith(ending)), None)
+        if ending is not None and (first := seen.setdefault(path.removesuffix(ending), path)) != path:
+            raise DataError(
+                f"input {first}: {path.rpartition('/')[2]} is there too, by its name the same table, so that each row "
+                "would count twice. Move one of them away, or name those that you mean by a glob, such as *.csv."
+            )
 
 
 def drop_rows(rows: Any, path: str, places: Sequence[int]) -> Any:

@@ -16,7 +16,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.row_bytes import RowBytes
-from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files
+from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files, same_file
 from gigabatch.features.recipes.carrying import History
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
@@ -281,6 +281,14 @@ class Recipe(ABC):
     def files(self, pattern: str) -> list[str]:
         """The files of a pattern, but those of `leave_out`; `DataError` where none is left."""
         return kept_files(pattern, self.leave_out)
+
+    def require_files_of_one_split(self, patterns: Mapping[str, str]) -> None:
+        """Raise `DataError` where a file is in two splits. patterns: by split."""
+        owners: dict[str, str] = {}
+        for split, pattern in patterns.items():
+            for path in self.files(pattern):
+                if (other := owners.setdefault(same_file(path), split)) != split:
+                    raise DataError(f"input {path} is in {other} and in {split}. Name it under one of them.")
 
     def raw_files(self) -> tuple[RawFiles, ...]:
         """Each kind of raw file that is read, for checks of new ones; none where the recipe does not say."""

@@ -32,6 +32,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError, repeated
 from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
+from gigabatch.features.reading.sources import require_once
 from gigabatch.features.recipes.base import FeatureTables, TargetChecks, part_path, typed_rows
 from gigabatch.features.refit.churn import Churn
 from gigabatch.features.schema import Schema
@@ -295,6 +296,8 @@ class Pipeline:
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
+            for kind in recipe.raw_files():
+                require_once(recipe.files(kind.pattern))
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)

@@ -16,7 +16,7 @@ from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8, require_encoding
-from gigabatch.features.reading.sources import kept_files, read_files, same_file
+from gigabatch.features.reading.sources import kept_files, read_files
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.histories import (
     require_pandas,
@@ -240,7 +240,7 @@ class InteractionsRecipe(Recipe):
     def read(self, engine: str) -> Any:
         """Every interaction of the files, with `row_number`, its place there, and its time as it is written."""
         layout, found = self.settings.layout, {}
-        self._require_files_of_one_split()
+        self.require_files_of_one_split(self.settings.paths)
         for split, pattern in self.settings.paths.items():
             frame = self._read_files(engine, pattern, self._dtypes())
             for name in (layout.user, layout.item, layout.time, layout.rating):
@@ -260,14 +260,6 @@ class InteractionsRecipe(Recipe):
         frame = module.frames.concat([found[name] for name in SPLITS], ignore_index=True)
         frame[ROW] = module.arrays.arange(len(frame))
         return frame
-
-    def _require_files_of_one_split(self) -> None:
-        """Refuse a file that two of the given splits name."""
-        owners: dict[str, str] = {}
-        for split, pattern in self.settings.paths.items():
-            for path in self.files(pattern):
-                if (other := owners.setdefault(same_file(path), split)) != split:
-                    raise DataError(f"interactions: {path} is in {other} and in {split}. Name it under one of them.")
 
     def _dtypes(self) -> dict[str, str]:
         layout = self.settings.layout

@@ -370,6 +370,7 @@ class TableRecipe(Recipe):
             frame, dtype = self._rows_so_far(engine, done)
             files, times = {"all": frame}, {str(self.settings.time): dtype}
         else:
+            self.require_files_of_one_split(self._patterns())
             files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
             times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
         weight = self.settings.weight
@@ -445,6 +446,7 @@ class TableRecipe(Recipe):
         """`write_parts`: rows are read and checked into files, split, and taken through the steps part by part."""
         raw, chosen = folder / "raw", self.settings
         self._require_raw()
+        self.require_files_of_one_split(self._patterns())
         self._nulls = {}
         staged: dict[str, StagedRows] = {}
         time_type: str | None = None

@@ -1,5 +1,6 @@
 """Reading files: what is found, how it is typed, and what each kind of broken file says."""
 
+import contextlib
 import gzip
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import cast, expand, file_columns, read_files
+from gigabatch.features.reading.sources import cast, expand, file_columns, read_files, require_once
 
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
 CSV = "price,name,size,extra\n1.5,007,3,z\nNA,,4,z\n"
@@ -29,6 +30,19 @@ def put(folder: Path, name: str, text: str | bytes) -> str:
 
 def read(path, dtypes=TYPES, **options):
     return read_files("pandas", str(path), dtypes, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "twice"),
+    [
+        (["a.csv", "a.csv.gz"], True), (["a.csv.gz", "a.csv.zip"], True), (["a.csv", "a.parquet"], True),
+        (["a.pq", "b.csv", "a.parquet"], True), (["a.csv", "b.csv.gz", "c.parquet"], False),
+        (["adult.data", "adult.test"], False), (["x/a.csv", "y/a.csv.gz"], False), (["a.csv", "a.1.csv"], False),
+    ],
+)  # fmt: skip
+def test_a_table_beside_its_packed_self_would_count_twice(names, twice):
+    with pytest.raises(DataError, match="is there too") if twice else contextlib.nullcontext():
+        require_once(names)
 
 
 def test_reads_exactly_the_declared_columns_in_that_order_and_type(tmp_path):

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.engines import pandas as engine
+from gigabatch.features.errors import DataError
 from gigabatch.pipeline.contract.decide import (
     accept,
     check_new,
@@ -437,6 +438,15 @@ def test_an_accepted_file_may_be_renamed_compressed_or_corrected(learned):
     again = night(learned, 6)
     assert again.drift["all"].rows_old == 6 * 2000
     assert rows(learned) == 7 * 2000
+
+
+def test_a_file_beside_its_packed_self_is_in_quarantine_and_without_a_night_an_error(learned, shop):
+    packed = learned.write("day-005.csv.gz", shop_day(5))
+    assert night(learned, 6).quarantined == (str(packed),)
+    assert rows(learned) == 6 * 2000
+    (learned.root / "runs" / "shop" / "files.json").unlink()
+    with pytest.raises(DataError, match=r"day-005\.csv: day-005\.csv\.gz is there too"):
+        rows(learned)
 
 
 def test_one_file_alone_takes_the_place_of_one_that_is_gone(learned):

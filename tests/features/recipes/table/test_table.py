@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -423,6 +424,18 @@ def test_inputs_are_the_files_of_every_split(tmp_path, table):
     )  # fmt: skip
     assert TableRecipe(settings).inputs() == paths
     assert recipe_class("table") is TableRecipe
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_file_of_two_splits_is_refused(table, tmp_path, in_parts):
+    """A glob for train that finds the test file too would have the model learn what it is measured on."""
+    for name in ("a", "b", "test"):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    paths = {"train_path": f"{tmp_path}/*.csv", "test_path": f"{tmp_path}/./test.csv"}
+    recipe = TableRecipe(TableSettings(**paths, continuous=("x",), targets={"late": {"task": "binary"}}))
+    made = partial(recipe.write_parts, "pandas", tmp_path, 10, map) if in_parts else partial(recipe.build, "pandas")
+    with pytest.raises(DataError, match=r"test\.csv is in train and in test\. Name it under one of them"):
+        made()
 
 
 def test_a_yaml_file_is_all_that_it_takes(saved, tmp_path):
