@@ -39,6 +39,9 @@ PAIRS = (
     ("accepted", "rejected"), ("accepted", "declined"), ("granted", "denied"),
     *((end, going_on) for end in ("dead", "deceased", "died") for going_on in ("alive", "living")),
     ("churned", "active"), ("churned", "retained"), ("churned", "stayed"),
+    # Yes and no in languages whose short words are others elsewhere, such as ne for the north-east.
+    ("да", "нет"), ("evet", "hayır"), ("evet", "hayir"), ("kyllä", "ei"), ("igen", "nem"), ("da", "nu"), ("da", "ne"),
+    ("はい", "いいえ"), ("是", "否"), ("예", "아니오"), ("ναι", "όχι"),
 )  # fmt: skip
 NEGATING = {
     "no", "not", "non", "without", "never", "nicht", "kein", "keine", "ohne", "pas", "sans", "sin", "geen", "niet",

@@ -263,6 +263,8 @@ def test_the_task_follows_from_the_labels(tmp_path, labels, settings):
         ("impossible", "possible"), ("dislike", "like"), ("neutral or dissatisfied", "satisfied"),
         ("alive", "dead"), ("Living", "Deceased"), ("0=Alive", "died"), ("active", "churned"), ("retained", "churned"),
         ("Unsuccessful", "Success"), ("nicht genehmigt", "genehmigt"), ("non approuvé", "approuvé"),
+        ("Нет", "Да"), ("HAYIR", "EVET"), ("hayır", "evet"), ("ei", "Kyllä"), ("nem", "igen"), ("nu", "da"),
+        ("Ne", "Da"), ("いいえ", "はい"), ("否", "是"), ("아니오", "예"), ("όχι", "ναι"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rarer", [0, 1])
