@@ -44,7 +44,7 @@ from gigabatch.pipeline.runs.find import find_run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
 from gigabatch.pipeline.store.files import atomic_symlink
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
 
 log = logging.getLogger(__name__)
 SOURCES = [
@@ -149,9 +149,12 @@ def update_embeddings(
         known = {
             name: engine.read_parquet(before.folder / folder_of(name) / ROWS) for name in before.manifest["entities"]
         }
-        return _gather(bundle.schema, engine, files, known)
+        gathered = _gather(bundle.schema, engine, files, known)
+        require_same_inputs(files, checksums, (), pipeline.store.root)
+        return gathered
 
-    inputs = {"before": before.key, "files": input_checksums(files, pipeline.store.root)}
+    checksums = input_checksums(files, pipeline.store.root)
+    inputs = {"before": before.key, "files": checksums}
     return _store(run, bundle, settings, inputs, rows, before)
 
 

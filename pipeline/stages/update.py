@@ -24,7 +24,7 @@ from gigabatch.pipeline.stages.encode import CHURN_TEXT, write_churn
 from gigabatch.pipeline.stages.score import columns_of, raw_rows
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 
@@ -65,13 +65,15 @@ def update_preprocessor(
 
 
 def _updated(pipeline: Pipeline, found: Preprocessor, files: Sequence[str], refresh_scales: bool) -> Artifact:
-    inputs = {"preprocessor": found.checksum, "data": input_checksums(files, pipeline.store.root)}
+    checksums = input_checksums(files, pipeline.store.root)
+    inputs = {"preprocessor": found.checksum, "data": checksums}
     settings = {"refresh_scales": refresh_scales, "engine": pipeline.engine}
     key = artifact_key(UPDATE, inputs, settings, source_hash(["gigabatch.features"]))
 
     def write(folder: Path) -> dict[str, Any]:
         started = time.perf_counter()
         report = found.update([(pipeline.engine, path) for path in files], refresh_scales)
+        require_same_inputs(files, checksums, (), pipeline.store.root)
         found.save(folder / PREPROCESSOR)
         write_churn(report, folder)
         seconds = time.perf_counter() - started

@@ -26,6 +26,7 @@ from gigabatch.pipeline.embedding.embeddings import LATEST, STAGE, EmbeddingsErr
 from gigabatch.pipeline.embedding.entities import kept_columns
 from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.store.artifacts import MANIFEST
+from gigabatch.pipeline.store.files import ArtifactError
 from tests.pipeline.shop_rows import FIRST_ITEM, SHOP, sales, trained_shop, without_null_times
 
 NULL = 1  # the id of null
@@ -153,6 +154,24 @@ def test_a_full_embed_says_what_of_updates_is_no_longer_there(shop, run, tmp_pat
     caplog.clear()
     embed(run, shop.bundle, features, EmbedSettings("float16"))
     assert "no longer" not in caplog.text
+
+
+def test_rows_that_change_while_they_are_read_make_no_embeddings(shop, run, tmp_path, monkeypatch):
+    features = shop.pipeline().features()
+    path = tmp_path / "new.parquet"
+    features.frame("test").to_parquet(path)
+    embed(run, shop.bundle, features, EmbedSettings())
+    before = (run / STAGE / LATEST).resolve()
+    real = stage.NewestRows.add
+
+    def read_and_changed(self, frame):
+        real(self, frame)
+        features.frame("test").head(3).to_parquet(path)
+
+    monkeypatch.setattr(stage.NewestRows, "add", read_and_changed)
+    with pytest.raises(ArtifactError, match=r"new\.parquet changed while it was read"):
+        update_embeddings(run, shop.bundle, shop.pipeline(), [str(path)], EmbedSettings())
+    assert (run / STAGE / LATEST).resolve() == before
 
 
 def test_an_update_computes_nothing_where_nothing_changed_and_all_where_old_vectors_are_of_no_use(

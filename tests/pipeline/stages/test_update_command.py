@@ -61,6 +61,22 @@ def test_settings_that_an_update_does_not_take_up_are_named(next_day, capsys):
     assert Preprocessor.load(last_folder(out)).settings.bins == 48
 
 
+def test_rows_that_change_while_they_are_read_make_no_update(next_day, capsys, monkeypatch):
+    """The artifact would bear the name of what was there before."""
+    tiny, _, path, store = next_day
+    real = Preprocessor.update
+
+    def read_and_changed(self, parts, refresh_scales=False):
+        found = real(self, parts, refresh_scales)
+        pd.read_parquet(path).head(100).to_parquet(path, index=False)
+        return found
+
+    monkeypatch.setattr(Preprocessor, "update", read_and_changed)
+    assert main(["update", "--config", str(tiny.config), "--data", str(path), store]) == 2
+    assert "part-00000.parquet changed while it was read" in capsys.readouterr().err
+    assert not list(Path(store.partition("=")[2]).glob("update/*"))
+
+
 def test_the_same_update_is_not_made_twice_and_another_one_goes_on_from_it(next_day, capsys):
     tiny, _, path, store = next_day
     call = ["update", "--config", str(tiny.config), "--data", str(path.parent), store]
