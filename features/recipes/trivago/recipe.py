@@ -99,9 +99,6 @@ class TrivagoRecipe(Recipe):
         names = ["train", "test"] + (["item_metadata"] if self.settings.item_metadata else [])
         return [path for name in names for path in self.files(self._pattern(name))]
 
-    def inputs_by_split(self) -> dict[str, int]:
-        return {name: len(self.files(self._pattern(name))) for name in ("train", "test")}
-
     def build(self, engine: str) -> FeatureTables:
         """The whole log in memory at the end, though not on the way."""
         with tempfile.TemporaryDirectory() as name:
