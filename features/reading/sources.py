@@ -93,6 +93,8 @@ def expand(pattern: str) -> list[str]:
         path = Path(pattern).expanduser()
         if path.is_dir():
             found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(CSV_ENDINGS + PARQUET_ENDINGS)]
+            if not found and any(path.iterdir()):
+                raise DataError(_no_file_in(pattern, path))
         elif path.exists():
             found = [str(path)]
         else:
@@ -100,6 +102,19 @@ def expand(pattern: str) -> list[str]:
     if not found:
         raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.")
     return found
+
+
+def _no_file_in(pattern: str, folder: Path) -> str:
+    """What is said of a folder that holds something, and no data file."""
+    endings = CSV_ENDINGS + PARQUET_ENDINGS
+    below = next((item for item in folder.rglob("*") if item.name.endswith(endings)), None)
+    if below is None:
+        return f"input {pattern!r}: the folder holds no file with a known ending ({', '.join(endings)})."
+    ending = next(ending for ending in endings if below.name.endswith(ending))
+    return (
+        f"input {pattern!r}: the folder holds no data file itself, but folders in it do, such as {below}. Give a glob, "
+        f"such as {folder / '**' / f'*{ending}'}."
+    )
 
 
 def file_system(url: str) -> tuple[Any, str]:

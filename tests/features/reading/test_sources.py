@@ -145,6 +145,27 @@ def test_a_path_that_finds_nothing_is_an_error(pattern, tmp_path, monkeypatch):
         expand(pattern)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "data/year=2024/part-0.parquet",
+            r"the folder holds no data file itself.*Give a glob, such as data/\*\*/\*\.pq",
+        ),
+        ("data/notes.xlsx", r"the folder holds no file with a known ending \(\.csv, .*\.pq\)"),
+    ],
+)
+def test_a_folder_without_a_data_file_says_what_is_in_it(name, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(name.replace(".parquet", ".pq"))
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    with pytest.raises(DataError, match=said):
+        expand("data")
+    if path.suffix == ".pq":
+        assert expand("data/**/*.pq") == [str(path)]
+
+
 def test_a_package_that_is_not_installed_is_an_error():
     with pytest.raises(DataError, match=r"package 'no_such_package_here' is not installed"):
         expand("package://no_such_package_here/data.csv")
