@@ -137,6 +137,7 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     share = max(min(most_rows, MOST_CELLS // len(first)) // len(files), 100)
     parts: list[pd.DataFrame] = []
     arrow: dict[str, pa.DataType] = {}
+    differing: dict[str, str] = {}
     whole = True
     rows: int | None = 0
     of_file: int | None
@@ -144,14 +145,27 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
         if parquet[0]:
             part, types, of_file = _parquet_sample(path, kept, share)
             for name in kept:
-                if arrow.setdefault(name, types[name]) != types[name]:
-                    left_out[name] = f"{arrow[name]} in {files[0]}, {types[name]} in {path}"
+                if (known := arrow.setdefault(name, types[name])) == types[name]:
+                    continue
+                differing.setdefault(name, f"{known} in {files[0]}, {types[name]} in {path}")
+                if (common := _common_type(known, types[name])) is None:
+                    left_out[name] = differing[name]
+                else:
+                    arrow[name] = common
         else:
             part, complete = _csv_sample(path, names[path], separator, encoding, share)
             of_file = len(part) if complete else None
         whole = whole and of_file == len(part)
         rows = None if rows is None or of_file is None else rows + of_file
         parts.append(part)
+    for name, told in differing.items():
+        if name in left_out:
+            continue
+        try:
+            for part in parts:
+                part[name] = part[name].astype(pd.ArrowDtype(arrow[name]))
+        except (pa.ArrowException, TypeError, ValueError):  # such as ids of 2^53 and beyond beside floats
+            left_out[name] = told
     kept = [name for name in kept if name not in left_out]
     sample = pd.concat([part[kept] for part in parts], ignore_index=True) if len(parts) > 1 else parts[0][kept]
     if not len(sample):
@@ -176,6 +190,17 @@ def look_at(table: pa.Table, most_rows: int) -> Table:
     left_out = _unusable(table.column_names)
     sample = part.drop_columns(list(left_out)).to_pandas(types_mapper=pd.ArrowDtype)
     return Table({}, sample, arrow, whole=step <= 1, rows=len(table), left_out=left_out)
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of a column that files hold as these two: as the recipe reads them, numbers are numbers, and nulls
+    alone are of any type. None where there is none."""
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other)]
+    schemas = [pa.schema([("column", kind)]) for kind in plain]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field("column").type
+    except pa.ArrowException:
+        return None
 
 
 def _unusable(names: Sequence[str]) -> dict[str, str]:

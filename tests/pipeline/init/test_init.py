@@ -144,6 +144,42 @@ def test_what_is_said_of_a_setting_is_not_said_of_a_column_of_its_name(tmp_path)
     assert "  seed: 0  # of the random split\n" in seedless.read_text()
 
 
+def test_parquet_files_whose_types_differ_by_the_nulls_that_they_hold(tmp_path):
+    """As pandas writes them day by day: whole numbers beside a null are floats, and a column of nulls alone has no type
+    of its own."""
+    rng = np.random.default_rng(0)
+    size = 100
+    shop, visits, sold = rng.integers(0, 7, size), rng.integers(0, 13, size), rng.integers(0, 3, size)
+    gaps = np.arange(size) % 9 == 0
+    days = {
+        1: {"shop_id": shop, "city": pa.nulls(size), "visits": visits.astype("int32"), "at": pa.nulls(size)},
+        2: {
+            "shop_id": pa.array(shop.astype("float64"), mask=gaps), "city": rng.choice(["a", "b"], size),
+            "visits": pa.array(visits.astype("float64"), mask=gaps),
+            "at": pa.array(pd.date_range("2024-01-01", periods=size), pa.timestamp("us")),
+        },
+    }  # fmt: skip
+    (tmp_path / "days").mkdir()
+    for day, columns in days.items():
+        target = {"sold": sold.astype("float64") if day == 1 else sold, "odd": ["x"] * size if day == 1 else sold}
+        target |= {"hash_id": pa.array(shop + 2**60) if day == 1 else pa.array(shop * 2.0**53)}
+        texts = pa.array(rng.choice(["b", "c", "d"], size))
+        target |= {"kind": texts.dictionary_encode() if day == 1 else texts}
+        written(tmp_path / "days", pa.table(columns | target), f"day-{day}.parquet")
+    made = draft_config(str(tmp_path / "days"), "sold", None, 1000)
+    told = {name: text.split(" in ")[0] for name, text in made.left_out.items()}
+    assert told == {"odd": "string", "hash_id": "int64"}
+    assert made.categories == {"shop_id": "int64", "city": "string", "kind": "string", "at_weekday": "string"}
+    assert {"visits", "at_days"} <= set(made.features["continuous"])
+    assert made.features["targets"] == {"sold": {"task": "multiclass"}}
+    found = read_back(made)
+    assert found["sold"].tolist() == [*sold, *sold]
+    assert found["shop_id"].isna().tolist() == [False] * size + gaps.tolist()
+    assert found["shop_id"].fillna(-1).tolist() == [*shop, *np.where(gaps, -1, shop)]
+    np.testing.assert_array_equal(found["visits"], [*visits, *np.where(gaps, np.nan, visits)])
+    assert found["city"].isna().tolist() == [True] * size + [False] * size
+
+
 def test_parquet_of_many_types(tmp_path):
     rng = np.random.default_rng(3)
     rows = 400
