@@ -38,7 +38,7 @@ from gigabatch.features.reading.sources import (
     rounded_columns,
     same_file,
     text_columns,
-    with_float_decimals,
+    with_plain_decimals,
     without_null_words,
 )
 
@@ -167,7 +167,7 @@ def _raw_blocks(
                 for batch in file.iter_batches(rows, columns=list(dtypes)):
                     frame = exact_frame_of(pa.Table.from_batches([batch]))
                     require_columns(frame, dtypes, f"input {path}")
-                    frame = without_null_words(with_float_decimals(frame, path, dtypes), null_values, dtypes)
+                    frame = without_null_words(with_plain_decimals(frame, path, dtypes), null_values, dtypes)
                     refuse_guesses(module, frame, path, dtypes, header, separator, None)
                     yield frame
             return

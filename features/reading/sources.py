@@ -10,7 +10,7 @@ import reprlib
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -428,7 +428,7 @@ def _read_one(
     with naming(path):
         if path.endswith(PARQUET_ENDINGS):
             frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
-            frame = with_float_decimals(frame, path, dtypes)
+            frame = with_plain_decimals(frame, path, dtypes)
             frame = without_null_words(frame, null_values, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
@@ -564,17 +564,34 @@ def without_null_words(frame: Frame, words: Collection[str], dtypes: Mapping[str
     return out
 
 
-def with_float_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
-    """The frame of a Parquet file, whose decimals are float64 where floats are declared: the nearest ones."""
-    names = [name for name in frame.columns if dtypes.get(name) in ("float32", "float64")]
+def with_plain_decimals(frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
+    """The frame of a Parquet file, whose decimals are float64 where floats are declared, the nearest ones, and int64
+    where their type has no place behind the point, as ids of a warehouse."""
+    names = [name for name in frame.columns if name in dtypes]
     if not any(str(frame[name].dtype).startswith(("object", "decimal")) for name in names):
         return frame
     with fsspec.open(path, "rb") if "://" in path else nullcontext(path) as source:
         schema = pq.read_schema(source)
     for name in names:
-        if pa.types.is_decimal(schema.field(name).type):
+        kind = schema.field(name).type
+        if not pa.types.is_decimal(kind):
+            continue
+        if dtypes[name] in ("float32", "float64"):
             frame[name] = frame[name].astype("float64")
+        elif kind.scale <= 0:
+            with suppress(OverflowError):  # of more digits: refused like decimals with a fraction
+                frame[name] = _whole_decimals(frame[name])
     return frame
+
+
+def _whole_decimals(column: Column) -> Any:
+    """Decimals without a fraction as int64."""
+    engine = engine_of(column)
+    if engine.NAME != "pandas":
+        return column.astype("int64")
+    null = column.isna()
+    whole = column.where(~null, 0).astype("int64")
+    return engine.with_nulls(whole, null) if bool(null.any()) else whole
 
 
 def rounded_columns(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:

@@ -188,8 +188,15 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
     if pa.types.is_boolean(arrow):
         return Seen(name, "category", _texts(column.map({True: "True", False: "False"})), categories="bool")
     if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
-        whole = pa.types.is_integer(arrow)
-        seen = _of_numbers(name, column.astype("float64").to_numpy(na_value=np.nan), whole)
+        decimals = pa.types.is_decimal(arrow)
+        whole = pa.types.is_integer(arrow) or (decimals and arrow.scale <= 0)
+        numbers = column.astype("float64").to_numpy(na_value=np.nan)
+        if decimals and whole and bool((np.abs(numbers) >= 2.0**63).any()):
+            note = "decimals beyond whole numbers of 64 bits; write text"
+            return Seen(name, "other", np.full(len(column), 1.0), note=note)
+        seen = _of_numbers(name, numbers, whole)
+        if decimals and not whole and seen.kind != "number":  # which are read as floats alone
+            return Seen(name, "number", numbers, whole=seen.whole)
         if seen.kind == "category":
             larger = pa.types.is_uint64(arrow) and bool((column > 2**63 - 1).any())
             seen.categories = "string" if larger else "int64"

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.blocks import read_blocks
 from gigabatch.features.reading.sources import read_files
 from tests.examples import examples
 from tests.features.damage import damaged
@@ -162,6 +163,34 @@ def test_parquet_columns_of_other_kinds_are_refused_by_name(tmp_path, column, dt
         return  # test_decimals_are_the_nearest_floats
     with pytest.raises(DataError, match=r"raw\.parquet: column 'a'"):
         read(tmp_path, parquet(pa.table({"a": column})), ".parquet", {"a": dtype})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("int64", [2**53 + 1, None, -7]), ("string", ["9007199254740993", None, "-7"]),
+        ("datetime[s]?", [None, None, -7_000_000]), ("float64", [float(2**53), None, -7.0]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [None, 2])
+def test_decimals_without_a_fraction_are_whole_numbers(tmp_path, dtype, expected, rows):
+    """As warehouses write ids: NUMBER(20, 0)."""
+    column = pa.array([Decimal(2**53 + 1), None, Decimal(-7)], pa.decimal128(20, 0))
+    pq.write_table(pa.table({"n": column}), tmp_path / "a.parquet")
+    path = str(tmp_path / "a.parquet")
+    if rows is None:
+        found = read_files("pandas", path, {"n": dtype}, nullable=("n",))
+    else:
+        found = pd.concat(read_blocks(path, {"n": dtype}, rows, nullable=("n",)))
+    assert [None if pd.isna(value) else value for value in found["n"].tolist()] == expected
+
+
+def test_decimals_beyond_whole_numbers_are_refused_but_as_floats(tmp_path):
+    for place, column in enumerate([pa.array([2**63], pa.decimal128(20, 0)), pa.array([Decimal("1.5")])]):
+        pq.write_table(pa.table({"n": column}), tmp_path / f"{place}.parquet")
+        for dtype in ("int64", "string"):
+            with pytest.raises(DataError, match="column 'n' is declared"):
+                read_files("pandas", str(tmp_path / f"{place}.parquet"), {"n": dtype})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -180,6 +180,35 @@ def test_parquet_files_whose_types_differ_by_the_nulls_that_they_hold(tmp_path):
     assert found["city"].isna().tolist() == [True] * size + [False] * size
 
 
+def test_decimals_of_a_warehouse_are_whole_numbers_where_they_have_no_fraction(tmp_path):
+    rng = np.random.default_rng(0)
+    size = 200
+
+    def decimals(values, scale=0):
+        return pa.array([str(value) for value in values]).cast(pa.decimal128(20, scale))
+
+    shop, kind = rng.integers(0, 9, size), rng.integers(0, 4, size)
+    table = {
+        "order_id": decimals(np.arange(size) + 2**60),
+        "shop_id": decimals(shop),
+        "seen_ts": decimals(1_600_000_000 + np.arange(size) * 1000),
+        "price": decimals(np.round(rng.gamma(2, 10, size), 2), 2),
+        "code": decimals(shop, 2),
+        "hash": decimals([2**63 + place % 9 for place in range(size)]),
+        "kind": decimals(kind),
+    }
+    made = draft_config(written(tmp_path, pa.table(table), "t.parquet"), "kind", None, 1000)
+    assert made.features["time"] == "seen_ts"
+    assert made.categories == {"shop_id": "int64", "seen_ts_hour": "string"}
+    assert made.features["continuous"] == ["price", "code"]
+    assert made.features["keys"] == ["order_id"]
+    assert made.left_out["hash"] == "decimals beyond whole numbers of 64 bits; write text"
+    found = read_back(made)
+    assert found["order_id"].tolist() == [str(2**60 + place) for place in range(size)]
+    assert found["shop_id"].tolist() == shop.tolist()
+    assert found["kind"].tolist() == kind.tolist()
+
+
 def test_parquet_of_many_types(tmp_path):
     rng = np.random.default_rng(3)
     rows = 400
