@@ -116,10 +116,11 @@ def saved(folder, frame, name="shop.csv"):
 
 def test_files_that_are_splits_already_and_many_files_of_a_folder(tmp_path):
     for number in range(3):
-        saved(tmp_path / "many", shop(number, 50 + 150 * number), f"{number}.csv")
-    apart = {"train_path": str(tmp_path / "many"), "test_path": str(tmp_path / "many" / "1.csv")}
+        for folder in ("many", "others"):
+            saved(tmp_path / folder, shop(number, 50 + 150 * number), f"{number}.csv")
+    apart = {"train_path": str(tmp_path / "many"), "test_path": str(tmp_path / "others" / "1.csv")}
     require_equal({"targets": LATE, **USED} | apart, tmp_path / "cut", 60)
-    three = apart | {"valid_path": str(tmp_path / "many" / "0.csv")}
+    three = apart | {"valid_path": str(tmp_path / "others" / "0.csv")}
     require_equal({"targets": LATE, **USED} | three, tmp_path / "given", 60)
 
 
