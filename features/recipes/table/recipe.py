@@ -370,6 +370,7 @@ class TableRecipe(Recipe):
             frame, dtype = self._rows_so_far(engine, done)
             files, times = {"all": frame}, {str(self.settings.time): dtype}
         else:
+            self._require_raw()
             self.require_files_of_one_split(self._patterns())
             files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
             times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
