@@ -443,8 +443,8 @@ def _last_of_tie(scores: Tensor) -> Tensor:
 
 
 def _falling(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores, falling, equal ones in the rows' order, and where each was. On a CPU torch sorts integers by radix, six
-    times as fast as floats."""
+    """The scores, falling, equal ones in the rows' order, and where each was. On a CPU torch sorts integers by radix,
+    six times as fast as floats."""
     if scores.device.type != "cpu" or scores.dtype != torch.float32:
         found = scores.sort(descending=True, stable=True)
         return found.values, found.indices
