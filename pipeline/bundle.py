@@ -356,6 +356,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     """
     folder = Path(folder)
     tell_of_compilation()
+    if not (folder / "bundle.json").exists() and (folder / "model" / "bundle.json").exists():
+        raise BundleError(f"bundle {folder}: this is a run's folder: its bundle is {folder / 'model'}.")
     try:
         content = json.loads((folder / "bundle.json").read_text())
         if content["format"] != FORMAT:

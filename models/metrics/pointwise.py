@@ -157,6 +157,9 @@ def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, m
     """
     require(max_points >= 2, f"roc_curve: max_points must be at least 2, not {max_points}.")
     threshold, false_positives, true_positives = threshold_counts("roc_curve", scores, labels, weight)
+    steps = (false_positives.diff() != 0) | (true_positives.diff() != 0)
+    new = torch.cat([steps.new_ones(1), steps])  # a weight that is lost in the sum takes no step, nor a corner's place
+    threshold, false_positives, true_positives = (part[new] for part in (threshold, false_positives, true_positives))
     corner = _corners(false_positives, true_positives)
     x, y = _rates(false_positives)[corner], _rates(true_positives)[corner]
     keep = _evenly_spaced(x + y, max_points) if len(x) > max_points else slice(None)
@@ -444,13 +447,14 @@ def _last_of_tie(scores: Tensor) -> Tensor:
 
 
 def _falling(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores, falling, and where each was. On a CPU torch sorts integers by radix, six times as fast as floats."""
+    """The scores, falling, equal ones in the rows' order, and where each was. On a CPU torch sorts integers by radix,
+    six times as fast as floats."""
     if scores.device.type != "cpu" or scores.dtype != torch.float32:
-        found = scores.sort(descending=True)
+        found = scores.sort(descending=True, stable=True)
         return found.values, found.indices
     bits = scores.contiguous().view(torch.int32)
     falls = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # as the score rises
-    order = falls.sort().indices
+    order = falls.sort(stable=True).indices
     return scores[order], order
 
 

@@ -29,7 +29,8 @@ class Lamb(EagerOptimizer):
 
         m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
         u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay w
-        w <- w - lr ratio u             ratio = min(max(|w|, trust_floor sqrt(n)) / |u|, trust_clip), w of n elements
+        w <- w - lr ratio u             ratio = min(max(|w|, trust_floor sqrt(n)) / |u|, trust_clip), w of n elements;
+                                        1 where |u| is 0, or |w| and trust_floor are
 
     All settings but max_grad_norm can differ by group. A step never syncs with the host, but for the first one and
     those after a state was loaded or gradients came or went. When betas[0] moves, the bias correction uses its present
@@ -52,7 +53,7 @@ class Lamb(EagerOptimizer):
         The gradients of all parameters together are scaled down to this norm; None switches it off. Gradients are left
         as they were.
     trust_clip : float or None, default 10.0
-        Upper bound of the ratio; None for none, as in apex.
+        Upper bound of the ratio, but of one that is 1 since a norm is 0; None for none, as in apex.
     trust_floor : float, default 0.01
         Lower bound of the weights' root mean square in the ratio (the lower bound of the paper's phi), so that weights
         which start at zero, or come by it, learn; 0 for none, as in apex.

@@ -222,6 +222,15 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     assert not caplog.messages
 
 
+def test_a_runs_folder_is_told_from_a_damaged_bundle(trained, tmp_path):
+    """The folder of a whole run was said to be missing or damaged, with the advice to train again."""
+    with pytest.raises(BundleError, match=r"is a run's folder: its bundle is .*model\.$") as found:
+        load_bundle(trained[1].path)
+    assert str(trained[1].path / "model") in str(found.value)
+    with pytest.raises(BundleError, match="missing or damaged"):
+        load_bundle(tmp_path)
+
+
 @pytest.mark.parametrize("log", [True, False])
 def test_predictions_beyond_float32_are_counted_and_named(log, caplog):
     """A log link grows without bound, and `inf` was written without a word."""

@@ -14,7 +14,8 @@ With g the sum of a row's gradients in the batch, n how many there were, w the r
 
     u <- u + weight_decay w
     w <- w - lr ratio u                             ratio = 1, but for lamb
-                                                    min(max(|w|, trust_floor sqrt(D)) / |u|, trust_clip)
+                                                    min(max(|w|, trust_floor sqrt(D)) / |u|, trust_clip);
+                                                    1 where |u| is 0, or |w| and trust_floor are, be trust_clip below 1
 
 Rows that the batch does not hold stay bit for bit, their moments included (lazy updates). Sources: row-wise Adagrad
 with the mean of squares, LAMB and partial row-wise LAMB as FBGEMM's `optimizers.py` has them, with the lower bound of
@@ -100,7 +101,8 @@ def check_rule(rule: RowRule) -> None:
 def trust_ratio(
     weight_norm: Tensor, update_norm: Tensor, trust_clip: float | None, least_norm: float | Tensor
 ) -> Tensor:
-    """LAMB's phi(|w|) / |u| elementwise, at most trust_clip; 1 where the update is 0, or the norm with no bound below.
+    """LAMB's phi(|w|) / |u| elementwise, at most trust_clip; 1, whatever that is, where the update is 0, or the norm
+    with no bound below.
 
     phi(z) = max(z, least_norm) is the paper's with its lower bound: where it is the norm alone, weights that start at
     zero stay near it, since every step is a share of their size.
