@@ -976,7 +976,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
+        raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).{_mixed(error)}") from error
     except RecursionError:
         raise ConfigError(f"config {path}: nested too deeply; {DEEPEST} levels are taken.") from None
     if not isinstance(raw, dict):
@@ -1049,6 +1049,15 @@ def _where_yaml(error: Exception) -> str:
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     text = " ".join(str(problem or error).split())
     return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _mixed(error: Exception) -> str:
+    """What to do where one block holds lines of two forms."""
+    within, problem = str(getattr(error, "context", "")), str(getattr(error, "problem", ""))
+    to_mapping = within.endswith("block mapping") and problem.endswith(("found '-'", "found '<block sequence start>'"))
+    if not to_mapping and not (within.endswith("block collection") and problem.endswith("found '?'")):
+        return ""
+    return " A list (- value) and a mapping (key: value) are mixed there: write all lines of a block in one form."
 
 
 def overrides_alone(overrides: Sequence[str | Mapping[str, Any]]) -> dict[str, Any]:
