@@ -638,6 +638,9 @@ class NightlySettings(Settings):
     replay: float = Field(
         0.5, ge=0, le=1000, description="warm: older rows to be drawn, over the number of those that are new"
     )
+    epochs: int | None = Field(
+        None, ge=1, description="warm: times that these rows are gone through; null: train.epochs, or 1 without that"
+    )
     cold_every: int | None = Field(
         30, ge=1, description="warm: of so many nights one trains a new model on all rows; null: none does"
     )
