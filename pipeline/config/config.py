@@ -638,6 +638,9 @@ class NightlySettings(Settings):
     replay: float = Field(
         0.5, ge=0, le=1000, description="warm: older rows to be drawn, over the number of those that are new"
     )
+    epochs: int | None = Field(
+        None, ge=1, description="warm: times that these rows are gone through; null: train.epochs, or 1 without that"
+    )
     cold_every: int | None = Field(
         30, ge=1, description="warm: of so many nights one trains a new model on all rows; null: none does"
     )
@@ -976,7 +979,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
+        raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).{_mixed(error)}") from error
     except RecursionError:
         raise ConfigError(f"config {path}: nested too deeply; {DEEPEST} levels are taken.") from None
     if not isinstance(raw, dict):
@@ -1049,6 +1052,15 @@ def _where_yaml(error: Exception) -> str:
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     text = " ".join(str(problem or error).split())
     return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _mixed(error: Exception) -> str:
+    """What to do where one block holds lines of two forms."""
+    within, problem = str(getattr(error, "context", "")), str(getattr(error, "problem", ""))
+    to_mapping = within.endswith("block mapping") and problem.endswith(("found '-'", "found '<block sequence start>'"))
+    if not to_mapping and not (within.endswith("block collection") and problem.endswith("found '?'")):
+        return ""
+    return " A list (- value) and a mapping (key: value) are mixed there: write all lines of a block in one form."
 
 
 def overrides_alone(overrides: Sequence[str | Mapping[str, Any]]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
-from gigabatch.pipeline.init.training import MOST_HELD, held_out_rows, training_for
+from gigabatch.pipeline.init.training import MOST_HELD, WARM_EPOCHS, held_out_rows, training_for
 
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
@@ -284,6 +284,8 @@ def draft_columns(
             len(made.features.get("continuous", ())),
             multiclass=any(found.settings["task"] == "multiclass" for found in labels.values()),
         )
+        if made.features.get("time") and "epochs" in made.training.get("train", {}):  # which are for a new model
+            made.training["nightly"] = {"epochs": WARM_EPOCHS}
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:
         made.training.setdefault("preprocess", {})["columns"] = made.words

@@ -265,6 +265,16 @@ def test_a_key_that_stands_twice_is_an_error(load, text):
         load(SMALLEST + text)
 
 
+@pytest.mark.parametrize("lines", [["a: string", "- b"], ["- a", "b: string"], ["- a", "- c", "b: string"]])
+def test_a_list_and_a_mapping_in_one_block_are_named(load, lines):
+    block = "".join(f"    {line}\n" for line in lines)
+    message = (
+        rf"not valid YAML \(.*line {4 + len(lines)}, .*\)\. A list \(- value\) and a mapping \(key: value\) are mixed"
+    )
+    with pytest.raises(ConfigError, match=message):
+        load("name: tiny\nrecipe: table\nfeatures:\n  categorical:\n" + block + "  continuous: [x]\n")
+
+
 @pytest.mark.parametrize("text", ["[1, 2]", "", "just words", "a: [", "\x00"])
 def test_a_file_that_holds_no_settings_is_an_error(load, text):
     with pytest.raises(ConfigError, match=r"run\.yaml"):

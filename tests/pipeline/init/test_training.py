@@ -71,6 +71,18 @@ def test_the_file_says_model_scale_and_epochs(tmp_path):
     assert "kind: tabm  # the better one" in path.read_text()
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_nights_go_once_through_their_rows_where_a_new_model_takes_many_passes(tmp_path, timed):
+    """The 15 epochs of the file were those of warm nights too."""
+    rows = rows_of(1_200)
+    rows["at"] = pd.date_range("2025-01-01", periods=1_200, freq="h") if timed else 1.5
+    rows.to_csv(tmp_path / "shop.csv", index=False)
+    path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
+    found = yaml.safe_load(path.read_text())
+    assert found["train"] == {"epochs": 15}
+    assert found.get("nightly") == ({"epochs": 1} if timed else None)
+
+
 def test_another_model_takes_the_choice_back(tmp_path):
     places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r"), "train.epochs": 1}
     chosen, own = (fit(rows_of(1_200), places, more, target="sold") for more in ({}, {"model.kind": "tabular"}))
