@@ -7,7 +7,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -97,7 +97,8 @@ def end_at_once() -> None:
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
     if not _asked:  # else the command has said so already
-        os.write(2, f"gigabatch: {stopped_line(number)}\n".encode())
+        with suppress(OSError):  # nobody may read it
+            os.write(2, f"gigabatch: {stopped_line(number)}\n".encode())
     os._exit(128 + number)  # no exception can be raised that Python's own end would not print
 
 

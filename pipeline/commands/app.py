@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from gigabatch.pipeline.commands import contract, init, lab, migrate, nightly, run, runs, serving, storage, warm
 from gigabatch.pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
+from gigabatch.pipeline.commands.outputs import outlive_readers
 from gigabatch.pipeline.commands.version import version_text
 from gigabatch.pipeline.stopping import end_at_once
 
@@ -105,10 +106,12 @@ def make_app() -> typer.Typer:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; user errors become one line on standard error and exit code 2 (nightly: 20 or 40).
 
-    argv: without it, this process is the command's own: its arguments, and its signals (`end_at_once`).
+    argv: without it, this process is the command's own: its arguments, its signals (`end_at_once`) and its output
+    (`outlive_readers`).
     """
     if argv is None:
         end_at_once()
+        outlive_readers()
     if sys.platform == "win32":
         print("gigabatch: Windows has no locks of the kind that runs need (flock). Use Linux, or WSL.", file=sys.stderr)
         return USAGE

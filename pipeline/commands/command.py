@@ -99,20 +99,21 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
             if isinstance(error, AnotherRankFailed):
                 return FAILED
             if number := stopped_by(error):
-                print(f"gigabatch: {stopped_line(number)}", file=sys.stderr)
-                if records and not (isinstance(error, Stopped) and error.recorded):  # before its work began
-                    record_mistake(arguments["config"], arguments["overrides"], stopped_text(number), 128 + number)
-                return 128 + number
-            if not isinstance(error, ValueError | OSError) or not is_users(error):
+                code, said, text = 128 + number, stopped_line(number), stopped_text(number)
+            elif isinstance(error, ValueError | OSError) and is_users(error):
+                said = one_line(error)
+                code, text = FAILED if name == "nightly" else USAGE, f"Failed: {said}"
+            else:
                 raise
-            if verbose:
+            tell = None
+            if records and not (isinstance(error, Stopped) and error.recorded):  # the night's work had not begun
+                tell = record_mistake(arguments["config"], arguments["overrides"], text, code)
+            if verbose and not number:
                 traceback.print_exc()
-            print(f"gigabatch: {one_line(error)}", file=sys.stderr)
-            if name != "nightly":
-                return USAGE
-            if records:
-                record_mistake(arguments["config"], arguments["overrides"], f"Failed: {one_line(error)}")
-            return FAILED
+            print(f"gigabatch: {said}", file=sys.stderr)
+            if tell is not None:
+                tell()
+            return code
 
     own = inspect.signature(function, eval_str=True)
     common = [
@@ -230,14 +231,22 @@ def check_run(config: Path, overrides: Sequence[str], run: str | None) -> None:
     require_run(check_config(config, overrides, whole=False), run)
 
 
-def record_mistake(config: Path, overrides: Sequence[str], text: str, code: int = FAILED) -> None:
-    """A night's line in nightly.jsonl, where the job could not even begin, if the configuration tells where that is."""
-    from gigabatch.pipeline.config.config import named_folder
-    from gigabatch.pipeline.runs.record import append_record
+def record_mistake(config: Path, overrides: Sequence[str], text: str, code: int) -> Callable[[], None] | None:
+    """A night's line in nightly.jsonl, where the job could not even begin, if the configuration tells where that is.
 
-    home = named_folder(config, overrides)
-    if home is not None:
-        append_record(home, "nightly", code, text, None)
+    Returns
+    -------
+    callable or None
+        Sends the night's notice, which may take a while; None where the configuration does not tell whom.
+    """
+    from gigabatch.pipeline.config.config import named_folder, named_notice
+    from gigabatch.pipeline.nightly.notify import notify
+    from gigabatch.pipeline.runs.record import append_record, now
+
+    home, settings = named_folder(config, overrides), named_notice(config, overrides)
+    moment = now() if home is None else append_record(home, "nightly", code, text, None)
+    line = {"at": moment, "exit_code": code, "decision": text, "run": None}
+    return None if settings is None else functools.partial(notify, settings, line)
 
 
 def is_users(error: Exception) -> bool:

@@ -956,17 +956,33 @@ def _copied(value: Any, where: str) -> Any:
 
 def named_folder(path: str | Path, overrides: Sequence[str] = ()) -> Path | None:
     """`runs/<name>` of a configuration that need not be usable; None where it does not tell."""
-    try:
-        raw = _read(Path(path))
-        for override in overrides:
-            with contextlib.suppress(ConfigError):
-                _apply(raw, override)
-    except ConfigError:
-        return None
+    raw = _as_far_as_it_can_be_read(path, overrides)
     name, runs = raw.get("name"), raw.get("runs", "runs")
     if not isinstance(name, str) or not isinstance(runs, str) or re.fullmatch(NAME, name) is None:
         return None
     return Path(runs) / name
+
+
+def named_notice(path: str | Path, overrides: Sequence[str] = ()) -> NotifySettings | None:
+    """`nightly.notify` of a configuration that need not be usable otherwise; None where it does not tell."""
+    night = _as_far_as_it_can_be_read(path, overrides).get("nightly")
+    told = night.get("notify") if isinstance(night, dict) else None
+    try:
+        return None if told is None else NotifySettings.model_validate(told)
+    except ValidationError:
+        return None
+
+
+def _as_far_as_it_can_be_read(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Keys and values of a configuration, without overrides that are none; empty where there is no such file."""
+    try:
+        raw = _read(Path(path))
+    except ConfigError:
+        return {}
+    for override in overrides:
+        with contextlib.suppress(ConfigError):
+            _apply(raw, override)
+    return raw
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -173,6 +173,12 @@ def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, 
         frame = engine.read_parquet(path, [name for name in there if name in wanted])
         for entity in meant:
             gathered[entity.name].add(frame)
+    for name, found in gathered.items():
+        if found.keyless:
+            log.warning(
+                "embed: %s of %s rows have no %s, the key of the %s, so they belong to none and are left out.",
+                f"{found.keyless:,}", f"{found.rows - len(known.get(name, ())):,}", repr(found.entity.key), name,
+            )  # fmt: skip
     return {name: found.frame for name, found in gathered.items()}
 
 

@@ -47,12 +47,13 @@ class NewestRows:
 
     Newest is the row with the greatest time, where the schema has a time column, and of those of equal time the last;
     without such a column the last of all. A row without time is older than any with one. Rows whose key is null belong
-    to nobody and are left out.
+    to nobody and are left out; `rows` counts those that were given, `keyless` these.
     """
 
     def __init__(self, schema: Schema, entity: Entity) -> None:
         self.schema, self.entity = schema, entity
         self.columns = kept_columns(schema, entity)
+        self.rows = self.keyless = 0
         self._newest: Any = None
 
     def add(self, frame: Any) -> NewestRows:
@@ -65,6 +66,7 @@ class NewestRows:
         typed = cast(frame[self.columns], dtypes, where, nullable=nullable)
         key = self.entity.key
         typed = cast(typed[typed[key].notna()], {key: dtypes[key]}, where)
+        self.rows, self.keyless = self.rows + len(frame), self.keyless + len(frame) - len(typed)
         engine = engine_of(typed)
         known = [] if self._newest is None else [self._newest]
         both = engine.frames.concat([*known, typed], ignore_index=True)

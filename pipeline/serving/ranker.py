@@ -28,7 +28,7 @@ from gigabatch.pipeline.bundle import Bundle, jagged, target_loss
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.requests import UserRequest
-from gigabatch.pipeline.serving.scorer import numbers, require_columns
+from gigabatch.pipeline.serving.scorer import numbers, require_columns, said_by_encoder
 
 ELEMENTS_AT_ONCE = 1 << 20  # of lists: of candidates with longer ones fewer are scored together
 
@@ -180,8 +180,8 @@ class Ranker:
                     try:
                         self._encoded({part: values[part] for part in (name, beside) if part in values})
                     except DataError as own:
-                        raise Refusal.invalid("user" if name == self._key else field, str(own)) from None
-            raise Refusal.invalid("body", str(error)) from None
+                        raise Refusal.invalid("user" if name == self._key else field, said_by_encoder(own)) from None
+            raise Refusal.invalid("body", said_by_encoder(error)) from None
 
     def _encoded(self, values: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, tuple[JaggedColumn, ...]]:
         row = {**self.nulls, **values}

@@ -65,7 +65,10 @@ def _ids(values: list[Any], info: ValidationInfo) -> list[Any]:
     limits = _limits(info)
     for place, value in enumerate(values):
         if type(value) is not str or len(value) > limits.max_text:
-            _require_id(value, limits, f"[{place}] is ")
+            try:
+                _require_id(value, limits)
+            except PydanticCustomError as error:
+                raise Refusal.invalid(f"{info.field_name}[{place}]", error.message()) from None
     return values
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigabatch.features.encoding.online import Row
+from gigabatch.features.encoding.online import WHERE, Row
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.bundle import Bundle, jagged, model_outputs, named_predictions, target_loss
 from gigabatch.pipeline.serving.errors import Refusal
@@ -113,13 +113,18 @@ class RowScorer:
                 self.transform(row)
                 self.transform.pack_lists((row,))
             except DataError as error:
-                raise Refusal.invalid(f"rows[{place}]", str(error)) from None
+                raise Refusal.invalid(f"rows[{place}]", said_by_encoder(error)) from None
 
 
 def numbers(values: Tensor) -> list[float | None]:
     """[N] float32 as Python floats that are the same numbers; None for what is not finite."""
     found = values.tolist()
     return found if bool(values.isfinite().all()) else [value if math.isfinite(value) else None for value in found]
+
+
+def said_by_encoder(error: DataError) -> str:
+    """An error of `OnlineTransformer` without that name, of which whoever sends a request knows nothing."""
+    return str(error).removeprefix(f"{WHERE}: ")
 
 
 def require_columns(

@@ -213,6 +213,30 @@ def test_a_file_of_items_alone_brings_items_and_one_of_neither_is_refused(shop, 
         update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / "pale.parquet")], EmbedSettings())
 
 
+@pytest.mark.parametrize("cuts", [[0, 40], [0, 15, 40]])
+def test_rows_without_a_key_are_counted_and_told(shop, run, tmp_path, caplog, cuts):
+    """They vanished without a word."""
+    embed(run, shop.bundle, shop.pipeline().features(), EmbedSettings())
+    frame = sales(5, 40).assign(user="u1", item=FIRST_ITEM)
+    frame["item"] = frame["item"].astype("Int64").mask(frame.index < 7)
+    frame["user"] = frame["user"].mask(frame.index >= 38)
+    files = [str(tmp_path / f"{start}.parquet") for start in cuts[:-1]]
+    for path, start, end in zip(files, cuts, cuts[1:], strict=False):
+        frame.iloc[start:end].to_parquet(path)
+    caplog.clear()
+    update_embeddings(run, shop.bundle, shop.pipeline(), files, EmbedSettings())
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    left = "so they belong to none and are left out."
+    assert told == [
+        f"embed: 2 of 40 rows have no 'user', the key of the user, {left}",
+        f"embed: 7 of 40 rows have no 'item', the key of the item, {left}",
+    ]
+    caplog.clear()
+    frame.dropna(subset=["user", "item"]).to_parquet(tmp_path / "whole.parquet")
+    update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / "whole.parquet")], EmbedSettings())
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_vectors_are_the_same_however_many_rows_are_computed_at_once(shop, run, tmp_path, monkeypatch):
     features = shop.pipeline().features()
     embed(run, shop.bundle, features, EmbedSettings())

@@ -241,12 +241,21 @@ def test_a_user_that_is_described_or_unknown_has_lists_too(post, served):
         ),
         ({"user_features": {"age": 1.0, "liked": [1], "stars": []}, "context": CONTEXT}, "user_features", "1 elements"),
         ({"user_features": {"age": 1.0, "liked": "1", "stars": [1]}, "context": CONTEXT}, "user_features", "of str"),
+        ({"user": "u1", "context": CONTEXT | {"basket": "1"}}, "context", "context: list column 'basket' holds '1'"),
     ],
 )
 def test_a_users_lists_that_do_not_fit_are_named(post, body, field, said):
     answer = post("/rank", body | {"items": [1000]}, 422)
     assert answer["fields"][0]["field"] == field
     assert said in answer["message"]
+    assert "OnlineTransformer" not in answer["message"]  # of which no client knows
+
+
+def test_a_list_of_a_row_that_is_text_is_named_in_the_columns_words(post):
+    row = dict.fromkeys(rows_of(["u1"], [1000]).columns) | {"basket": "1"}
+    answer = post("/score", {"rows": [row | {"basket": []}, row]}, 422)
+    assert answer["fields"][0]["field"] == "rows[1]"
+    assert answer["message"].startswith("rows[1]: list column 'basket' holds '1'")
 
 
 def test_many_candidates_of_long_lists_are_scored_in_parts(post, served, monkeypatch):
