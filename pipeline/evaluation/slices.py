@@ -200,6 +200,7 @@ def _parts(batch: Batch, table: PackedTable, preprocessor: Any) -> Iterator[tupl
         for code, rows in _by_code(batch.ids[:, place].numpy()):
             yield f"{column.name} {named(code)}", rows
     floats = batch.floats.numpy()
+    counted = np.arange(len(floats)) if batch.weight is None else np.flatnonzero(batch.weight.numpy() > 0)
     places = {name: place for place, name in enumerate(schema.floats)}
     owners = indicator_owners(schema)
     for name, place in places.items():
@@ -207,11 +208,11 @@ def _parts(batch: Batch, table: PackedTable, preprocessor: Any) -> Iterator[tupl
             yield f"{owners[name]} is null", torch.from_numpy(np.flatnonzero(floats[:, place] > 0))
             continue
         flag = places.get(indicator_name(name))
-        known = np.arange(len(floats)) if flag is None else np.flatnonzero(floats[:, flag] <= 0)
+        known = counted if flag is None else counted[floats[counted, flag] <= 0]
         yield from _fifths(name, floats[known, place], known, preprocessor.scales.get(name))
     for item, lists in zip(schema.lists, batch.lists, strict=True):
         lengths = lists.offsets.diff().double().numpy()
-        yield from _fifths(f"length of {item.name}", lengths, np.arange(len(lengths)), None)
+        yield from _fifths(f"length of {item.name}", lengths[counted], counted, None)
 
 
 def _by_code(codes: np.ndarray) -> Iterator[tuple[int, Tensor]]:

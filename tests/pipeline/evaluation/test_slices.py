@@ -179,6 +179,22 @@ def test_too_few_rows_are_not_looked_at():
     assert (found.looked, found.worse, found.off) == (0, [], [])
 
 
+@pytest.mark.parametrize("group", [False, True])
+def test_fifths_of_a_number_are_of_the_rows_that_weigh_something(group):
+    """Rows of weight 0, which groups bring along, took places: of five fifths two held no other row."""
+    frame, _, _, p = made("regression", group=group, weight=True)
+    frame["price"] = np.random.default_rng(4).normal(50, 10, ROWS)
+    frame["w"] = np.where((frame["price"] > 50) & (np.arange(ROWS) % 4 != 0), 0.0, 1.0)
+    columns = [Column("price", "continuous", "float64"), Column("y", "target", "float32")]
+    columns += [Column("w", "weight", "float32")] + [Column("g", "group", "int64")] * group
+    preprocessor = Preprocessor(Schema(tuple(columns), (Target("y", "regression"),))).fit([frame])
+    prices = np.sort(frame["price"][frame["w"] > 0])
+    worst = frame["price"] > prices[len(prices) * 4 // 5 - 1]
+    (found,) = worst_slices(pack(preprocessor, frame), preprocessor, predicted(np.where(worst, p + 3, p)))
+    assert len(found.worse) == 1
+    assert found.worse[0]["rows"] == (worst & (frame["w"] > 0)).sum()
+
+
 def test_an_infinite_prediction_leaves_nothing_to_compare_slices_with():
     """The mean label was told to be "inf below the mean prediction"."""
     _, table, preprocessor, p = made("regression")
