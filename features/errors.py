@@ -3,9 +3,10 @@
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+SEPARATORS = (",", ";", "\t", "|")
 # Whatever reading a damaged or malicious file may raise in the libraries that read it.
 UNREADABLE = (
     OSError,
@@ -28,7 +29,12 @@ class DataError(ValueError):
         missing, available = list(missing), list(available)
         blanks = {str(name).strip() for name in available} - set(map(str, available))
         hint = "Rename the column in the input or correct the configuration."
-        if blanks & set(map(str, missing)):
+        if sign := _separator(missing, available):
+            hint = (
+                f"The header is one name, as its fields are separated by {sign!r}. Set separator: {sign!r} "
+                "(features.separator), or write the file as the configuration says."
+            )
+        elif blanks & set(map(str, missing)):
             hint = "Some names have blanks at their edges. Where one stands after each comma, set separator: ', '."
         return cls(
             f"{where}: column(s) {', '.join(map(repr, missing))} not found. "
@@ -38,6 +44,15 @@ class DataError(ValueError):
     @classmethod
     def infinity(cls, column: str) -> "DataError":
         return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
+
+
+def _separator(missing: Sequence[str], available: Sequence[str]) -> str:
+    """The sign that parts the one name of a header into names, some of which are missing; empty where there is none."""
+    if len(available) != 1:
+        return ""
+    header = str(available[0])
+    parts = {sign: {part.strip(' "') for part in header.split(sign)} for sign in SEPARATORS if sign in header}
+    return next((sign for sign, names in parts.items() if names.intersection(map(str, missing))), "")
 
 
 class WrongTextError(DataError):

@@ -638,7 +638,7 @@ class NightlySettings(Settings):
     replay: float = Field(
         0.5, ge=0, le=1000, description="warm: older rows to be drawn, over the number of those that are new"
     )
-    epochs: int | None = Field(
+    warm_epochs: int | None = Field(
         None, ge=1, description="warm: times that these rows are gone through; null: train.epochs, or 1 without that"
     )
     cold_every: int | None = Field(

@@ -40,7 +40,6 @@ FAMILIES = {
     "list": ("list", "large_list", "fixed_size_list"),
     "time": ("timestamp", "date", "time"),
 }
-DELIMITERS = (",", ";", "\t", "|")
 
 
 @dataclass(frozen=True)
@@ -559,8 +558,6 @@ def _hint(kind: RawFiles, terms: KindTerms | None, engine: str, path: str) -> st
         there = list(file_columns(kind, engine, path) or ())
     except Exception:  # whatever keeps a reader from the header has been said of the file
         return ""
-    if len(there) == 1 and (other := [sign for sign in DELIMITERS if sign != kind.separator and sign in there[0]]):
-        return f" Its header is one column, {there[0][:80]!r}: another separator, {other[0]!r}?"
     gone = [name for name in kind.dtypes if name not in there]
     known = {*kind.dtypes, *((terms.others or ()) if terms else ())}
     new = [name for name in there if name not in known] if terms else []

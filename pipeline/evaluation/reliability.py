@@ -10,6 +10,7 @@ from torch import Tensor
 from gigabatch.pipeline.reports.charts import Calibration
 
 FEWEST_ROWS = 50  # of a bin; with fewer it is joined with its neighbour
+FEWEST_BINS = 5  # of equal width, for a chart to show more than a few dots
 CONFIDENCE = 0.95
 
 
@@ -38,8 +39,8 @@ def wilson_interval(share: np.ndarray, rows: np.ndarray, confidence: float = CON
 def calibration_with_intervals(
     confidence: Tensor, hits: Tensor, num_bins: int, weight: Tensor | None = None, negatives: float = 1.0
 ) -> Calibration:
-    """Mean score, share of hits and its 95 % interval, by bins of equal width of which neighbours are joined until each
-    has `FEWEST_ROWS`.
+    """Mean score, share of hits and its 95 % interval, by bins of equal width, or of equally many rows where these show
+    less than `FEWEST_BINS`, as those of a rare label do. Neighbours are joined until each has `FEWEST_ROWS`.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def calibration_with_intervals(
     hits
         [n] of 0 and 1.
     num_bins
-        Of equal width, before they are joined; a bin is closed above.
+        Before they are joined; a bin is closed above.
     weight
         [n] or None. A bin's rows are then (sum of w)² / (sum of w²).
     negatives
@@ -57,13 +58,27 @@ def calibration_with_intervals(
     """
     scores, found = confidence.double().numpy(), hits.double().numpy()
     mass = np.ones(len(scores)) if weight is None else weight.double().numpy()
-    bins = np.searchsorted(np.linspace(0, 1, num_bins + 1)[1:-1], scores)
     served = mass * np.where(found > 0, 1.0, negatives)
-    parts = mass, mass * mass, served * scores, mass * found, served
-    sums = np.stack([np.bincount(bins, part, minlength=num_bins) for part in parts], axis=1)
+    parts = np.stack([mass, mass * mass, served * scores, mass * found, served])
+    shares = np.linspace(0, 1, num_bins + 1)[1:-1]
+    joined = _joined(np.searchsorted(shares, scores), parts)
+    if len(joined) < FEWEST_BINS and len(known := scores[mass > 0]):
+        edges = np.unique(np.quantile(known, shares, method="inverted_cdf"))
+        joined = max(joined, _joined(np.searchsorted(edges, scores), parts), key=len)
+    if not joined:
+        return Calibration((), (), ())
+    total, _, score, hit, of_served = np.array(joined).T
+    share = (hit / total).clip(0, 1)
+    ends = share, *wilson_interval(share, np.array([_rows(own) for own in joined]))
+    share, low, high = (end if negatives == 1 else end / (end + (1 - end) * negatives) for end in ends)
+    return Calibration(score / of_served, share, total, low, high)
+
+
+def _joined(bins: np.ndarray, parts: np.ndarray) -> list[np.ndarray]:
+    """Sums of the parts by bin, of neighbours that are joined."""
     joined: list[np.ndarray] = []
     open_bin = np.zeros(len(parts))
-    for own in sums:
+    for own in np.stack([np.bincount(bins, part) for part in parts], axis=1):
         open_bin = open_bin + own
         if _rows(open_bin) >= FEWEST_ROWS:
             joined.append(open_bin)
@@ -72,13 +87,7 @@ def calibration_with_intervals(
         joined[-1] = joined[-1] + open_bin
     elif open_bin[0] > 0:
         joined.append(open_bin)
-    if not joined:
-        return Calibration((), (), ())
-    total, _, score, hit, of_served = np.array(joined).T
-    share = (hit / total).clip(0, 1)
-    ends = share, *wilson_interval(share, np.array([_rows(own) for own in joined]))
-    share, low, high = (end if negatives == 1 else end / (end + (1 - end) * negatives) for end in ends)
-    return Calibration(score / of_served, share, total, low, high)
+    return joined
 
 
 def _rows(sums: np.ndarray) -> float:

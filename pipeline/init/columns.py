@@ -82,6 +82,7 @@ FEWEST_LISTS, SEVERAL, OF_A_LENGTH = 20, 0.2, 0.05  # texts; shares of rows with
 NUMBERED = 0.9  # share of the ids that hold a number of their own
 LETTER = re.compile(r"[^\W\d]")
 LETTERS, BARE_WORD = re.compile(r"[^\W\d_]+"), re.compile(r"(?<![^\W_])[^\W\d_]+(?![^\W_])")
+MOST_OF_CODE = 2  # words in a code with blanks
 LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
@@ -619,8 +620,9 @@ def _are_codes(texts: pd.Series) -> bool:
     forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
     ((form, count),) = forms.most_common(1)
     blank = any(sign.isspace() for sign in form.strip())
-    # Behind blanks several numbers may be amounts: 3 BR 2 BA.
-    if count < NUMBERED * len(texts) or "0" not in form or (blank and form.count("0") > 1):
+    # Behind blanks several numbers may be amounts (3 BR 2 BA), and several words say something.
+    many = blank and (form.count("0") > 1 or len(BARE_WORD.findall(form)) > MOST_OF_CODE)
+    if count < NUMBERED * len(texts) or "0" not in form or many:
         return False
     words = [set(BARE_WORD.findall(text.lower())) for text in texts]
     counts = Counter(word for found in words for word in found)

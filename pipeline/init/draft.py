@@ -285,7 +285,7 @@ def draft_columns(
             multiclass=any(found.settings["task"] == "multiclass" for found in labels.values()),
         )
         if made.features.get("time") and "epochs" in made.training.get("train", {}):  # which are for a new model
-            made.training["nightly"] = {"epochs": WARM_EPOCHS}
+            made.training["nightly"] = {"warm_epochs": WARM_EPOCHS}
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:
         made.training.setdefault("preprocess", {})["columns"] = made.words

@@ -146,7 +146,7 @@ WHY = {
     "preprocess.columns": "rarer words are taken for one word",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
     "train.batch_size": "so few rows are too few steps in larger ones",
-    "nightly.epochs": "of nights that go on from the current weights; train.epochs is for those that begin anew",
+    "nightly.warm_epochs": "of nights that go on from the current weights; train.epochs is for those that begin anew",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
 

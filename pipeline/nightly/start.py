@@ -66,7 +66,7 @@ def tonight(
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason
     window = WindowSettings(replay=settings.replay)
-    epochs = config.train.epochs if settings.epochs is None else settings.epochs
+    epochs = config.train.epochs if settings.warm_epochs is None else settings.warm_epochs
     train = config.train.model_copy(update={"start_from": start, "window": window, "epochs": epochs})
     return config.model_copy(update={"preprocess": grown, "train": train}), WARM, f"from {current.name}"
 

@@ -77,6 +77,7 @@ from gigabatch.pipeline.training.ensemble import MEMBER
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.train import PEERS, SENT
 
+MOST_CLASSES = 20  # of a target, whose shares are shown by split
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
 
 
@@ -325,15 +326,21 @@ def threshold_summary(found: Sequence[Quality]) -> dict[str, list[dict[str, Any]
 
 
 def target_means(table: PackedTable) -> dict[str, float]:
-    """`mean of <target>`, by the rows' weights, of the binary and regression targets, which shows how a split differs
-    from another."""
+    """`mean of <target>`, by the rows' weights, of binary and regression targets, and `share of <class> in <target>`
+    where there are at most `MOST_CLASSES`, which show how a split differs from another."""
     batch = table.unpack(table.words)
     share = None if batch.weight is None else batch.weight.double() / batch.weight.double().sum()
-    return {
-        f"mean of {target.name}": float(labels.double().mean() if share is None else labels.double() @ share)
-        for target, labels in zip(table.schema.targets, batch.targets, strict=True)
-        if target.task != "multiclass"
-    }
+    found = {}
+    for target, labels in zip(table.schema.targets, batch.targets, strict=True):
+        if target.task != "multiclass":
+            mean = labels.double().mean() if share is None else labels.double() @ share
+            found[f"mean of {target.name}"] = float(mean)
+        elif target.num_outputs <= MOST_CLASSES:
+            counts = torch.bincount(labels, share, target.num_outputs).double()
+            names = target.classes or range(target.num_outputs)
+            shares = (counts / counts.sum()).tolist()
+            found |= {f"share of {name} in {target.name}": part for name, part in zip(names, shares, strict=True)}
+    return found
 
 
 def summarise(

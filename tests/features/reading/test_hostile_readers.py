@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import re
 import struct
 from decimal import Decimal
 
@@ -228,3 +229,15 @@ def test_metadata_of_pandas_in_a_parquet_file_is_not_trusted(tmp_path):
     )
     found = refused_or_read(tmp_path, parquet(lies), ".parquet")
     assert found is None or plain(found) == plain(TABLE.to_pandas())
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|", ","])
+def test_a_file_of_another_separator_says_which(tmp_path, sign):
+    """All columns were not found, and nothing was said of separators."""
+    path, other = tmp_path / "rows.csv", ";" if sign == "," else ","
+    path.write_text(f"city{sign}price\nOslo{sign}5\n")
+    with pytest.raises(DataError, match=re.escape(f"separated by {sign!r}. Set separator: {sign!r}")):
+        read_files("pandas", str(path), {"city": "string", "price": "float32"}, separator=other)
+    path.write_text("town,cost\nOslo,5\n")
+    with pytest.raises(DataError, match="Rename the column in the input"):
+        read_files("pandas", str(path), {"city": "string"}, separator=";")

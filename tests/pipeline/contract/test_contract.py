@@ -149,7 +149,7 @@ def test_a_file_that_is_none(learned):
         "a.csv": (b"", "empty"),
         "b.csv": (good.encode()[:-9], "no line break"),
         "c.csv": (good.encode("utf-16"), "UTF-8"),
-        "d.csv": (good.replace(",", ";").encode(), "another separator, ';'"),
+        "d.csv": (good.replace(",", ";").encode(), "its fields are separated by ';'"),
         "e.csv.gz": (gzip.compress(good.encode())[:-500], "cannot be read"),
         "f.parquet": (b"PAR1", "cannot be read"),
         "g.csv": (good.replace("Oslo", "Tromsø").encode("latin-1"), "UTF-8"),

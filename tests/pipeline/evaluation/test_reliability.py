@@ -37,6 +37,27 @@ def test_bins_are_those_of_the_calibration_error_where_all_have_rows():
         assert found.observed[place] == pytest.approx(hits[own].mean())
 
 
+def test_a_rare_label_has_bins_of_equally_many_rows():
+    """All of its scores lie in the first of fifteen bins of equal width, so that the chart was one dot."""
+    random = np.random.default_rng(1)
+    scores = np.sort(random.beta(2, 98, 3000))
+    hits = random.random(3000) < scores
+    assert scores.max() < 0.14
+    found = calibration_with_intervals(torch.as_tensor(scores), torch.as_tensor(hits), 15)
+    assert found.count.tolist() == [200] * 15
+    for place in range(15):
+        own = slice(200 * place, 200 * place + 200)
+        assert found.predicted[place] == pytest.approx(scores[own].mean())
+        assert found.observed[place] == pytest.approx(hits[own].mean())
+
+
+def test_equal_scores_stay_in_one_bin():
+    scores = torch.cat([torch.full((400,), 0.01), torch.linspace(0.02, 0.06, 600)])
+    found = calibration_with_intervals(scores, torch.zeros(1000), 10)
+    assert found.count.tolist() == pytest.approx([400] + [100] * 6, abs=1)  # a tenth is none in binary
+    assert float(found.predicted[0]) == pytest.approx(0.01)
+
+
 def test_weights_count_as_rows_and_widen_what_few_of_them_carry():
     scores, hits = torch.full((200,), 0.5), torch.tensor([0.0, 1.0] * 100)
     even = calibration_with_intervals(scores, hits, 5, torch.full((200,), 7.0))

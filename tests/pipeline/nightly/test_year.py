@@ -230,7 +230,7 @@ def test_a_warm_night_goes_on_from_a_current_run_that_lies_elsewhere(finished):
     assert (night["start"]["how"], night["window"]["new"]) == ("warm", 480)
 
 
-@pytest.mark.parametrize(("given", "epochs"), [([], 2), (["nightly.epochs=1"], 1), (["nightly.epochs=3"], 3)])
+@pytest.mark.parametrize(("given", "epochs"), [([], 2), (["nightly.warm_epochs=1"], 1), (["nightly.warm_epochs=3"], 3)])
 def test_a_warm_night_takes_its_own_number_of_epochs(finished, given, epochs):
     """It took that of `train`, which is for new models."""
     write_day(finished.raw, 1, 600)
@@ -242,7 +242,7 @@ def test_a_warm_night_takes_its_own_number_of_epochs(finished, given, epochs):
 
 def test_a_cold_night_takes_the_epochs_of_a_new_model(finished):
     write_day(finished.raw, 1, 600)
-    run_nightly(finished.config, ["nightly.tolerance=1", "nightly.epochs=1", "nightly.cold_every=1"])
+    run_nightly(finished.config, ["nightly.tolerance=1", "nightly.warm_epochs=1", "nightly.cold_every=1"])
     (night,) = nights(finished)
     assert night["start"]["how"] == "cold"
     assert Run(finished.home / night["run"]).summary["trained"]["epochs"] == 2
