@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 
@@ -200,7 +201,10 @@ def test_a_port_that_is_taken_is_an_error():
         listen(ServeSettings(port=taken.getsockname()[1]))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+NEEDS_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="needs IPv6")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=NEEDS_IPV6)])
 def test_a_port_that_is_taken_is_found_before_a_bundle_is_loaded(trained, capsys, monkeypatch, host):
     """All workers had loaded it by then."""
     monkeypatch.setattr("gigabatch.pipeline.commands.serving.whole_config", lambda *_: pytest.fail("too late"))
