@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def asked_settings(settings: ServeSettings, host: str | None, port: int | None, 
 
 
 def require_start(settings: ServeSettings, folders: Sequence[Path], insecure: bool) -> str | None:
-    """The token. Raises `ServingError` where nobody may listen like that, or none of `folders` is there."""
+    """The token. Raises `ServingError` where nobody may listen like that, none of `folders` is there, or the port is
+    taken, which would else be found when all workers have loaded a bundle."""
     token = read_token(settings)
     require_safe(settings, token, insecure)
     if not any(os.path.lexists(folder) for folder in folders):
@@ -41,7 +43,29 @@ def require_start(settings: ServeSettings, folders: Sequence[Path], insecure: bo
             f"serve: there is no run {names}. Train first (gigabatch train), promote a run (gigabatch runs lists them, "
             "gigabatch promote ID), or give another with --run."
         )
+    require_free(settings)
     return token
+
+
+def require_free(settings: ServeSettings) -> None:
+    """Raise `ServingError` where nothing can listen at the address; nothing listens there after it either."""
+    family = address_family(settings)
+    try:
+        with socket.socket(family) as probe:  # as `socket.create_server` makes them
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind((settings.host, settings.port))
+    except OSError as error:
+        raise cannot_listen(settings, error) from error
+
+
+def address_family(settings: ServeSettings) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+
+
+def cannot_listen(settings: ServeSettings, error: OSError) -> ServingError:
+    return ServingError(f"serve: cannot listen at {settings.host}:{settings.port} ({error}).")
 
 
 def read_token(settings: ServeSettings) -> str | None:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.runs.find import run_link
-from gigabatch.pipeline.serving.errors import Refusal, ServingError
+from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.http.app import create_app
 from gigabatch.pipeline.serving.http.channel import Channel
 from gigabatch.pipeline.serving.http.gate import Gate
@@ -27,7 +27,7 @@ from gigabatch.pipeline.serving.http.supervisor import Supervisor
 from gigabatch.pipeline.serving.http.worker import Worker, name_log
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
-from gigabatch.pipeline.serving.start import asked_settings, require_start
+from gigabatch.pipeline.serving.start import address_family, asked_settings, cannot_listen, require_start
 from gigabatch.pipeline.serving.swap import Slot, Watcher
 
 log = logging.getLogger(__name__)
@@ -144,14 +144,14 @@ def json_errors(protocol: Any, metrics: Metrics) -> type:
 
 def listen(settings: ServeSettings) -> socket.socket:
     """A listening socket, told in the log; `ServingError` where there can be none."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    address = settings.host, settings.port
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        listener = socket.create_server(address, family=address_family(settings), backlog=2048)
     except OSError as error:
-        raise ServingError(f"serve: cannot listen at {settings.host}:{settings.port} ({error}).") from error
+        raise cannot_listen(settings, error) from error
     # Inherited by connections. An answer is written in two pieces, and without this the second waits 40 ms for the
     # first to be acknowledged; asyncio sets it only on sockets whose protocol was named when they were made.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    address, port = listener.getsockname()[:2]
-    log.info("serving at http://%s:%d", f"[{address}]" if ":" in address else address, port)
+    host, port = listener.getsockname()[:2]
+    log.info("serving at http://%s:%d", f"[{host}]" if ":" in host else host, port)
     return listener

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.http.server import listen
-from gigabatch.pipeline.serving.start import is_loopback, read_token, require_safe
+from gigabatch.pipeline.serving.start import is_loopback, read_token, require_safe, require_start
 from tests.pipeline.serving.server_process import Server
 
 JSON = {"content-type": "application/json"}
@@ -198,6 +199,24 @@ def test_beyond_this_machine_a_token_is_needed_or_insecure_said():
 def test_a_port_that_is_taken_is_an_error():
     with listen(ServeSettings(port=0)) as taken, pytest.raises(ServingError, match="cannot listen"):
         listen(ServeSettings(port=taken.getsockname()[1]))
+
+
+NEEDS_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="needs IPv6")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=NEEDS_IPV6)])
+def test_a_port_that_is_taken_is_found_before_a_bundle_is_loaded(trained, capsys, monkeypatch, host):
+    """All workers had loaded it by then."""
+    monkeypatch.setattr("gigabatch.pipeline.commands.serving.whole_config", lambda *_: pytest.fail("too late"))
+    with listen(ServeSettings(host=host, port=0)) as taken:
+        port = taken.getsockname()[1]
+        given = ["serve", "--config", str(trained[0].config), "--workers", "2", "--host", host, "--port", str(port)]
+        assert main(given) == 2
+        assert capsys.readouterr().err.startswith(f"gigabatch: serve: cannot listen at {host}:{port} (")
+    monkeypatch.undo()
+    require_start(ServeSettings(host=host, port=port), [trained[1].path], insecure=False)
+    with listen(ServeSettings(host=host, port=port)) as free:  # what has looked has let it go
+        assert free.getsockname()[1] == port
 
 
 def test_settings_that_cannot_be_are_refused():
