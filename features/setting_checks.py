@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Real
 from typing import Any
 
 from gigabatch.features.errors import DataError
@@ -48,8 +49,9 @@ def time_span(value: Any, where: str, name: str) -> tuple[float, str | None]:
 def require_smoothing(where: str, **weights: float) -> None:
     """Raise `DataError` for the weight of a prior that is not finite, or below 0."""
     for name, weight in weights.items():
-        if not (math.isfinite(weight) and weight >= 0):
-            raise DataError(f"{where}: {name} must be finite and not negative, found {weight}.")
+        is_number = isinstance(weight, Real) and not isinstance(weight, bool)
+        if not (is_number and math.isfinite(weight) and weight >= 0):
+            raise DataError(f"{where}: {name} must be a number, finite and not negative, found {weight!r}.")
 
 
 def require_counts(where: str, **counts: Any) -> None:

@@ -305,10 +305,7 @@ class TargetLoss(nn.Module):
             raise ModelError(f"loss: {len(targets)} targets given, {len(self.tasks)} expected.")
         if weight is not None and weight.shape != outputs.shape[:1]:
             raise ModelError(f"loss: weight must be [{len(outputs)}], not {list(weight.shape)}.")
-        outputs = outputs.float()
-        if weight is not None:  # else a gradient of 0 times an infinite slope would be none at all
-            outputs = outputs.masked_fill((weight == 0)[:, None], 0.0)
-        for place, (output, target) in enumerate(zip(self._split(outputs), targets, strict=True)):
+        for place, (output, target) in enumerate(zip(self._split(weighing(outputs, weight)), targets, strict=True)):
             if target.shape != output.shape[:1]:
                 raise ModelError(f"loss: a target must be [{len(output)}], one value a row, not {list(target.shape)}.")
             task = self.tasks[place][0]
@@ -371,6 +368,12 @@ def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
     if weight is None:
         return losses.mean()
     return weighted(losses, weight).sum() / weight.sum().clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def weighing(outputs: Tensor, weight: Tensor | None) -> Tensor:
+    """float32 outputs [B, O], 0 in rows of weight 0: a gradient of 0 times an infinite slope would be no number."""
+    outputs = outputs.float()
+    return outputs if weight is None else outputs.masked_fill((weight == 0)[:, None], 0.0)
 
 
 def weighted(losses: Tensor, weight: Tensor) -> Tensor:

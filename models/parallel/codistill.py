@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gigabatch.models.errors import require
-from gigabatch.models.losses import RegressionLoss, TargetLoss, weighted_mean
+from gigabatch.models.losses import RegressionLoss, TargetLoss, weighing, weighted_mean
 from gigabatch.models.model import Model, Rows, lists_of, model_call
 
 
@@ -67,7 +67,7 @@ class CodistilledLoss(TargetLoss):
         loss = super().forward(outputs, targets, weight, smoothed)
         if not smoothed:
             return loss
-        parts = zip(self.tasks, self.regression, self._split(outputs.float()), self._taught, strict=True)
+        parts = zip(self.tasks, self.regression, self._split(weighing(outputs, weight)), self._taught, strict=True)
         for (task, _), own, output, taught in parts:
             loss = loss + self.weight * weighted_mean(_distance(task, own, output, taught), weight)
         return loss

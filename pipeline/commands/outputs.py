@@ -8,17 +8,21 @@ import os
 import sys
 from typing import Any
 
-READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe that is closed, a terminal that has hung up
-
 
 class _Output(io.FileIO):
-    """An output whose descriptor leads nowhere once nobody reads it, for what the process starts, too."""
+    """An output whose descriptor leads nowhere once nobody reads it, for what the process starts, too: a pipe that is
+    closed, a terminal that has hung up."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.was_terminal = os.isatty(descriptor)
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in READER_GONE:
+            hung_up = error.errno == errno.EIO and self.was_terminal  # of a file it is a disk that fails
+            if error.errno != errno.EPIPE and not hung_up:
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
@@ -34,7 +38,7 @@ def outlive_readers() -> None:
         if stream is None:  # it was closed before the process began
             continue
         stream.flush()
-        raw = _Output(stream.fileno(), "w", closefd=False)
+        raw = _Output(stream.fileno())
         buffered = not isinstance(stream.buffer, io.RawIOBase)  # python -u has none
         text = io.TextIOWrapper(
             io.BufferedWriter(raw) if buffered else raw,

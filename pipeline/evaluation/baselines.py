@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.schema import Target
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import PackedTable, unpack
 from gigabatch.pipeline.display import apart, metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Keep, Learnt, Rows, learnt
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
@@ -180,15 +180,17 @@ def far_predictions(
     scaled
         Floats that are in deviations, of which the farthest is told.
     """
-    learnt, batch = (table.unpack(table.words.cpu()) for table in (train.counted(), rows))
-    counted = torch.ones(len(rows), dtype=torch.bool) if batch.weight is None else batch.weight > 0
+    # Views, where the tables lie: of a large train split only labels are read.
+    learnt, batch = (unpack(table.schema, table.words) for table in (train, rows))
+    counted = torch.ones(len(rows), dtype=torch.bool) if batch.weight is None else (batch.weight > 0).cpu()
     found = {}
     for place, target in enumerate(train.schema.targets):
         if target.task != "regression":
             continue
+        labels = learnt.targets[place] if learnt.weight is None else learnt.targets[place][learnt.weight > 0]
         own = predictions[place].cpu().double()
         own = own[:, target.central] if target.quantiles else own
-        low, high = (float(end) for end in learnt.targets[place].double().aminmax())
+        low, high = (float(end) for end in labels.aminmax())
         reach = FAR_OFF * (high - low) or math.inf
         far = ~((own >= low - reach) & (own <= high + reach) & own.isfinite()) & counted
         if not bool(far.any()):

@@ -245,6 +245,8 @@ def missing_shares(
                 names = file.schema_arrow.names
                 for group in range(file.metadata.num_row_groups):
                     counted = None if weight is None else pc.greater(file.read_row_group(group, [weight]).column(0), 0)
+                    if counted is not None and pc.all(counted).as_py():
+                        counted = None  # as of rows that no weight leaves out
                     rows += file.metadata.row_group(group).num_rows if counted is None else counted.to_numpy().sum()
                     for name in columns:
                         statistics = file.metadata.row_group(group).column(names.index(name)).statistics

@@ -352,3 +352,12 @@ def test_a_row_of_weight_0_far_beyond_all_others_has_no_part_in_loss_and_gradien
     assert value.item() == expected.item()
     assert outputs.grad[[0, 2]].tolist() == kept.grad.tolist()
     assert outputs.grad[1].item() == 0.0
+
+
+@pytest.mark.parametrize("kind", ["poisson", "tweedie"])
+def test_peers_teach_a_row_of_weight_0_nothing_however_far_it_is(kind):
+    loss = CodistilledLoss(TargetLoss([("regression", 1)], [RegressionLoss(kind)]), [torch.zeros(3, 1)], 1.0)
+    outputs = torch.tensor([[0.3], [1e4], [-0.7]], requires_grad=True)
+    loss(outputs, [torch.tensor([1.0, 2.0, 0.0])], torch.tensor([2.0, 0.0, 1.0])).backward()
+    assert outputs.grad.isfinite().all()
+    assert outputs.grad[1].item() == 0.0

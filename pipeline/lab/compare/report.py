@@ -230,15 +230,15 @@ def lr_text(compared: Compared) -> str:
     return f"{label} of the valid split after one training each, with a seed of its own; the best is taken."
 
 
-def _tried(contender: Contender, lrs: Sequence[float]) -> dict[str, Any]:
-    return {text: contender.tried.get(lr, "") for lr, text in zip(lrs, apart(lrs, 3), strict=True)}
-
-
 def lr_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a model that takes steps, a column a learning rate."""
     lrs = sorted({lr for contender in compared.contenders for lr in contender.tried})  # a model's may be its own
+    taken = [c.lr for c in compared.contenders if c.lr is not None]
+    written = dict(zip([*lrs, *taken], apart([*lrs, *taken], 3), strict=True))
     return [
-        {"model": c.label, **_tried(c, lrs), "taken": f"{c.lr:.4g}"} for c in compared.contenders if c.lr is not None
+        {"model": c.label, **{written[lr]: c.tried.get(lr, "") for lr in lrs}, "taken": written[c.lr]}
+        for c in compared.contenders
+        if c.lr is not None
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gigabatch.pipeline.commands.outputs import _Output
 from gigabatch.pipeline.nightly.codes import FAILED, PROMOTED
 from tests.pipeline.clicks import ROOT, write_clicks
 from tests.pipeline.tiny_recipe import write_day
@@ -133,3 +134,14 @@ def test_an_answer_that_finds_no_room_is_no_answer():
 def test_a_signal_before_a_commands_work_has_its_exit_code_though_nobody_reads(number):
     code = f"{TAKES_SIGNALS}app.make_app = lambda: signal.raise_signal({int(number)})"
     assert ends(code)[0] == 128 + number
+
+
+def test_a_disk_that_fails_is_no_terminal_that_has_hung_up():
+    controller, terminal = os.openpty()
+    of_terminal, of_file = _Output(terminal), _Output(terminal)
+    of_file.was_terminal = False  # a file whose disk fails gives the same EIO
+    os.close(controller)
+    with pytest.raises(OSError, match="Input/output error"):
+        of_file.write(b"scores")
+    assert of_terminal.write(b"scores") == 6
+    os.close(terminal)

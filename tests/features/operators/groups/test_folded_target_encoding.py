@@ -162,7 +162,7 @@ def test_a_fold_key_with_nulls_or_missing_is_an_error_at_train_only():
         ({"fold_key": "y"}, "must be different columns, found 'y' twice"),
         ({"num_folds": 1}, "num_folds must be a whole number from 2 to 100, found 1"),
         ({"num_folds": 2.5}, "found 2.5"),
-        ({"smoothing": -1.0}, "smoothing must be finite and not negative, found -1.0"),
+        ({"smoothing": -1.0}, "smoothing must be a number, finite and not negative, found -1.0"),
         ({"smoothing": float("nan")}, "found nan"),
     ],
 )

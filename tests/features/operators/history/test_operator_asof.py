@@ -117,8 +117,14 @@ def test_the_prior_of_a_windowed_mean_is_over_all_the_past():
     [
         (Count("n", window=0), "'n': window must be at least 1, found 0"),
         (Mean("value", "mean", window=-4), "'mean': window must be at least 1, found -4"),
-        (Mean("value", "mean", smoothing=-1.0), "'mean': smoothing must be finite and not negative, found -1.0"),
-        (Mean("value", "mean", smoothing=float("nan")), "'mean': smoothing must be finite and not negative, found nan"),
+        (
+            Mean("value", "mean", smoothing=-1.0),
+            "'mean': smoothing must be .* found -1.0",
+        ),
+        (
+            Mean("value", "mean", smoothing=float("nan")),
+            "'mean': smoothing must be .* found nan",
+        ),
     ],
 )
 def test_a_window_of_nothing_and_a_weight_that_is_none_are_refused(item, message):

@@ -307,9 +307,9 @@ def test_a_flight_given_twice_is_an_error(raw):
         RECIPE.features({**raw, "flights": twice})
 
 
-@pytest.mark.parametrize("smoothing", [-1.0, float("nan")])
+@pytest.mark.parametrize("smoothing", [-1.0, float("nan"), "20", None, True])
 def test_a_smoothing_that_is_no_weight_is_refused(smoothing):
-    with pytest.raises(DataError, match="flights: smoothing must be finite and not negative"):
+    with pytest.raises(DataError, match="flights: smoothing must be a number, finite and not negative"):
         FlightsSettings(smoothing=smoothing)
 
 

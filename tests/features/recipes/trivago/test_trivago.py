@@ -418,5 +418,5 @@ def test_fewer_than_two_folds_are_refused():
 
 @pytest.mark.parametrize("name", ["ctr_smoothing", "target_smoothing"])
 def test_a_smoothing_that_is_no_weight_is_refused(name):
-    with pytest.raises(DataError, match=f"trivago: {name} must be finite and not negative, found nan"):
+    with pytest.raises(DataError, match=f"trivago: {name} must be a number, finite and not negative, found nan"):
         TrivagoSettings(**{name: float("nan")})
