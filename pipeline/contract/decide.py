@@ -34,7 +34,7 @@ from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.contract.check import Accepted, FileReport, check_files, known_rows
 from gigabatch.pipeline.contract.drift import Drift, drift
 from gigabatch.pipeline.contract.learn import learn, read_history
-from gigabatch.pipeline.contract.measure import Measured, measure_file
+from gigabatch.pipeline.contract.measure import Known, Measured, measure_file
 from gigabatch.pipeline.contract.state import (
     ACCEPTED,
     QUARANTINED,
@@ -169,9 +169,21 @@ class _Place:
             if checksums.get(path) != entry.checksum:
                 log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
                 continue
-            measured = measure_file(kind, self.engine, path, self.cache, without=entry.dropped)
-            found = measured.statistics if found is None else found.merge(measured.statistics)
+            if (measured := self.measured(kind, path, entry)) is not None:
+                found = measured.statistics if found is None else found.merge(measured.statistics)
         return found
+
+    def measured(self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None) -> Measured | None:
+        """An accepted file; None where it can no longer be read, as where a step has changed: a night that needs its
+        rows fails by itself, one that only compares with them goes on."""
+        unit = self.config.nightly.time_unit
+        try:
+            return measure_file(
+                kind, self.engine, path, self.cache, time_unit=unit, without=entry.dropped, known=known
+            )  # fmt: skip
+        except DataError as error:
+            log.warning("%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
+            return None
 
     def keep(self, kind: RawFiles, entries: Mapping[str, FileEntry], statistics: Statistics) -> None:
         """Keep the statistics of these files."""
@@ -683,8 +695,7 @@ def _taken(place: _Place, path: str, entry: FileEntry, earlier: FileEntry | None
     """A file that a person has taken, measured as a check would have done: of one that has grown, by its new rows."""
     kind = next(item for item in place.recipe.raw_files() if item.name == entry.kind)
     known = known_rows(None if earlier is None else earlier.last_accepted)
-    unit = place.config.nightly.time_unit
-    measured = measure_file(kind, place.engine, path, place.cache, time_unit=unit, without=entry.dropped, known=known)
+    measured = place.measured(kind, path, entry, known)
     return FileReport(path, kind.name, True, dropped=entry.dropped, measured=measured, checksum=entry.checksum)
 
 

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.contract.check import FileReport
-from gigabatch.pipeline.contract.decide import check_new, contract_path, decide, learn_contract
+from gigabatch.pipeline.contract.decide import accept, check_new, contract_path, decide, finish, learn_contract
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -190,3 +190,51 @@ def test_a_night_puts_a_price_list_in_cents_aside(tmp_path):
     files = json.loads((tmp_path / "runs/shop/files.json").read_text())["files"]
     (state,) = [item["state"] for name, item in files.items() if name.endswith("day-006.csv")]
     assert state == "quarantined"
+
+
+def unlabelled(day: int, times: float = 1.0) -> pd.DataFrame:
+    """Four rows have no label yet, and text that is no number."""
+    frame = texts(day, times).assign(bought=shop_day(day)["bought"].astype(object))
+    frame.loc[:3, "bought"], frame.loc[:3, "price"] = None, "tbd"
+    return frame
+
+
+def test_text_of_rows_without_a_label_that_are_left_out_is_not_read(tmp_path):
+    shop, how = Shop(tmp_path), STEPS | {"drop_null_targets": True}
+    for day in range(6):
+        shop.write(day, unlabelled(day))
+    assert learn_contract(shop.config(**how)).counts == {"all": (6, 12_000)}
+    report = report_of(shop, unlabelled(6), drop_null_targets=True)
+    assert report.accepted, report.reasons
+    numbers = shop_day(6)["price"][4:]
+    assert report.measured.statistics.numbers["price (number)"].moments.count == numbers.notna().sum()
+    assert not report_of(shop, unlabelled(6, 100), drop_null_targets=True).accepted
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_accepted_file_that_can_no_longer_be_read_ends_no_night(tmp_path, caplog, by_hand):
+    """A step has changed since: what was accepted is compared with no more, and a warning names it."""
+    before = {
+        "inputs": STEPS["inputs"],
+        "steps": [{"parse_number": EUROS["parse_number"] | {"null_values": ["ask", "tbd"]}}],
+    }
+    shop = Shop(tmp_path)
+    for day in range(6):
+        shop.write(day, texts(day))
+    if not by_hand:
+        shop.write(2, unlabelled(2).assign(bought=0))
+    learn_contract(shop.config(**before), now=end_of(5))
+    bad = shop.write(6, unlabelled(6, 100).assign(bought=0))
+    config = shop.config(**before)
+    assert decide(config, check_new(config, end_of(6)), end_of(6)).quarantined == (str(bad),)
+    finish(config)
+    if by_hand:
+        accept(config, bad.name)
+    shop.write(7, texts(7))
+    config = shop.config(**STEPS)
+    decision = decide(config, check_new(config, end_of(7)), end_of(7))
+    assert str(shop.raw / "day-007.csv") in decision.accepted
+    assert decision.drift["all"].rows_old == (12_000 if by_hand else 10_000)
+    name = "day-006.csv" if by_hand else "day-002.csv"
+    assert f"{name} was accepted and can no longer be read; drift is measured without it" in caplog.text
+    assert "'tbd'" in caplog.text
