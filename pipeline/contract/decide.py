@@ -704,7 +704,8 @@ def _before(entries: Mapping[str, FileEntry], taken: Mapping[str, FileEntry | No
 
 def _taken(place: _Place, path: str, entry: FileEntry, earlier: FileEntry | None) -> FileReport:
     """A file that a person has taken, measured as a check would have done: of one that has grown, by its new rows."""
-    kind = next(item for item in place.recipe.raw_files() if item.name == entry.kind)
+    name = place.kinds()[path]  # the entry's may be one that the settings no longer know
+    kind = next(item for item in place.recipe.raw_files() if item.name == name)
     known = known_rows(None if earlier is None else earlier.last_accepted)
     measured = place.measured(kind, path, entry, known)
     return FileReport(path, kind.name, True, dropped=entry.dropped, measured=measured, checksum=entry.checksum)

@@ -944,3 +944,12 @@ def test_a_file_that_a_person_takes_while_a_night_learns_drifts_for_the_next_one
     finish(learned.config())
     found = night(learned, 7).drift["all"]
     assert (found.rows_old, found.rows, found.verdicts()["city"]) == (14_000, 2000, "drift")
+
+
+def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it_is_now(shop):
+    """The settings named no splits then; they do now."""
+    accept(shop.config(), "day-005.csv")
+    split = {"train_path": str(shop.raw / "day-00[0-4].csv"), "test_path": str(shop.raw / "day-005.csv")}
+    decision = night(shop, 5, path=None, time=None, **split)
+    assert set(decision.accepted) == {str(shop.raw / f"day-00{day}.csv") for day in range(6)}
+    assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"
