@@ -188,7 +188,7 @@ class RawFiles:
     make
         Adds columns that roles name and files do not hold, such as a label that follows from two columns.
     made_from
-        The settings that `make` goes by, as JSON types.
+        The settings that `make` goes by and that are not their defaults, as JSON types.
     """
 
     name: str

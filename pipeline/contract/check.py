@@ -228,9 +228,15 @@ def check_file(
             reasons.append(f"{path}: it was accepted with {before.rows:,} rows and now holds {found.rows:,}.")
         else:
             warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")
-    if terms is not None:
+    if terms is not None and contract is not None:
+        if bare := unbounded(kind, terms):
+            force = " --force, which loses what a person has edited" if contract.edited else ""
+            warnings.append(
+                f"contract: it has no bounds of {', '.join(map(repr, bare))} in files of kind {kind.name!r}, as it was "
+                f"learned without them. Learn it again (gigabatch contract{force})."
+            )
         rows = [item.rows for item in others.values() if item.state == ACCEPTED and item.rows is not None]
-        _check_whole(kind, terms, path, found, rows, reasons, warnings)
+        _check_whole(terms, path, found, rows, reasons, warnings)
         statistics = accepted.statistics.get(kind.name)
         for name in terms.columns:
             _check_column(kind, terms, name, path, found, statistics, reasons, warnings)
@@ -244,7 +250,8 @@ def check_file(
 def check_files(
     contract: Contract | None, recipe: Recipe, paths: Iterable[str], accepted: Accepted | None = None, **options: Any
 ) -> list[FileReport]:
-    """`check_file` of each, in the order given; one that holds the rows of another of these is refused.
+    """`check_file` of each, in the order given; one that holds the rows of another of these is refused. What is said of
+    the contract is said of the first file alone.
 
     Values that an earlier one of these holds are seen for the later ones. Rows are held against the newest row before
     all of these, so that files of several days may come at once, in any order.
@@ -267,9 +274,12 @@ def check_files(
     checksums, statistics = options.pop("checksums", {}), dict(known.statistics)
     reports: list[FileReport] = []
     seen: dict[tuple[str, str], str] = {}
+    told: set[str] = set()  # warnings that name no file
     for path in paths:
         checksum = checksums.get(path, "")
         report = check_file(contract, recipe, path, replace(known, statistics=statistics), checksum=checksum, **options)
+        report = replace(report, warnings=tuple(text for text in report.warnings if text not in told))
+        told |= set(report.warnings)
         found = report.measured
         if report.accepted and found is not None:
             keys = [(report.kind, f"{found.fingerprint:016x}"), (report.kind, checksum or path)]
@@ -373,7 +383,6 @@ def _sentence(rule: RowRule, bad: Bad, unit: str | None) -> str:
 
 
 def _check_whole(
-    kind: RawFiles,
     terms: KindTerms,
     path: str,
     found: Measured,
@@ -400,11 +409,6 @@ def _check_whole(
         reasons.append(f"{path}: its times are {forms[found.calendar]}, expected {forms[terms.calendar]}.")
     if terms.offsets and found.offsets:
         _check_offsets(terms.offsets, path, found.offsets, reasons, warnings)
-    if bare := unbounded(kind, terms):
-        warnings.append(
-            f"{path}: the contract has no bounds of {', '.join(map(repr, bare))}, which it was learned without. Learn "
-            "it again (gigabatch contract)."
-        )
     if terms.others is not None and found.columns is not None:
         known = {*terms.columns, *terms.others}
         if new := [name for name in found.columns if name not in known]:

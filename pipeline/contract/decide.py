@@ -34,7 +34,7 @@ from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.contract.check import Accepted, FileReport, check_files, known_rows
 from gigabatch.pipeline.contract.drift import Drift, drift
 from gigabatch.pipeline.contract.learn import learn, read_history
-from gigabatch.pipeline.contract.measure import Measured, measure_file
+from gigabatch.pipeline.contract.measure import Known, Measured, measure_file
 from gigabatch.pipeline.contract.state import (
     ACCEPTED,
     QUARANTINED,
@@ -66,6 +66,7 @@ log = logging.getLogger(__name__)
 CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
 LATE = "files of kind "  # how the warning begins
 READ_BY = ("null_values", "separator", "encoding", "names", "decimal_marks", "made_from")  # settings of `RawFiles`
+READ_AS = "read_as"  # in the manifests of `STAGE`, but for those of earlier versions
 CLOCK_MAY_STEP = timedelta(hours=1)  # back, by a correction
 STATISTICS_FORMAT = "1"  # of the artifacts of `STAGE`; they are made again where it is another
 
@@ -158,36 +159,58 @@ class _Place:
         return load_contract(path, self.config.recipe, self.recipe.raw_files()) if path.exists() else None
 
     def statistics(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> Statistics | None:
-        """Of all accepted rows of a kind: those that are kept, else from the files that are still there."""
-        key = self._key(kind, entries)
-        kept = self.store.find(STAGE, key)
+        """Of all accepted rows of a kind: those that are kept, else from the files that are still there; where some are
+        gone, those that an earlier version kept, which named no settings."""
+        kept = self.store.find(STAGE, self._key(kind, entries))
         if kept is not None:
             return load_statistics(kept.path, self.engine)
-        found: Statistics | None = None
         checksums = {same_file(path): value for path, value in self.there().items()}
+        gone = {path for path, entry in entries.items() if checksums.get(path) != entry.checksum}
+        old = self.store.find(STAGE, self._key(kind, entries, {})) if gone else None
+        if old is not None and READ_AS not in old.manifest:
+            return load_statistics(old.path, self.engine)
+        found: Statistics | None = None
         for path, entry in entries.items():
-            if checksums.get(path) != entry.checksum:
+            if path in gone:
                 log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
                 continue
-            measured = measure_file(kind, self.engine, path, self.cache, without=entry.dropped)
-            found = measured.statistics if found is None else found.merge(measured.statistics)
+            if (measured := self.measured(kind, path, entry)) is not None:
+                found = measured.statistics if found is None else found.merge(measured.statistics)
         return found
+
+    def measured(self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None) -> Measured | None:
+        """An accepted file; None where it can no longer be read, as where a step has changed: a night that needs its
+        rows fails by itself, one that only compares with them goes on."""
+        unit = self.config.nightly.time_unit
+        try:
+            return measure_file(
+                kind, self.engine, path, self.cache, time_unit=unit, without=entry.dropped, known=known
+            )  # fmt: skip
+        except DataError as error:
+            log.warning("%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
+            return None
 
     def keep(self, kind: RawFiles, entries: Mapping[str, FileEntry], statistics: Statistics) -> None:
         """Keep the statistics of these files."""
 
         def write(folder: Path) -> dict[str, Any]:
             save_statistics(statistics, folder)
-            return {"kind": kind.name, "rows": statistics.rows}
+            return {"kind": kind.name, "rows": statistics.rows, READ_AS: _read_as(kind)}
 
         self.store.build(STAGE, self._key(kind, entries), write)
 
-    def _key(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> str:
+    def _key(self, kind: RawFiles, entries: Mapping[str, FileEntry], read_as: Mapping[str, Any] | None = None) -> str:
+        """read_as: by default that of the kind as it is now."""
         files = sorted([entry.checksum, *map(str, entry.dropped)] for entry in entries.values())
         settings = {"kind": kind.name, "columns": column_types(kind), "engine": self.engine}
-        usual = RawFiles(kind.name, kind.pattern, kind.dtypes)  # for files that are read so keys are those of before
-        settings |= {name: how for name in READ_BY if (how := getattr(kind, name)) != getattr(usual, name)}
+        settings |= _read_as(kind) if read_as is None else read_as
         return artifact_key(STAGE, {"files": files}, settings, STATISTICS_FORMAT)
+
+
+def _read_as(kind: RawFiles) -> dict[str, Any]:
+    """How files are read, where it is not as usual: of those that are, keys of statistics are those of before."""
+    usual = RawFiles(kind.name, kind.pattern, kind.dtypes)
+    return {name: how for name in READ_BY if (how := getattr(kind, name)) != getattr(usual, name)}
 
 
 def contract_path(config: RunConfig) -> Path:
@@ -681,10 +704,10 @@ def _before(entries: Mapping[str, FileEntry], taken: Mapping[str, FileEntry | No
 
 def _taken(place: _Place, path: str, entry: FileEntry, earlier: FileEntry | None) -> FileReport:
     """A file that a person has taken, measured as a check would have done: of one that has grown, by its new rows."""
-    kind = next(item for item in place.recipe.raw_files() if item.name == entry.kind)
+    name = place.kinds()[path]  # the entry's may be one that the settings no longer know
+    kind = next(item for item in place.recipe.raw_files() if item.name == name)
     known = known_rows(None if earlier is None else earlier.last_accepted)
-    unit = place.config.nightly.time_unit
-    measured = measure_file(kind, place.engine, path, place.cache, time_unit=unit, without=entry.dropped, known=known)
+    measured = place.measured(kind, path, entry, known)
     return FileReport(path, kind.name, True, dropped=entry.dropped, measured=measured, checksum=entry.checksum)
 
 

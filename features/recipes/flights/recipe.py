@@ -376,12 +376,14 @@ class FlightsRecipe(Recipe):
         }
 
     def raw_files(self) -> tuple[RawFiles, ...]:
+        minutes = self.settings.late_minutes
+        made_from = {} if minutes == FlightsSettings.late_minutes else {"late_minutes": minutes}
         numbers = {name: dict.fromkeys(columns, "float64") for name, columns in SIDE_NUMBERS.items()}
         flight = {**FLIGHTS_ROLES, "late": "label"}
         return (
             RawFiles(
                 "flights", self._pattern("flights"), FLIGHTS, flight, {"late": "binary"}, make=self._with_late,
-                made_from={"late_minutes": self.settings.late_minutes},
+                made_from=made_from,
             ),
             RawFiles(
                 "weather",

@@ -48,7 +48,7 @@ from gigabatch.features.recipes.table.labels import (
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.fit import threads
 from gigabatch.features.workflow.flow import first_group_wise, place
-from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
+from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files, to_steps
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
@@ -672,7 +672,8 @@ class TableRecipe(Recipe):
 
     def _as_checked(self, frame: Any) -> Any:
         """Rows of a file as they are checked: with clean labels, beside each list column the lengths of its lists,
-        float32 and null where one is empty or null, and beside each text of numbers the numbers, float64."""
+        float32 and null where one is empty or null, and beside each text of numbers the numbers, float64; of rows that
+        are left out for want of a label null, as no step reads their text."""
         frame = clean_labels(frame, self.targets)
         for name in lists_of(self._dtypes()):
             _, lengths = list_entries(frame[name], f"list column {name!r}")
@@ -681,6 +682,8 @@ class TableRecipe(Recipe):
             frame = frame.assign(**{length_name(name): known})
         for name, steps in self._numbers_in_text().items():
             column = frame[name]
+            for target in self.targets if self.settings.drop_null_targets else ():
+                column = column.where(frame[target].notna())
             for step in steps:
                 column = step.made_of(column.to_frame(step.inputs[0]))[step.outputs[0]]
             frame = frame.assign(**{number_name(name): column})
@@ -829,7 +832,11 @@ class TableRecipe(Recipe):
         roles |= {name: role for role, name in one.items() if name}
         labels = () if chosen.drop_null_targets else tuple(self.targets)
         steps = {name: (target.label_strip, target.label_steps) for name, target in self.targets.items()}
-        cleaned = {name: how for name, how in steps.items() if any(how)}
+        made_from: dict[str, Any] = {name: how for name, how in steps.items() if any(how)}
+        made_from |= {
+            number_name(name): [to_steps(operators), chosen.drop_null_targets]
+            for name, operators in self._numbers_in_text().items()
+        }
         filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)
         return tuple(
             RawFiles(
@@ -838,7 +845,7 @@ class TableRecipe(Recipe):
                 tuple(chosen.null_values), chosen.separator, chosen.encoding,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 self._nullable,
-                filled, make=self._as_checked, made_from=cleaned, unit="us" if self._time_inputs() else None,
+                filled, make=self._as_checked, made_from=made_from, unit="us" if self._time_inputs() else None,
                 decimal_marks=self._workflow.decimal_marks,
             )
             for name, pattern in self._patterns().items()

@@ -15,6 +15,8 @@ import pytest
 
 from gigabatch.features.engines import pandas as engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.refit.statistics_files import save_statistics
+from gigabatch.pipeline.contract import decide as decide_module
 from gigabatch.pipeline.contract.decide import (
     accept,
     check_new,
@@ -25,10 +27,11 @@ from gigabatch.pipeline.contract.decide import (
     new_files,
 )
 from gigabatch.pipeline.contract.state import _checksum, read_state
-from gigabatch.pipeline.contract.terms import ContractError
+from gigabatch.pipeline.contract.terms import ContractError, column_types
 from gigabatch.pipeline.nightly.manifest import read_manifest
 from gigabatch.pipeline.nightly.nightly import data_of, refused_by, waits
 from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.store.keys import artifact_key
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
 
@@ -247,6 +250,34 @@ def test_rows_accepted_before_are_held_as_they_are_read_now(shop, changed):
     (city,) = [item for item in found.columns if item.column == "city"]
     lima = np.mean([(shop_day(day)["city"] == "Lima").mean() for day in range(6)])
     assert city.null_rate_old == pytest.approx(lima if changed == "null_values" else 0.0)
+
+
+def keep_as_before_settings_counted(place, kind, entries, statistics):
+    """As the version before wrote it: by the files, the columns and the engine alone."""
+
+    def write(folder):
+        save_statistics(statistics, folder)
+        return {"kind": kind.name, "rows": statistics.rows}
+
+    files = sorted([entry.checksum, *map(str, entry.dropped)] for entry in entries.values())
+    settings = {"kind": kind.name, "columns": column_types(kind), "engine": place.engine}
+    place.store.build("accepted", artifact_key("accepted", {"files": files}, settings, "1"), write)
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_rows_of_files_that_are_gone_count_after_an_upgrade(shop, monkeypatch, earlier):
+    """What this version has kept of other settings is told from it."""
+    settings = {"null_values": [""]}
+    with monkeypatch.context() as patch:
+        if earlier:
+            patch.setattr(decide_module._Place, "keep", keep_as_before_settings_counted)
+        learn_contract(shop.config(**settings if earlier else {}), now=end_of(5))
+    (shop.raw / "day-000.csv").unlink()
+    for day in (6, 7):
+        shop.write(day, shop_day(day))
+        found = night(shop, day, **settings).drift["all"]
+        assert found.rows_old == (day if earlier else day - 1) * 2000
+        finish(shop.config(**settings))
 
 
 def test_a_night_that_was_killed_is_told_the_same_again(learned):
@@ -913,3 +944,12 @@ def test_a_file_that_a_person_takes_while_a_night_learns_drifts_for_the_next_one
     finish(learned.config())
     found = night(learned, 7).drift["all"]
     assert (found.rows_old, found.rows, found.verdicts()["city"]) == (14_000, 2000, "drift")
+
+
+def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it_is_now(shop):
+    """The settings named no splits then; they do now."""
+    accept(shop.config(), "day-005.csv")
+    split = {"train_path": str(shop.raw / "day-00[0-4].csv"), "test_path": str(shop.raw / "day-005.csv")}
+    decision = night(shop, 5, path=None, time=None, **split)
+    assert set(decision.accepted) == {str(shop.raw / f"day-00{day}.csv") for day in range(6)}
+    assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"

@@ -350,3 +350,12 @@ def test_a_number_that_a_step_parses_is_checked_as_the_text_that_it_is(tmp_path)
     pd.DataFrame({"price": ["EUR 5"] * 500, "sold": [0, 1] * 250}).to_csv(other, index=False)
     (reason,) = check_file(contract, recipe, str(other), accepted).reasons
     assert "'price'" in reason
+
+
+def test_statistics_of_flights_that_are_late_as_ever_are_those_of_earlier_versions(tmp_path):
+    """Their key named no setting then; of other minutes it has to."""
+    made_from = [
+        FlightsRecipe(FlightsSettings(path=str(tmp_path), late_minutes=minutes)).raw_files()[0].made_from
+        for minutes in (15, 30)
+    ]
+    assert made_from == [{}, {"late_minutes": 30}]

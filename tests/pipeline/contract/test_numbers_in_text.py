@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.contract.check import FileReport
-from gigabatch.pipeline.contract.decide import check_new, contract_path, decide, learn_contract
+from gigabatch.pipeline.contract.decide import accept, check_new, contract_path, decide, finish, learn_contract
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -139,13 +139,28 @@ def test_text_whose_rows_a_step_may_leave_out_first_is_not_read(tmp_path):
     assert "price (number)" not in kind.roles
 
 
-def test_a_contract_of_an_earlier_version_is_valid_and_says_what_it_lacks(priced):
-    path = contract_path(priced.config(**STEPS))
-    lines = [line for line in path.read_text().splitlines() if "(number)" not in line]
-    path.write_text("\n".join(lines) + "\n")
-    report = report_of(priced, texts(6, 100))
-    assert report.accepted
-    assert any("no bounds of 'price (number)'" in text and "gigabatch contract" in text for text in report.warnings)
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_contract_of_an_earlier_version_is_valid_and_says_what_it_lacks(priced, monkeypatch, edited):
+    """Once, however many files have come; an edited one only --force replaces."""
+    config = priced.config(**STEPS)
+    with monkeypatch.context() as patch:
+        if not edited:  # as a version that knew no numbers in text learned and signed it
+            patch.setattr(TableRecipe, "_numbers_in_text", lambda recipe: {})
+            learn_contract(config, force=True)
+    path = contract_path(config)
+    kept = [line for line in path.read_text().splitlines(keepends=True) if "(number)" not in line]
+    path.write_text("".join(kept))
+    for day in (6, 7, 8):
+        priced.write(day, texts(day, 100))
+    decision = decide(config, check_new(config, now=end_of(8)), end_of(8))
+    assert len(decision.accepted) == 3
+    (told,) = [text for text in decision.warnings if "no bounds of" in text]
+    assert "files of kind 'all'" in told
+    assert "'price (number)'" in told
+    assert ("gigabatch contract --force" in told) == edited
+    assert "gigabatch contract" in told
+    learn_contract(config, force=edited)
+    assert "price (number)" in columns_of(priced)
 
 
 def test_a_column_of_the_name_that_the_numbers_have_is_refused(tmp_path):
@@ -190,3 +205,51 @@ def test_a_night_puts_a_price_list_in_cents_aside(tmp_path):
     files = json.loads((tmp_path / "runs/shop/files.json").read_text())["files"]
     (state,) = [item["state"] for name, item in files.items() if name.endswith("day-006.csv")]
     assert state == "quarantined"
+
+
+def unlabelled(day: int, times: float = 1.0) -> pd.DataFrame:
+    """Four rows have no label yet, and text that is no number."""
+    frame = texts(day, times).assign(bought=shop_day(day)["bought"].astype(object))
+    frame.loc[:3, "bought"], frame.loc[:3, "price"] = None, "tbd"
+    return frame
+
+
+def test_text_of_rows_without_a_label_that_are_left_out_is_not_read(tmp_path):
+    shop, how = Shop(tmp_path), STEPS | {"drop_null_targets": True}
+    for day in range(6):
+        shop.write(day, unlabelled(day))
+    assert learn_contract(shop.config(**how)).counts == {"all": (6, 12_000)}
+    report = report_of(shop, unlabelled(6), drop_null_targets=True)
+    assert report.accepted, report.reasons
+    numbers = shop_day(6)["price"][4:]
+    assert report.measured.statistics.numbers["price (number)"].moments.count == numbers.notna().sum()
+    assert not report_of(shop, unlabelled(6, 100), drop_null_targets=True).accepted
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_accepted_file_that_can_no_longer_be_read_ends_no_night(tmp_path, caplog, by_hand):
+    """A step has changed since: what was accepted is compared with no more, and a warning names it."""
+    before = {
+        "inputs": STEPS["inputs"],
+        "steps": [{"parse_number": EUROS["parse_number"] | {"null_values": ["ask", "tbd"]}}],
+    }
+    shop = Shop(tmp_path)
+    for day in range(6):
+        shop.write(day, texts(day))
+    if not by_hand:
+        shop.write(2, unlabelled(2).assign(bought=0))
+    learn_contract(shop.config(**before), now=end_of(5))
+    bad = shop.write(6, unlabelled(6, 100).assign(bought=0))
+    config = shop.config(**before)
+    assert decide(config, check_new(config, end_of(6)), end_of(6)).quarantined == (str(bad),)
+    finish(config)
+    if by_hand:
+        accept(config, bad.name)
+    shop.write(7, texts(7))
+    config = shop.config(**STEPS)
+    decision = decide(config, check_new(config, end_of(7)), end_of(7))
+    assert str(shop.raw / "day-007.csv") in decision.accepted
+    assert decision.drift["all"].rows_old == (12_000 if by_hand else 10_000)
+    name = "day-006.csv" if by_hand else "day-002.csv"
+    assert f"{name} was accepted and can no longer be read; drift is measured without it" in caplog.text
+    assert "'tbd'" in caplog.text
