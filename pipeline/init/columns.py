@@ -69,8 +69,10 @@ QUANTITY_OF = re.compile(
     r"(^|[^a-z])(per|on|with|num|total|avg|mean|sum|seconds|minutes|hours|days|months|years|calls|visits|sales|balance"
     r"|amount|cost|revenue)[^a-z]+(user|customer|item|product|phone|telephone|tel|mobile|fax|account|konto)$"
 )
-VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|release|firmware)$")
+VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|firmware)$")
 VERSION = r"[0-9]+(\.[0-9]+)*$"
+TWO_POINTS = r"[0-9]+\.[0-9]+\."
+MOST_VERSIONS = 50  # more different ones with one point at most are numbers
 WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
 UTC_NAMES = ("UTC", "GMT", "Z", "+00:00", "-00:00")
 OFFSET = re.compile(r"[+-]\d{2}:?\d{2}")
@@ -303,7 +305,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         """The texts as Python's, None where null; to make them takes longer than to tell a column of numbers."""
         return pd.Series(texts.to_numpy(dtype=object), dtype=object).where(~null, None)
 
-    if VERSION_NAME.search(spaced_lower(name)) and all_match(known, VERSION) and found_in(known, "[.]").any():
+    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(known):
         return _of_categories(name, names(), csv, words, "versions, of which 1.10 is another than 1.1")
     odd = weak_words = tuple[str, ...]()
     left = known
@@ -349,6 +351,15 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         found.note = f"{found.note}{', ' * bool(found.note)}{shown} {'is' if len(odd) == 1 else 'are'} null"
     found.null_words = words + (weak_words if csv else ())
     return found
+
+
+def _are_versions(known: pd.Series) -> bool:
+    """Whether texts of a column that is named as one of versions are such, and neither dates nor numbers."""
+    if not all_match(known, VERSION) or not found_in(known, "[.]").any():
+        return False
+    if not found_in(known, TWO_POINTS).any():
+        return known.nunique() <= MOST_VERSIONS
+    return written_dates(known, False) is None
 
 
 def _two_decimals(known: pd.Series) -> tuple[str, ...]:

@@ -319,7 +319,9 @@ def test_numbers_of_something_are_no_codes_of_it(tmp_path, name, is_code):
     ("name", "texts", "is_name"),
     [
         ("version", ["1.9", "1.10", "1.1"], True), ("app_version", ["2", "1.10"], True),
-        ("osVer", ["10.0", "9.1"], True), ("release", ["2024.1", "2024.10"], True),
+        ("osVer", ["10.0", "9.1"], True), ("firmware", ["2024.1", "2024.10"], True),
+        ("release", ["2024.1", "2024.25"], False), ("version", [f"{k}.0.1" for k in range(99)], True),
+        ("version", [f"{k}.5" for k in range(50)], True), ("version", [f"{k}.5" for k in range(51)], False),
         ("price", ["1.10", "1.2"], False), ("version", ["1", "2"], False), ("overhead", ["1.5", "2.5"], False),
         ("version", ["1.5", "-2.5"], False),
     ],
@@ -329,7 +331,15 @@ def test_versions_are_names_and_no_numbers(tmp_path, name, texts, is_name):
     made, found = drafted(tmp_path, [texts[k % len(texts)] for k in range(ROWS)], name)
     assert (made.categories, name in made.features["continuous"]) == ({name: "string"} if is_name else {}, not is_name)
     assert found[name].nunique() == (len(texts) if is_name else len(set(map(float, texts))))
-    assert ("versions" in made.notes[name]) == is_name
+    assert ("versions" in made.notes.get(name, "")) == is_name
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%Y.%m.%d", "%d.%m.%y"])
+@pytest.mark.parametrize("name", ["release", "press_release", "version"])
+def test_dates_with_points_are_times_and_no_versions(tmp_path, name, form):
+    made, found = drafted(tmp_path, DAYS.strftime(form), name)
+    assert (made.features["inputs"], made.features["time"]) == ({name: f"datetime[{form}]"}, name)
+    assert sorted(found[name]) == sorted((DAYS.floor("D") - pd.Timestamp(0)) // pd.Timedelta("1us"))
 
 
 @pytest.mark.parametrize(("zero", "clock"), [("0000-00-00", ""), ("0000-00-00 00:00:00", " 12:30:00")])
