@@ -16,8 +16,9 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
-from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.draft import draft_columns, draft_config
 from gigabatch.pipeline.init.frame import draft_frame
+from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.write import init
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import score_run
@@ -213,17 +214,25 @@ def test_timestamps_of_zones_of_one_word_have_local_parts_and_of_offsets_say_tha
     assert bool([remark for remark in made.remarks if "those of UTC" in remark]) == told
 
 
-@pytest.mark.parametrize(
-    ("name", "splits"),
-    [
-        ("calendar_date", True), ("send_time", True), ("trendingDate", True), ("vendor_ts", True), ("disclosed", True),
-        ("blast_at", True), ("end_date", False), ("periodEnd", False), ("enddatum", False), ("lastSeen", False),
-        ("due", False), ("closedAt", False), ("delivered_at", False),
-    ],
+WHEN = (
+    "calendar_date", "kalendertag", "send_time", "resendAt", "sender_time", "gesendet_am", "trendingDate", "vendor_ts",
+    "weekend", "wochenende", "disclosed", "blast_at", "spend_date", "spendendatum", "rendered_at", "friend_since",
+    "attended_at", "recommended_at", "backendtime", "adobe_ts", "elastic_time", "airborne_at", "sold",
 )  # fmt: skip
-def test_times_are_of_when_a_row_was_but_for_words_of_their_names_that_say_another_moment(tmp_path, name, splits):
-    made, _ = drafted(tmp_path, DAYS.strftime("%Y-%m-%d %H:%M"), name)
-    assert made.features.get("time") == (name if splits else None)
+NOT_WHEN = (
+    "end_date", "endDate", "ENDTIME", "end2", "periodEnd", "week_end", "enddatum", "Vertragsende", "mietende",
+    "spielende", "laufzeitende", "spielzeitende", "archivende", "dateend", "contractend", "orderend", "callend",
+    "timeend", "tripendtime", "tagende", "enddt", "endts", "endtimestamp", "dateclosed", "issueclosed", "whenclosed",
+    "closedAt", "datepaid", "DATEPAID", "prepaid_at", "unpaid", "due", "datedue", "duedt", "lastSeen", "datelast",
+    "userlastlogin", "delivered_at", "dateborn", "userdob", "valid_until",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "splits"), [(WHEN, True), (NOT_WHEN, False)])
+def test_times_are_of_when_a_row_was_but_for_words_of_their_names_that_say_another_moment(names, splits):
+    drafts = {name: draft_columns(look_at(pa.table({name: DAYS}), ROWS), {}, timed=True) for name in names}
+    found = {name: made.features.get("time") for name, made in drafts.items()}
+    assert found == {name: name if splits else None for name in names}
 
 
 def test_of_two_readings_with_two_digits_the_one_without_a_future_is_taken(tmp_path):
