@@ -65,9 +65,10 @@ CODE_NAME = re.compile(
     r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account)id$)"
     r"|(?i:nummer$)"
 )
-QUANTITY_OF = re.compile(
-    r"(^|[^a-z])(per|on|with|num|total|avg|mean|sum|seconds|minutes|hours|days|months|years|calls|visits|sales|balance"
-    r"|amount|cost|revenue)[^a-z]+(user|customer|item|product|phone|telephone|tel|mobile|fax|account|konto)$"
+QUANTITY_OF = re.compile(  # a number, total or cost of an account or a phone is more often its id (cost_account)
+    r"(^|[^a-z])((per|on|with|seconds|minutes|hours|days|months|years|calls|visits)[^a-z]+"
+    r"(user|customer|item|product|phone|telephone|tel|mobile|fax|account|konto)"
+    r"|(total|avg|mean|sum|amount)[^a-z]+(user|customer|item|product)|(cost|revenue|balance)[^a-z]+(user|customer|product))$"
 )
 VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|firmware)$")
 VERSION = r"[0-9]+(\.[0-9]+)*$"

@@ -316,7 +316,11 @@ def test_words_among_dates_are_null_and_named(tmp_path):
     [
         ("visits_per_user", False), ("Minutes Mobile", False), ("yearsOnAccount", False), ("sum_item", False),
         ("super_user", True), ("type_of_product", True), ("paper_id", True), ("ship_to_customer", True),
-        ("user_account", True), ("mobile", True),
+        ("user_account", True), ("mobile", True), ("num_tel", True), ("num_phone", True), ("num_mobile", True),
+        ("num_account", True), ("num_item", True), ("sales_account", True), ("cost_account", True),
+        ("revenue_account", True), ("balance_account", True), ("sum_konto", True), ("sales_item", True),
+        ("sales_customer", True), ("cost_item", True), ("cost_customer", False), ("balance_user", False),
+        ("calls_per_phone", False), ("days_on_account", False), ("calls_account", False),
     ],
 )  # fmt: skip
 def test_numbers_of_something_are_no_codes_of_it(tmp_path, name, is_code):
