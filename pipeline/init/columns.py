@@ -85,7 +85,8 @@ FEWEST_LISTS, SEVERAL, OF_A_LENGTH = 20, 0.2, 0.05  # texts; shares of rows with
 NUMBERED = 0.9  # share of the ids that hold a number of their own
 LETTER = re.compile(r"[^\W\d]")
 LETTERS, BARE_WORD = re.compile(r"[^\W\d_]+"), re.compile(r"(?<![^\W_])[^\W\d_]+(?![^\W_])")
-MOST_OF_CODE = 2  # words in a code with blanks
+BEHIND_BLANK = re.compile(r"(?<=\s)[^\W\d_]+(?![^\W_])")
+AMOUNT = re.compile("(?:^|[/,])0a")  # of a text whose numbers are 0 and words a
 LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
@@ -628,17 +629,20 @@ def holds_text(seen: Seen, most_words: int) -> bool:
 
 def _are_codes(texts: pd.Series) -> bool:
     """Whether texts, all different, are codes with numbers in one form: C001-000123, B07/00012, M-AB 123. Words that
-    stand in all of them count for nothing; others are short, but for one where no blank stands."""
+    stand in all of them count for nothing; others are short and behind no blank, but for one where no blank stands."""
     forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
     ((form, count),) = forms.most_common(1)
     blank = any(sign.isspace() for sign in form.strip())
-    # Behind blanks several numbers may be amounts (3 BR 2 BA), and several words say something.
-    many = blank and (form.count("0") > 1 or len(BARE_WORD.findall(form)) > MOST_OF_CODE)
-    if count < NUMBERED * len(texts) or "0" not in form or many:
+    # Several numbers behind blanks, or with a unit each, may be amounts: 3 BR 2 BA, 3br/2ba.
+    amounts = (blank and form.count("0") > 1) or len(AMOUNT.findall(form)) > 1
+    if count < NUMBERED * len(texts) or "0" not in form or amounts:
         return False
     words = [set(BARE_WORD.findall(text.lower())) for text in texts]
     counts = Counter(word for found in words for word in found)
-    names = [word for word in counts if len(word) > LONGEST_OF_CODE and counts[word] < NUMBERED * len(texts)]
+    own = {word for word in counts if counts[word] < NUMBERED * len(texts)}
+    if sum(own.isdisjoint(BEHIND_BLANK.findall(text.lower())) for text in texts) < NUMBERED * len(texts):
+        return False
+    names = [word for word in own if len(word) > LONGEST_OF_CODE]
     return sum(len(found.intersection(names)) <= (not blank) for found in words) >= NUMBERED * len(texts)
 
 

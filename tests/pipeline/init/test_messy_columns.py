@@ -996,8 +996,16 @@ def test_ids_of_a_prefix_and_a_number_are_no_text(tmp_path, form, twice):
 
 @pytest.mark.parametrize(
     "form",
-    ["C{kind:03}-{rest:06}", "B{kind:02}/{rest:05}", "{city}-{rest:06}", "M-{two} {row}", "Invoice {row:05}"],
-    ids=["part", "branch", "city", "plate", "word"],
+    [
+        "C{kind:03}-{rest:06}",
+        "B{kind:02}/{rest:05}",
+        "{city}-{rest:06}",
+        "M-{two} {row}",
+        "Invoice {row:05}",
+        "Order no of file {row:05}",
+        "{kind:02}{two}/{rest:05}",
+    ],
+    ids=["part", "branch", "city", "plate", "word", "words", "letters"],
 )
 @pytest.mark.parametrize("parts", [4, 20])
 def test_codes_whose_numbers_come_again_in_each_part_are_no_text(tmp_path, form, parts):
@@ -1024,6 +1032,22 @@ def test_texts_with_numbers_in_one_form_stay_texts(tmp_path, form):
     texts = [form.format(a=a, b=b, row=row, half=row // 2) for row, (a, b) in enumerate(words)]
     made, _ = drafted(tmp_path, texts, "title")
     assert list(made.texts) == ["title"]
+
+
+@pytest.mark.parametrize("form", ["{a} in {b} for {row}", "{a} {b} {row}", "{row}, {a} {b}"])
+def test_texts_of_short_words_with_a_number_stay_texts(tmp_path, form):
+    words = np.random.default_rng(6).choice(["cat", "dog", "red", "new", "hat", "big", "old"], (300, 2))
+    made, _ = drafted(tmp_path, [form.format(a=a, b=b, row=row + 400) for row, (a, b) in enumerate(words)], "title")
+    assert list(made.texts) == ["title"]
+
+
+@pytest.mark.parametrize("sign", ["/", ","])
+def test_amounts_without_blanks_stay_texts(tmp_path, sign):
+    rng = np.random.default_rng(7)
+    rows = zip(rng.integers(1, 5, 300), rng.integers(1, 4, 300), rng.integers(300, 900, 300), strict=True)
+    texts = [sign.join([f"{a}br", f"{b}ba", f"{size}sf", "no" if size % 2 else "yes"]) for a, b, size in rows]
+    made, _ = drafted(tmp_path, texts, "rooms", sep=";")
+    assert (list(made.texts), made.features.get("keys")) == (["rooms"], None)
 
 
 def test_texts_without_blanks_whose_words_come_again_stay_texts(tmp_path):
