@@ -85,6 +85,7 @@ FEWEST_LISTS, SEVERAL, OF_A_LENGTH = 20, 0.2, 0.05  # texts; shares of rows with
 NUMBERED = 0.9  # share of the ids that hold a number of their own
 LETTER = re.compile(r"[^\W\d]")
 LETTERS, BARE_WORD = re.compile(r"[^\W\d_]+"), re.compile(r"(?<![^\W_])[^\W\d_]+(?![^\W_])")
+MOST_OF_CODE = 2  # words in a code with blanks
 BEHIND_BLANK = re.compile(r"(?<=\s)[^\W\d_]+(?![^\W_])")
 AMOUNT = re.compile("(?:^|[/,])0a")  # of a text whose numbers are 0 and words a
 LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
@@ -633,9 +634,9 @@ def _are_codes(texts: pd.Series) -> bool:
     forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
     ((form, count),) = forms.most_common(1)
     blank = any(sign.isspace() for sign in form.strip())
-    # Several numbers behind blanks, or with a unit each, may be amounts: 3 BR 2 BA, 3br/2ba.
-    amounts = (blank and form.count("0") > 1) or len(AMOUNT.findall(form)) > 1
-    if count < NUMBERED * len(texts) or "0" not in form or amounts:
+    # Several numbers behind blanks, or with a unit each, may be amounts (3 BR 2 BA, 3br/2ba); many words say something.
+    many = blank and (form.count("0") > 1 or len(BARE_WORD.findall(form)) > MOST_OF_CODE)
+    if count < NUMBERED * len(texts) or "0" not in form or many or len(AMOUNT.findall(form)) > 1:
         return False
     words = [set(BARE_WORD.findall(text.lower())) for text in texts]
     counts = Counter(word for found in words for word in found)

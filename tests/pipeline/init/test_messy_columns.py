@@ -1002,7 +1002,7 @@ def test_ids_of_a_prefix_and_a_number_are_no_text(tmp_path, form, twice):
         "{city}-{rest:06}",
         "M-{two} {row}",
         "Invoice {row:05}",
-        "Order no of file {row:05}",
+        "Order no {row:05}",
         "{kind:02}{two}/{rest:05}",
     ],
     ids=["part", "branch", "city", "plate", "word", "words", "letters"],
