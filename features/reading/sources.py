@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +37,7 @@ from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
 SAME_TABLE = (".csv", ".csv.gz", ".csv.zip", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
     "http": "'gigabatch[remote]'", "https": "'gigabatch[remote]'", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
@@ -107,7 +109,7 @@ def expand(pattern: str) -> list[str]:
 def _no_file_in(pattern: str, folder: Path) -> str:
     """What is said of a folder that holds something, and no data file."""
     endings = CSV_ENDINGS + PARQUET_ENDINGS
-    below = next((item for item in folder.rglob("*") if item.name.endswith(endings)), None)
+    below = next((item for item in islice(_names_below(folder), MOST_BELOW) if item.name.endswith(endings)), None)
     if below is None:
         return f"input {pattern!r}: the folder holds no file with a known ending ({', '.join(endings)})."
     ending = next(ending for ending in endings if below.name.endswith(ending))
@@ -115,6 +117,13 @@ def _no_file_in(pattern: str, folder: Path) -> str:
         f"input {pattern!r}: the folder holds no data file itself, but folders in it do, such as {below}. Give a glob, "
         f"such as {folder / '**' / f'*{ending}'}."
     )
+
+
+def _names_below(folder: Path) -> Iterator[Path]:
+    """Files and folders in a folder and those in it, but for what begins with a dot, such as caches."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in (*folders, *files) if not name.startswith("."))
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -65,12 +65,15 @@ CODE_NAME = re.compile(
     r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account)id$)"
     r"|(?i:nummer$)"
 )
-QUANTITY_OF = re.compile(
-    r"(^|[^a-z])(per|on|with|num|total|avg|mean|sum|seconds|minutes|hours|days|months|years|calls|visits|sales|balance"
-    r"|amount|cost|revenue)[^a-z]+(user|customer|item|product|phone|telephone|tel|mobile|fax|account|konto)$"
+QUANTITY_OF = re.compile(  # a number, total or cost of an account or a phone is more often its id (cost_account)
+    r"(^|[^a-z])((per|on|with|seconds|minutes|hours|days|months|years|calls|visits)[^a-z]+"
+    r"(user|customer|item|product|phone|telephone|tel|mobile|fax|account|konto)"
+    r"|(total|avg|mean|sum|amount)[^a-z]+(user|customer|item|product)|(cost|revenue|balance)[^a-z]+(user|customer|product))$"
 )
-VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|release|firmware)$")
+VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|firmware)$")
 VERSION = r"[0-9]+(\.[0-9]+)*$"
+TWO_POINTS = r"[0-9]+\.[0-9]+\."
+MOST_VERSIONS = 50  # more different ones with one point at most are numbers
 WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
 UTC_NAMES = ("UTC", "GMT", "Z", "+00:00", "-00:00")
 OFFSET = re.compile(r"[+-]\d{2}:?\d{2}")
@@ -83,6 +86,8 @@ NUMBERED = 0.9  # share of the ids that hold a number of their own
 LETTER = re.compile(r"[^\W\d]")
 LETTERS, BARE_WORD = re.compile(r"[^\W\d_]+"), re.compile(r"(?<![^\W_])[^\W\d_]+(?![^\W_])")
 MOST_OF_CODE = 2  # words in a code with blanks
+BEHIND_BLANK = re.compile(r"(?<=\s)[^\W\d_]+(?![^\W_])")
+AMOUNT = re.compile("(?:^|[/,])0a")  # of a text whose numbers are 0 and words a
 LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
@@ -303,7 +308,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         """The texts as Python's, None where null; to make them takes longer than to tell a column of numbers."""
         return pd.Series(texts.to_numpy(dtype=object), dtype=object).where(~null, None)
 
-    if VERSION_NAME.search(spaced_lower(name)) and all_match(known, VERSION) and found_in(known, "[.]").any():
+    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(known):
         return _of_categories(name, names(), csv, words, "versions, of which 1.10 is another than 1.1")
     odd = weak_words = tuple[str, ...]()
     left = known
@@ -349,6 +354,15 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         found.note = f"{found.note}{', ' * bool(found.note)}{shown} {'is' if len(odd) == 1 else 'are'} null"
     found.null_words = words + (weak_words if csv else ())
     return found
+
+
+def _are_versions(known: pd.Series) -> bool:
+    """Whether texts of a column that is named as one of versions are such, and neither dates nor numbers."""
+    if not all_match(known, VERSION) or not found_in(known, "[.]").any():
+        return False
+    if not found_in(known, TWO_POINTS).any():
+        return known.nunique() <= MOST_VERSIONS
+    return written_dates(known, False) is None
 
 
 def _two_decimals(known: pd.Series) -> tuple[str, ...]:
@@ -616,17 +630,20 @@ def holds_text(seen: Seen, most_words: int) -> bool:
 
 def _are_codes(texts: pd.Series) -> bool:
     """Whether texts, all different, are codes with numbers in one form: C001-000123, B07/00012, M-AB 123. Words that
-    stand in all of them count for nothing; others are short, but for one where no blank stands."""
+    stand in all of them count for nothing; others are short and behind no blank, but for one where no blank stands."""
     forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
     ((form, count),) = forms.most_common(1)
     blank = any(sign.isspace() for sign in form.strip())
-    # Behind blanks several numbers may be amounts (3 BR 2 BA), and several words say something.
+    # Several numbers behind blanks, or with a unit each, may be amounts (3 BR 2 BA, 3br/2ba); many words say something.
     many = blank and (form.count("0") > 1 or len(BARE_WORD.findall(form)) > MOST_OF_CODE)
-    if count < NUMBERED * len(texts) or "0" not in form or many:
+    if count < NUMBERED * len(texts) or "0" not in form or many or len(AMOUNT.findall(form)) > 1:
         return False
     words = [set(BARE_WORD.findall(text.lower())) for text in texts]
     counts = Counter(word for found in words for word in found)
-    names = [word for word in counts if len(word) > LONGEST_OF_CODE and counts[word] < NUMBERED * len(texts)]
+    own = {word for word in counts if counts[word] < NUMBERED * len(texts)}
+    if sum(own.isdisjoint(BEHIND_BLANK.findall(text.lower())) for text in texts) < NUMBERED * len(texts):
+        return False
+    names = [word for word in own if len(word) > LONGEST_OF_CODE]
     return sum(len(found.intersection(names)) <= (not blank) for found in words) >= NUMBERED * len(texts)
 
 

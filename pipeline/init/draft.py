@@ -48,8 +48,11 @@ DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
 FEWEST_TIMES = 20
 NOT_WHEN = re.compile(
-    r"birth|expir|until|deliver|updat|modif|return|cancel|geburt|liefer|bezahlt|storn|(?<![a-z])(born|dob|clos|last|paid)"
-    r"|(?<![a-z])(end(e|ed|ing|s)?|due)(date|day|time|datum)?(?![a-z])"  # no calendar, vendor and sender
+    r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid|geburt|liefer|bezahlt|storn"
+)
+WITHIN_WORDS = re.compile(  # in which those mean nothing; an end may stand in any other (vertragsende, tripendtime)
+    r"(?<![a-z])((re|ge|ab|ver)?send|lend)|[ck]alend|sender|vendor|vending|weekend|wochenend|spend(en)?|trend|render|friend"
+    r"|attend|append|recommend|agenda|(back|front)end|disclos|blast|plastic|elastic|airborne|adobe|residue"
 )
 WHOSE = re.compile(
     r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
@@ -802,7 +805,8 @@ def _time(kept: Mapping[str, Seen]) -> Seen | None:
 
 def _says_when(seen: Seen) -> bool:
     """Whether a column of dates may say when a row was, by its name and its many values."""
-    return not NOT_WHEN.search(spaced_lower(seen.name)) and seen.num_values >= FEWEST_TIMES and not _is_of_day(seen)
+    name = WITHIN_WORDS.sub(" ", spaced_lower(seen.name))
+    return not NOT_WHEN.search(name) and seen.num_values >= FEWEST_TIMES and not _is_of_day(seen)
 
 
 def _is_of_day(seen: Seen) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
@@ -137,6 +137,7 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     share = max(min(most_rows, MOST_CELLS // len(first)) // len(files), 100)
     parts: list[pd.DataFrame] = []
     arrow: dict[str, pa.DataType] = {}
+    by_file: dict[str, dict[str, pa.DataType]] = {}
     differing: dict[str, str] = {}
     whole = True
     rows: int | None = 0
@@ -145,13 +146,17 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
         if parquet[0]:
             part, types, of_file = _parquet_sample(path, kept, share)
             for name in kept:
-                if (known := arrow.setdefault(name, types[name])) == types[name]:
+                if name in left_out or (known := arrow.setdefault(name, types[name])) == types[name]:
                     continue
-                differing.setdefault(name, f"{known} in {files[0]}, {types[name]} in {path}")
-                if (common := _common_type(known, types[name])) is None:
+                common = _common_type(known, types[name])
+                differing.setdefault(name, "")
+                if common is None or not (differing[name] or pa.types.is_null(types[name])):
+                    differing[name] = _told_apart(name, {**by_file, path: types})
+                if common is None:
                     left_out[name] = differing[name]
                 else:
                     arrow[name] = common
+            by_file[path] = types
         else:
             part, complete = _csv_sample(path, names[path], separator, encoding, share)
             of_file = len(part) if complete else None
@@ -201,6 +206,15 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return pa.unify_schemas(schemas, promote_options="permissive").field("column").type
     except pa.ArrowException:
         return None
+
+
+def _told_apart(name: str, by_file: Mapping[str, Mapping[str, pa.DataType]]) -> str:
+    """The type of a column in the last file and another one in an earlier file, if there is one with which it does not
+    go together; empty where those are of nulls alone, with which all types do."""
+    *earlier, last = ((path, types[name]) for path, types in by_file.items())
+    others = [found for found in earlier if found[1] != last[1]]
+    other = min(others, key=lambda found: (_common_type(found[1], last[1]) is not None, pa.types.is_null(found[1])))
+    return "" if pa.types.is_null(other[1]) else ", ".join(f"{kind} in {path}" for path, kind in (other, last))
 
 
 def _unusable(names: Sequence[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import pytest
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading import sources
 from gigabatch.features.reading.sources import cast, expand, file_columns, read_files, require_once
 
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
@@ -164,6 +165,22 @@ def test_a_folder_without_a_data_file_says_what_is_in_it(name, said, tmp_path, m
         expand("data")
     if path.suffix == ".pq":
         assert expand("data/**/*.pq") == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "found"),
+    [("a/b/c/d/rows.csv", 5, True), ("a/b/c/d/rows.csv", 4, False), (".cache/rows.csv", 5, False),
+     ("a/.cache/rows.csv", 5, False), ("a/.rows.csv", 5, False)],
+)  # fmt: skip
+def test_below_a_folder_so_many_names_are_looked_at_and_none_that_begins_with_a_dot(
+    name, most, found, tmp_path, monkeypatch
+):
+    """A home folder was walked to its end, caches too."""
+    monkeypatch.setattr(sources, "MOST_BELOW", most)
+    (tmp_path / name).parent.mkdir(parents=True)
+    put(tmp_path, name, CSV)
+    with pytest.raises(DataError, match="folders in it do, such as" if found else "holds no file with a known ending"):
+        expand(str(tmp_path))
 
 
 def test_a_package_that_is_not_installed_is_an_error():

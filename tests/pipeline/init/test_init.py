@@ -116,6 +116,25 @@ def test_names_that_cannot_be_used_are_left_out_and_said(tmp_path):
     assert summary["metrics"]
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ([[None], [1], ["a"]], "int64 in p1.parquet, string in p2.parquet"),
+        ([[1], [None], ["a"]], "int64 in p0.parquet, string in p2.parquet"),
+        ([[1], [0.5], ["a"], ["b"], [None]], "int64 in p0.parquet, string in p2.parquet"),
+        ([[None], [2**53 + 1], [0.5]], "int64 in p1.parquet, double in p2.parquet"),
+        ([[2**53 + 1], [None], [0.5]], "int64 in p0.parquet, double in p2.parquet"),
+    ],
+)
+def test_of_a_column_of_several_types_those_are_named_that_do_not_go_together(tmp_path, monkeypatch, columns, told):
+    monkeypatch.chdir(tmp_path)
+    for place, values in enumerate(columns):
+        pq.write_table(pa.table({"x": values, "y": [1]}), f"p{place}.parquet")
+    table = look("*.parquet", 1_000)
+    assert table.left_out == {"x": told}
+    assert list(table.sample) == ["y"]
+
+
 def test_flags_of_nulls_that_the_model_makes_itself_are_left_out(tmp_path):
     rng = np.random.default_rng(4)
     table = pd.DataFrame(

@@ -16,8 +16,9 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
-from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.draft import draft_columns, draft_config
 from gigabatch.pipeline.init.frame import draft_frame
+from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.write import init
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import score_run
@@ -213,17 +214,25 @@ def test_timestamps_of_zones_of_one_word_have_local_parts_and_of_offsets_say_tha
     assert bool([remark for remark in made.remarks if "those of UTC" in remark]) == told
 
 
-@pytest.mark.parametrize(
-    ("name", "splits"),
-    [
-        ("calendar_date", True), ("send_time", True), ("trendingDate", True), ("vendor_ts", True), ("disclosed", True),
-        ("blast_at", True), ("end_date", False), ("periodEnd", False), ("enddatum", False), ("lastSeen", False),
-        ("due", False), ("closedAt", False), ("delivered_at", False),
-    ],
+WHEN = (
+    "calendar_date", "kalendertag", "send_time", "resendAt", "sender_time", "gesendet_am", "trendingDate", "vendor_ts",
+    "weekend", "wochenende", "disclosed", "blast_at", "spend_date", "spendendatum", "rendered_at", "friend_since",
+    "attended_at", "recommended_at", "backendtime", "adobe_ts", "elastic_time", "airborne_at", "sold",
 )  # fmt: skip
-def test_times_are_of_when_a_row_was_but_for_words_of_their_names_that_say_another_moment(tmp_path, name, splits):
-    made, _ = drafted(tmp_path, DAYS.strftime("%Y-%m-%d %H:%M"), name)
-    assert made.features.get("time") == (name if splits else None)
+NOT_WHEN = (
+    "end_date", "endDate", "ENDTIME", "end2", "periodEnd", "week_end", "enddatum", "Vertragsende", "mietende",
+    "spielende", "laufzeitende", "spielzeitende", "archivende", "dateend", "contractend", "orderend", "callend",
+    "timeend", "tripendtime", "tagende", "enddt", "endts", "endtimestamp", "dateclosed", "issueclosed", "whenclosed",
+    "closedAt", "datepaid", "DATEPAID", "prepaid_at", "unpaid", "due", "datedue", "duedt", "lastSeen", "datelast",
+    "userlastlogin", "delivered_at", "dateborn", "userdob", "valid_until",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "splits"), [(WHEN, True), (NOT_WHEN, False)])
+def test_times_are_of_when_a_row_was_but_for_words_of_their_names_that_say_another_moment(names, splits):
+    drafts = {name: draft_columns(look_at(pa.table({name: DAYS}), ROWS), {}, timed=True) for name in names}
+    found = {name: made.features.get("time") for name, made in drafts.items()}
+    assert found == {name: name if splits else None for name in names}
 
 
 def test_of_two_readings_with_two_digits_the_one_without_a_future_is_taken(tmp_path):
@@ -307,7 +316,11 @@ def test_words_among_dates_are_null_and_named(tmp_path):
     [
         ("visits_per_user", False), ("Minutes Mobile", False), ("yearsOnAccount", False), ("sum_item", False),
         ("super_user", True), ("type_of_product", True), ("paper_id", True), ("ship_to_customer", True),
-        ("user_account", True), ("mobile", True),
+        ("user_account", True), ("mobile", True), ("num_tel", True), ("num_phone", True), ("num_mobile", True),
+        ("num_account", True), ("num_item", True), ("sales_account", True), ("cost_account", True),
+        ("revenue_account", True), ("balance_account", True), ("sum_konto", True), ("sales_item", True),
+        ("sales_customer", True), ("cost_item", True), ("cost_customer", False), ("balance_user", False),
+        ("calls_per_phone", False), ("days_on_account", False), ("calls_account", False),
     ],
 )  # fmt: skip
 def test_numbers_of_something_are_no_codes_of_it(tmp_path, name, is_code):
@@ -319,7 +332,9 @@ def test_numbers_of_something_are_no_codes_of_it(tmp_path, name, is_code):
     ("name", "texts", "is_name"),
     [
         ("version", ["1.9", "1.10", "1.1"], True), ("app_version", ["2", "1.10"], True),
-        ("osVer", ["10.0", "9.1"], True), ("release", ["2024.1", "2024.10"], True),
+        ("osVer", ["10.0", "9.1"], True), ("firmware", ["2024.1", "2024.10"], True),
+        ("release", ["2024.1", "2024.25"], False), ("version", [f"{k}.0.1" for k in range(99)], True),
+        ("version", [f"{k}.5" for k in range(50)], True), ("version", [f"{k}.5" for k in range(51)], False),
         ("price", ["1.10", "1.2"], False), ("version", ["1", "2"], False), ("overhead", ["1.5", "2.5"], False),
         ("version", ["1.5", "-2.5"], False),
     ],
@@ -329,7 +344,15 @@ def test_versions_are_names_and_no_numbers(tmp_path, name, texts, is_name):
     made, found = drafted(tmp_path, [texts[k % len(texts)] for k in range(ROWS)], name)
     assert (made.categories, name in made.features["continuous"]) == ({name: "string"} if is_name else {}, not is_name)
     assert found[name].nunique() == (len(texts) if is_name else len(set(map(float, texts))))
-    assert ("versions" in made.notes[name]) == is_name
+    assert ("versions" in made.notes.get(name, "")) == is_name
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%Y.%m.%d", "%d.%m.%y"])
+@pytest.mark.parametrize("name", ["release", "press_release", "version"])
+def test_dates_with_points_are_times_and_no_versions(tmp_path, name, form):
+    made, found = drafted(tmp_path, DAYS.strftime(form), name)
+    assert (made.features["inputs"], made.features["time"]) == ({name: f"datetime[{form}]"}, name)
+    assert sorted(found[name]) == sorted((DAYS.floor("D") - pd.Timestamp(0)) // pd.Timedelta("1us"))
 
 
 @pytest.mark.parametrize(("zero", "clock"), [("0000-00-00", ""), ("0000-00-00 00:00:00", " 12:30:00")])
@@ -973,8 +996,16 @@ def test_ids_of_a_prefix_and_a_number_are_no_text(tmp_path, form, twice):
 
 @pytest.mark.parametrize(
     "form",
-    ["C{kind:03}-{rest:06}", "B{kind:02}/{rest:05}", "{city}-{rest:06}", "M-{two} {row}", "Invoice {row:05}"],
-    ids=["part", "branch", "city", "plate", "word"],
+    [
+        "C{kind:03}-{rest:06}",
+        "B{kind:02}/{rest:05}",
+        "{city}-{rest:06}",
+        "M-{two} {row}",
+        "Invoice {row:05}",
+        "Order no {row:05}",
+        "{kind:02}{two}/{rest:05}",
+    ],
+    ids=["part", "branch", "city", "plate", "word", "words", "letters"],
 )
 @pytest.mark.parametrize("parts", [4, 20])
 def test_codes_whose_numbers_come_again_in_each_part_are_no_text(tmp_path, form, parts):
@@ -1001,6 +1032,22 @@ def test_texts_with_numbers_in_one_form_stay_texts(tmp_path, form):
     texts = [form.format(a=a, b=b, row=row, half=row // 2) for row, (a, b) in enumerate(words)]
     made, _ = drafted(tmp_path, texts, "title")
     assert list(made.texts) == ["title"]
+
+
+@pytest.mark.parametrize("form", ["{a} in {b} for {row}", "{a} {b} {row}", "{row}, {a} {b}"])
+def test_texts_of_short_words_with_a_number_stay_texts(tmp_path, form):
+    words = np.random.default_rng(6).choice(["cat", "dog", "red", "new", "hat", "big", "old"], (300, 2))
+    made, _ = drafted(tmp_path, [form.format(a=a, b=b, row=row + 400) for row, (a, b) in enumerate(words)], "title")
+    assert list(made.texts) == ["title"]
+
+
+@pytest.mark.parametrize("sign", ["/", ","])
+def test_amounts_without_blanks_stay_texts(tmp_path, sign):
+    rng = np.random.default_rng(7)
+    rows = zip(rng.integers(1, 5, 300), rng.integers(1, 4, 300), rng.integers(300, 900, 300), strict=True)
+    texts = [sign.join([f"{a}br", f"{b}ba", f"{size}sf", "no" if size % 2 else "yes"]) for a, b, size in rows]
+    made, _ = drafted(tmp_path, texts, "rooms", sep=";")
+    assert (list(made.texts), made.features.get("keys")) == (["rooms"], None)
 
 
 def test_texts_without_blanks_whose_words_come_again_stay_texts(tmp_path):
