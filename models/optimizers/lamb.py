@@ -29,13 +29,13 @@ class Lamb(EagerOptimizer):
 
         m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
         u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay w
-        w <- w - lr ratio u             ratio = min(max(|w|, trust_floor sqrt(n)) / |u|, trust_clip), w of n elements;
-                                        1 where |u| is 0, or |w| and trust_floor are
+        w <- w - lr ratio u             ratio = min(max(|w|, trust_floor sqrt(n)) / |u|, trust_clip), w of n elements
 
-    All settings but max_grad_norm can differ by group. A step never syncs with the host, but for the first one and
-    those after a state was loaded or gradients came or went. When betas[0] moves, the bias correction uses its present
-    value, as torch's Adam does. A step whose gradient is not finite changes nothing. Norms are taken in the parameter's
-    dtype (for float32 on a CPU: 1e-5 off at a million elements, 2e-3 at thirty).
+    The ratio is 1 where |u| is 0, or |w| and trust_floor are. All settings but max_grad_norm can differ by group. A
+    step never syncs with the host, but for the first one and those after a state was loaded or gradients came or went.
+    When betas[0] moves, the bias correction uses its present value, as torch's Adam does. A step whose gradient is not
+    finite changes nothing. Norms are taken in the parameter's dtype (for float32 on a CPU: 1e-5 off at a million
+    elements, 2e-3 at thirty).
 
     Parameters
     ----------
