@@ -51,7 +51,8 @@ class Line(Model):
 """
 # A run whose members train side by side, and which says the numbers of their processes.
 SIDE_BY_SIDE = """
-import subprocess
+import signal, subprocess
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in a shell's background ignores it
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.training import beside
 
