@@ -804,13 +804,14 @@ def end_epoch(
     ranks = Ranks() if ranks is None else ranks
     outputs: list[Tensor] = []
     asked = (outputs,) if select_by != "loss" else ()
-    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device), ranks, evaluated_tables(state), *asked)
+    where = str(state.losses.device), ranks, evaluated_tables(state)
+    valid_loss = table_loss(model, valid_table, loss, *where, *asked)
     require_equal(state.model, ranks)
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
-    learns, asked_again = bool(finite.any()), (str(state.losses.device), ranks, evaluated_tables(state))
+    learns = bool(finite.any())
     # Every rank asks for the rows, as they are gathered.
-    if not math.isfinite(valid_loss) and (few := a_few_far_rows(model, valid_table, loss, *asked_again)) and learns:
+    if not math.isfinite(valid_loss) and (few := a_few_far_rows(model, valid_table, loss, *where)) and learns:
         raise TrainingError(f"epoch {epoch}: the train loss is finite, but {few}")
     for split, is_finite in (("train", learns or bool(host.isinf().any())), ("valid", math.isfinite(valid_loss))):
         if not is_finite:
@@ -821,7 +822,7 @@ def end_epoch(
     if overflowed := int(host.isinf().sum()):
         done.overflowed_steps += overflowed
         log.log(
-            logging.INFO if finite.any() else logging.WARNING,  # then the epoch has left the model as it was
+            logging.INFO if learns else logging.WARNING,  # then the epoch has left the model as it was
             "epoch %d: %s of %s steps lowered the scale of the float16 loss and did nothing else",
             epoch, f"{overflowed:,}", f"{per_epoch:,}",
         )  # fmt: skip
