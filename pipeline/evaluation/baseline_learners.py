@@ -13,6 +13,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,6 +208,13 @@ def _sample(train: PackedTable, target: Target, seed: int) -> Batch:
     return train.unpack(train.words[chosen])
 
 
+def one_thread() -> AbstractContextManager:
+    """As OpenMP's threads spin while they wait for each other: beside a load, two took a hundred times as long."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1, "openmp")
+
+
 class _Learner:
     """A model of scikit-learn for one target of a sample: subclasses make it and the matrix that it takes."""
 
@@ -227,7 +235,8 @@ class _Learner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a solver that stopped at its bound of iterations
             labels = labels.astype(np.float64) if self.target.task == "regression" else labels.astype(np.int64)
-            self.model = self.made(seed % (1 << 32)).fit(self.matrix(sample), labels, sample_weight=weight)
+            with one_thread():
+                self.model = self.made(seed % (1 << 32)).fit(self.matrix(sample), labels, sample_weight=weight)
 
     def prepare(self, sample: Batch, weight: np.ndarray | None) -> None:
         """Learn what `matrix` needs."""
@@ -240,7 +249,8 @@ class _Learner:
         raise NotImplementedError
 
     def predict(self, rows: Mapping[str, Rows]) -> dict[str, Tensor]:
-        return {split: self._predict(part.batch) for split, part in rows.items()}
+        with one_thread():
+            return {split: self._predict(part.batch) for split, part in rows.items()}
 
     def _predict(self, batch: Batch) -> Tensor:
         if self.target.task == "regression":

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
+from threadpoolctl import threadpool_limits
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
@@ -27,6 +30,7 @@ from gigabatch.pipeline.evaluation.checks import rows_worth
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.evaluation.told import baseline_rows
+from gigabatch.pipeline.machine import available_cores
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
 CITIES, SHOPS = 12, 700
@@ -299,6 +303,28 @@ def test_a_class_that_the_train_rows_lack_gets_no_chance(name):
     )
     labels = test.unpack(test.words).targets[0]
     assert found["found"][0]["metrics"]["test"]["accuracy"] <= float((labels != 1).double().mean())
+
+
+@pytest.mark.skipif(available_cores() == 1, reason="a machine of one core")
+def test_trees_are_learnt_and_asked_on_one_thread(monkeypatch):
+    """As two that wait for each other take a hundred times as long beside a load."""
+    found = {}
+
+    class Told(HistGradientBoostingClassifier):
+        def fit(self, *args, **kwargs):
+            found["fit"] = _openmp_effective_n_threads()
+            return super().fit(*args, **kwargs)
+
+        def predict_proba(self, *args):
+            found["predict"] = _openmp_effective_n_threads()
+            return super().predict_proba(*args)
+
+    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", Told)
+    train, test = table_of("binary", 600, 1), table_of("binary", 300, 2)
+    with threadpool_limits(2, "openmp"):
+        baselines(["boosted"], train, {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1)
+        assert _openmp_effective_n_threads() == 2
+    assert found == {"fit": 1, "predict": 1}
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
