@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
-from gigabatch.features.reading.csv_records import NotInParts, csv_records, one_column_records
+from gigabatch.features.reading.csv_records import NotInParts, one_column_records, record_blocks
 from gigabatch.features.reading.encodings import UTF8, opened
+from gigabatch.features.reading.plain_csv import read_plain
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
     PARQUET_ENDINGS,
@@ -175,11 +176,21 @@ def _raw_blocks(
             alone = None
             if len(dtypes) == 1:
                 alone = one_column_records(module, stack.enter_context(opened(path)), separator, header)
-            options = csv_options(separator, header, null_values, text_columns(dtypes), alone is not None)
-            has_header = header is None
-            head, records = alone or csv_records(stack.enter_context(opened(path)), separator, has_header=has_header)
-            while block := b"".join(islice(records, rows)):
+            text = text_columns(dtypes)
+            options = csv_options(separator, header, null_values, text, alone is not None)
+            if alone is None:
+                file, has_header = stack.enter_context(opened(path)), header is None
+                head, blocks = record_blocks(file, separator, rows, has_header=has_header)
+            else:
+                head, records = alone
+                blocks = iter(lambda: b"".join(islice(records, rows)), b"")
+            for block in blocks:
                 content = head + block
+                if alone is None and header is None:
+                    plain = read_plain(content, separator, dtypes, text, null_values)
+                    if plain is not None:
+                        yield plain
+                        continue
                 try:
                     frame = module.frames.read_csv(io.BytesIO(content), **options)
                     require_columns(frame, dtypes, f"input {path}")

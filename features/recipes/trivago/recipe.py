@@ -10,6 +10,7 @@ crosses a boundary goes to the later split. Clickouts without a reference form t
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +31,12 @@ from gigabatch.features.recipes.carrying import FilesSoFar, History
 from gigabatch.features.recipes.trivago.features import CATEGORICAL, CONTINUOUS, Properties
 from gigabatch.features.recipes.trivago.log import CLICKOUT, LOG, OpenRows
 from gigabatch.features.recipes.trivago.nights import Kept
-from gigabatch.features.recipes.trivago.stream import Carrying, ChunkTask, Streamed, TaskMap, stream_pairs
+from gigabatch.features.recipes.trivago.stream import SHARES, Carrying, ChunkTask, Streamed, TaskMap, stream_pairs
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.setting_checks import require_smoothing
 
 METADATA = {"item_id": "int64", "properties": "string"}
-BLOCK_BYTES = 64 << 20  # of the input files, read at a time
+BLOCK_BYTES, LEAST_BLOCK_BYTES = 64 << 20, 4 << 20  # of the input files, read at a time
 CHUNK_WEIGHT = 1_000_000  # log rows and pairs of a chunk together; what a worker holds at a time
 
 
@@ -146,6 +147,9 @@ class TrivagoRecipe(Recipe):
         """`write_parts`, given what an earlier run left."""
         settings = self.settings
         kept = Kept() if found is None else found.left
+        if engine == "pandas":  # workers have equal shares (`stream.SHARES`)
+            size = sum(os.path.getsize(path) for path in paths if "://" not in path)
+            block_bytes = min(block_bytes, max(size // SHARES, LEAST_BLOCK_BYTES))
         blocks = self._blocks(paths, block_bytes, kept, {} if found is None else found.places)
         properties = Properties.of(self.read_metadata(engine), settings.max_properties, engine)
         schema = trivago_schema(properties.words.columns)

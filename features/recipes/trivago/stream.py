@@ -41,6 +41,9 @@ from gigabatch.features.recipes.trivago.nights import Kept, Nights, Part
 
 TaskMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 TABLES = ("rows", "clickouts", "pairs")
+# On a CPU a log that would be a few chunks is cut so often that workers have equal shares, but not below so much weight
+# a chunk: then what each costs by itself shows.
+SHARES, LEAST_SHARE = 4, 100_000
 PIECES = 8  # parts of a chunk that is kept: the fewer rows a part has, the fewer are written again for the next cut
 
 
@@ -114,7 +117,7 @@ def scan(tasks: Sequence[ChunkTask], nights: Nights | None = None) -> None:
     """
     last, first = (_spans(tasks[0], name) for name in ("last", "first"))
     ledgers = {name: Ledger(rules) for name, rules in FAMILIES.items()}
-    if nights is not None:
+    if nights is not None and nights.runs.runs:
         ledgers = nights.ledgers(lambda name: _asked(tasks, name), np.flatnonzero(first["session"] < tasks[0].start))
     some_finished = False
     for task in tasks:
@@ -376,8 +379,9 @@ def stream_pairs(
     """Write the pairs of a log to `out/<split>/part-*.parquet`, chunk by chunk, in order of time.
 
     blocks: each with the place of its file. blank: a task without a number; its folder holds what lies between the
-    passes. split: of the labelled clickouts. chunk_weight: log rows and pairs that a chunk holds together. run: calls a
-    function on each of a list of tasks, in any process, and gives the results in order. carrying: None computes all.
+    passes. split: of the labelled clickouts. chunk_weight: log rows and pairs that a chunk holds together at most
+    (nearly). run: calls a function on each of a list of tasks, in any process, and gives the results in order.
+    carrying: None computes all.
 
     Raises
     ------
@@ -397,7 +401,10 @@ def stream_pairs(
     Books(engine, frames).save(folder / "books")
     save_properties(properties, folder / "properties", engine)
     times = pd.concat([item.times for item in surveys], ignore_index=True)
-    cuts = {int(bound) for bound in chunk_bounds(times, chunk_weight)}
+    weight = chunk_weight
+    if engine == "pandas":
+        weight = min(chunk_weight, max(int(times["weight"].sum()) // SHARES, LEAST_SHARE))
+    cuts = {int(bound) for bound in chunk_bounds(times, weight)}
     if front is not None and bool((times["timestamp"] < front).any()):
         cuts.add(front)
     limits = tuple(sorted(cuts))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
+from gigabatch.features.reading.csv_records import NotInParts, csv_records, record_blocks
 from gigabatch.features.reading.sources import read_files
 
 DTYPES = {"name": "string", "number": "int64"}
@@ -35,6 +37,37 @@ def test_blocks_are_the_whole_file_whatever_is_quoted_and_wherever_it_is_cut(tmp
         assert blocks[0].header == b'"name","number"\n'
         assert b"".join(content[block.start : block.stop] for block in blocks) == content[len(blocks[0].header) :]
         assert all(block.stop - block.start >= block_bytes for block in blocks[:-1])
+
+
+@given(
+    text=st.lists(
+        st.sampled_from(["\ufeff", "a", "a", " ", ",", ",", '"', '"', "\n", "\n", "\r\n", "\r"]), max_size=60
+    ),
+    separator=st.sampled_from([",", ", "]),
+    rows=st.integers(1, 5),
+    has_header=st.booleans(),
+)
+def test_blocks_of_records_are_those_that_are_cut_line_by_line(text, separator, rows, has_header):
+    """Blocks are cut from many lines at once; what lies between two records is found for each line by itself."""
+    content = "".join(text).encode()
+
+    def cut(function, *given):
+        try:
+            head, parts = function(io.BytesIO(content), separator, *given, has_header=has_header)
+            return head, list(parts)
+        except NotInParts:
+            return None
+
+    expected, found = cut(csv_records), cut(record_blocks, rows)
+    if expected is None or found is None:
+        assert expected == found
+        return
+    head, records = expected
+    assert found[0] == head
+    assert b"".join(found[1]) == b"".join(records)
+    ends = {len(b"".join(records[:number])): number for number in range(len(records) + 1)}
+    stops = [ends[len(b"".join(found[1][:number]))] for number in range(len(found[1]) + 1)]  # each at a record's end
+    assert all(0 < stop - start <= rows for start, stop in pairwise(stops))
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", ", "])
