@@ -45,6 +45,7 @@ PACKAGES = {  # what fsspec's protocols need
 }  # fmt: skip
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 WHOLE = ("int32", "int64")
+EXPONENT = re.compile(rb"[0-9.][eE][+-]?[0-9]")
 FLOATS = (float, np.floating)
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
@@ -458,8 +459,11 @@ def _read_one(
                 if plain is not None:
                     return module.from_pandas(plain)
             frame = parse(text)
-            if rounded := rounded_columns(frame, dtypes):
-                frame = parse([*text, *rounded])
+            unsure = {*rounded_columns(frame, dtypes), *columns_with_exponents(frame, dtypes, path, content)}
+            if unsure:
+                frame, words = parse([*text, *unsure]), list(NullWords(null_values).texts)
+                for name in unsure:  # held against null words by their value, as the reader does with numbers
+                    frame[name] = frame[name].where(~without_zeros(frame[name]).isin(words))
         else:
             raise DataError(
                 f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
@@ -601,6 +605,20 @@ def _whole_decimals(column: Column) -> Any:
     null = column.isna()
     whole = column.where(~null, 0).astype("int64")
     return engine.with_nulls(whole, null) if bool(null.any()) else whole
+
+
+def columns_with_exponents(frame: Frame, dtypes: Mapping[str, str], path: str, content: bytes | None) -> list[str]:
+    """Columns of integers of a CSV file that the reader made floats of, if numbers of the file may have exponents: 1e3
+    is no whole number in text, as 1.23457E+12 was one with more digits."""
+    floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
+    if floats:
+        with opened(path, content) as file:
+            end = b""
+            while chunk := file.read(1 << 22):
+                if EXPONENT.search(end + chunk):
+                    return floats
+                end = chunk[-3:]
+    return []
 
 
 def rounded_columns(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
