@@ -32,7 +32,7 @@ from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, req
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
-from gigabatch.features.reading.null_words import NullWords
+from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords
 from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -683,7 +683,8 @@ def cast(
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case.
     Numbers in text are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Text is
     an integer with or without a point and zeros behind it, as in 28.0, which is exact at any size. Floats are integers
-    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text.
+    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text. A column of
+    nulls alone may be of any type.
 
     Parameters
     ----------
@@ -780,7 +781,12 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") -> Any:
-    column = engine_of(column).decoded(column)
+    engine = engine_of(column)
+    column = engine.decoded(column)
+    other = column.dtype.kind not in "iuf" and not TEXT_TYPES.fullmatch(str(column.dtype))
+    if other and bool(column.isna().all()):
+        empty = engine.arrays.full(len(column), float("nan"))
+        column = engine.series(empty, column.to_frame("column")).rename(column.name)
     if dtype != "string" and str(column.dtype) == "category" and is_text(column.cat.categories):
         column = column.astype("str")
     if (how := time_type(dtype)) is not None:
@@ -818,7 +824,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
         raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
     if column.dtype.kind == "u" and bool((column.fillna(0) > 2**63 - 1).any()):
         raise ValueError("some values are outside the range of int64")
-    zero = "0" if is_text(column) else 0
+    zero = "0" if is_text(column) else False if column.dtype.kind == "b" else 0
     whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f":
         _require_whole(column, whole)
@@ -831,7 +837,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
 def _numbers_of_category(column: Column) -> Any:
     """A column of categories that are numbers as one of these numbers, which are checked like others."""
     engine, categories, null = engine_of(column), column.cat.categories, column.isna()
-    if getattr(categories.dtype, "kind", "O") not in "iuf" or not len(categories):
+    if getattr(categories.dtype, "kind", "O") not in "iufb" or not len(categories):
         return column
     codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
     values = engine.frames.Series(categories, name=column.name).take(codes)
@@ -952,7 +958,7 @@ def _cast_bool(column: Column, nullable: bool) -> Any:
     if kind in ("i", "u", "f"):
         filled = column.fillna(0)
         true, strange = (filled == 1).astype("bool"), (filled != 0) & (filled != 1)
-    elif kind == "O":
+    elif kind in ("O", "U"):
         text = column.astype("str").fillna("false").str.lower()
         true, strange = text.isin(["true", "1", "1.0"]), ~text.isin(["true", "1", "1.0", "false", "0", "0.0"])
     else:
