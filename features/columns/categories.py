@@ -215,11 +215,14 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
     if bool(right.isna().all()):
         return left, nulls_like(len(right), left)
     kinds = {category_kind(left), category_kind(right)}
+    if len(kinds) > 1 and TEXT in kinds:  # what Python's objects and category types hold tells, not their type
+        left, right = (canonical_column(canonicalize(column, where)) for column in (left, right))
+        kinds = {category_kind(left), category_kind(right)}
     if FLOAT in kinds:
         require_unrounded(canonicalize(left, where), canonicalize(right, where), where)
     if len(kinds) == 1:
         wide = kinds == {WHOLE} and left.dtype != right.dtype
-        return (left.astype("int64"), right.astype("int64")) if wide else (left, right)
+        return (_as_int64(left), _as_int64(right)) if wide else (left, right)
     if kinds != {WHOLE, FLOAT}:
         raise DataError(
             f"{where}: some rows hold {category_kind(left)} ({left.dtype}), others {category_kind(right)} "
@@ -229,6 +232,13 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
     array = engine_of(whole).array(whole.fillna(0).astype("int64"))
     require_exact(whole, (array >= EXACT) | (array <= -EXACT), where)
     return left.astype("float64"), right.astype("float64")
+
+
+def _as_int64(column: Any) -> Any:
+    null = column.isna()
+    if not bool(null.any()):
+        return column.astype("int64")
+    return engine_of(column).with_nulls(column.fillna(0).astype("int64"), null)
 
 
 def nulls_like(length: int, like: Any) -> Any:

@@ -30,6 +30,7 @@ from gigabatch.features.reading.sources import (
     PARQUET_ENDINGS,
     FileCache,
     cast,
+    columns_with_exponents,
     csv_options,
     drop_rows,
     is_read_as_text,
@@ -195,6 +196,8 @@ def _raw_blocks(
                     frame = module.frames.read_csv(io.BytesIO(content), **options)
                     require_columns(frame, dtypes, f"input {path}")
                     refuse_guesses(module, frame, path, dtypes, header, separator, content)
+                    if unsure := columns_with_exponents(frame, dtypes, path, content):
+                        raise DataError(f"column {unsure[0]!r} may hold numbers with exponents")
                 except (DataError, *UNREADABLE) as error:
                     # Read whole, the file is refused with the place of what is wrong, or has a sense that blocks lack.
                     raise NotInParts(f"input {path}: a block of it cannot be read by itself ({error})") from error

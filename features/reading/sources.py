@@ -32,7 +32,7 @@ from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, req
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
-from gigabatch.features.reading.null_words import NullWords
+from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords
 from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -45,6 +45,7 @@ PACKAGES = {  # what fsspec's protocols need
 }  # fmt: skip
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 WHOLE = ("int32", "int64")
+EXPONENT = re.compile(rb"[0-9.][eE][+-]?[0-9]")
 FLOATS = (float, np.floating)
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
@@ -458,8 +459,11 @@ def _read_one(
                 if plain is not None:
                     return module.from_pandas(plain)
             frame = parse(text)
-            if rounded := rounded_columns(frame, dtypes):
-                frame = parse([*text, *rounded])
+            unsure = {*rounded_columns(frame, dtypes), *columns_with_exponents(frame, dtypes, path, content)}
+            if unsure:
+                frame, words = parse([*text, *unsure]), list(NullWords(null_values).texts)
+                for name in unsure:  # held against null words by their value, as the reader does with numbers
+                    frame[name] = frame[name].where(~without_zeros(frame[name]).isin(words))
         else:
             raise DataError(
                 f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
@@ -603,6 +607,20 @@ def _whole_decimals(column: Column) -> Any:
     return engine.with_nulls(whole, null) if bool(null.any()) else whole
 
 
+def columns_with_exponents(frame: Frame, dtypes: Mapping[str, str], path: str, content: bytes | None) -> list[str]:
+    """Columns of integers of a CSV file that the reader made floats of, if numbers of the file may have exponents: 1e3
+    is no whole number in text, as 1.23457E+12 was one with more digits."""
+    floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
+    if floats:
+        with opened(path, content) as file:
+            end = b""
+            while chunk := file.read(1 << 22):
+                if EXPONENT.search(end + chunk):
+                    return floats
+                end = chunk[-3:]
+    return []
+
+
 def rounded_columns(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
     """Columns of integers that the reader made floats of, because of a null, though floats skip some of their size."""
     floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
@@ -665,7 +683,8 @@ def cast(
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case.
     Numbers in text are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Text is
     an integer with or without a point and zeros behind it, as in 28.0, which is exact at any size. Floats are integers
-    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text.
+    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text. A column of
+    nulls alone may be of any type.
 
     Parameters
     ----------
@@ -762,7 +781,12 @@ def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") -> Any:
-    column = engine_of(column).decoded(column)
+    engine = engine_of(column)
+    column = engine.decoded(column)
+    other = column.dtype.kind not in "iuf" and not TEXT_TYPES.fullmatch(str(column.dtype))
+    if other and bool(column.isna().all()):
+        empty = engine.arrays.full(len(column), float("nan"))
+        column = engine.series(empty, column.to_frame("column")).rename(column.name)
     if dtype != "string" and str(column.dtype) == "category" and is_text(column.cat.categories):
         column = column.astype("str")
     if (how := time_type(dtype)) is not None:
@@ -800,7 +824,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
         raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
     if column.dtype.kind == "u" and bool((column.fillna(0) > 2**63 - 1).any()):
         raise ValueError("some values are outside the range of int64")
-    zero = "0" if is_text(column) else 0
+    zero = "0" if is_text(column) else False if column.dtype.kind == "b" else 0
     whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f":
         _require_whole(column, whole)
@@ -813,7 +837,7 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
 def _numbers_of_category(column: Column) -> Any:
     """A column of categories that are numbers as one of these numbers, which are checked like others."""
     engine, categories, null = engine_of(column), column.cat.categories, column.isna()
-    if getattr(categories.dtype, "kind", "O") not in "iuf" or not len(categories):
+    if getattr(categories.dtype, "kind", "O") not in "iufb" or not len(categories):
         return column
     codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
     values = engine.frames.Series(categories, name=column.name).take(codes)
@@ -934,7 +958,7 @@ def _cast_bool(column: Column, nullable: bool) -> Any:
     if kind in ("i", "u", "f"):
         filled = column.fillna(0)
         true, strange = (filled == 1).astype("bool"), (filled != 0) & (filled != 1)
-    elif kind == "O":
+    elif kind in ("O", "U"):
         text = column.astype("str").fillna("false").str.lower()
         true, strange = text.isin(["true", "1", "1.0"]), ~text.isin(["true", "1", "1.0", "false", "0", "0.0"])
     else:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -18,7 +18,7 @@ class Bucketize(ColumnOperator):
 
     Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
     len(edges) + 1 for x >= edges[-1]. Null and NaN are 0, infinities fall into the outermost intervals. Values are
-    compared without rounding, but whole numbers of 2^63 and beyond as the nearest float64. Row-wise.
+    compared without rounding. Row-wise.
 
     Parameters
     ----------
@@ -59,11 +59,13 @@ class Bucketize(ColumnOperator):
         engine = engine_of(frame)
         xp = engine.arrays
         column = frame[self.column]
-        if column.dtype.kind == "i" or (column.dtype.kind == "u" and bool((column.dropna() < 2**63).all())):
-            values, null = whole_values(column, "Bucketize"), engine.array(column.isna())
-            # x >= edge is x >= the next whole number, and one above every int64 is never reached.
-            bounds = [max(math.ceil(edge), -(2**63)) for edge in self.edges if math.ceil(edge) < 2**63]
-            edges = xp.asarray(bounds, dtype="int64")
+        if column.dtype.kind in "iu":
+            lowest, beyond = (0, 2**64) if column.dtype.kind == "u" else (-(2**63), 2**63)
+            dtype = "int64" if lowest else "uint64"
+            values, null = engine.array(column, fill=0).astype(dtype), engine.array(column.isna())
+            # x >= edge is x >= the next whole number, and one above every value of the type is never reached.
+            bounds = [max(math.ceil(edge), lowest) for edge in self.edges if math.ceil(edge) < beyond]
+            edges = xp.asarray(bounds, dtype=dtype)
         else:
             values = float_values(column, "Bucketize")
             edges, null = xp.asarray([_float_from(edge) for edge in self.edges]), xp.isnan(values)

@@ -18,7 +18,8 @@ from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast, cast_text
 
 SEPARATORS = "Set decimal and thousands to what the column means by them."
-SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}")
+SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{THIN SPACE}")
+MINUS, APOSTROPHE = "\N{MINUS SIGN}", "\N{RIGHT SINGLE QUOTATION MARK}"
 
 
 class ParseNumber(ColumnOperator):
@@ -26,11 +27,12 @@ class ParseNumber(ColumnOperator):
 
     Of what `remove` names, words are taken away as whole words at an end of the number, signs wherever they stand, and
     blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is
-    negative, what `scales` names is taken off the end, separators of thousands are taken away where they stand before
-    groups of three digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled
-    but by `scales`: "12 %" is 12. Numbers are taken as they are. Null stays null, and empty text and `nan`, in any
-    case, become null; `inf` and `infinity` are an infinity; but text of which nothing else than what is taken away was
-    there ("$", "%%") is an error. Row-wise.
+    negative, and one with a minus behind it ("5-"). A dash behind the decimal sign stands for no cents ("5.-"). What
+    `scales` names is taken off the end, separators of thousands are taken away where they stand before groups of three
+    digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled but by
+    `scales`: "12 %" is 12. Numbers are taken as they are. The minus may be U+2212, and the apostrophe of thousands
+    U+2019. Null stays null, and empty text and `nan`, in any case, become null; `inf` and `infinity` are an infinity;
+    but text of which nothing else than what is taken away was there ("$", "%%") is an error. Row-wise.
 
     Parameters
     ----------
@@ -137,6 +139,10 @@ class ParseNumber(ColumnOperator):
         # A row that is served pays for every call, so what no text holds is looked for once.
         number = text.where(~text.isin(list(self.null_values))) if self.null_values else text
         number = number.str.strip()
+        if MINUS not in self.remove:
+            number = number.str.replace(MINUS, "-", regex=False)
+        if self.thousands == "'":
+            number = number.str.replace(APOSTROPHE, "'", regex=False)
         for word in self._words:
             number = word.taken_off(number)
         for sign in self._signs:
@@ -149,6 +155,12 @@ class ParseNumber(ColumnOperator):
             number = word.taken_off(number)
         if self._blanks:
             number = self._without_blanks(number, text)
+        if bool((dashed := _known(number.str.match(r"^.*[-–—]$"))).any()):
+            decimal, thousands = re.escape(self.decimal), re.escape(self.thousands or "")
+            behind = dashed & _known(number.str.match(rf"^[0-9{decimal}{thousands}]*[0-9]-$"))
+            no_cents = dashed & _known(number.str.match(rf"^[+-]?[0-9{thousands}]*[0-9]{decimal}[-–—]$"))
+            number = number.where(~(behind | no_cents), number.str.slice(0, -1))
+            number = number.where(~behind, "-" + number)
         scaled, shifted, bare = [], [], number
         for ending in sorted(self.scales or {}, key=len, reverse=True):
             rows = _known(bare.str.match(rf"^.*[0-9{re.escape(self.decimal)}]{re.escape(ending)}$"))
@@ -214,11 +226,6 @@ class ParseNumber(ColumnOperator):
             raise DataError(
                 f"{said}{rest[0]!r} stands beside it. Add that to remove, to scales where it multiplies the number, or "
                 "name the whole text in null_values where it stands for null."
-            )
-        if not rest and beside and beside[1].strip(separators) in ("-", "+"):
-            raise DataError(
-                f"{said}its sign stands behind it. Write it in front in the files, or name the whole text in "
-                "null_values where it stands for null."
             )
 
 

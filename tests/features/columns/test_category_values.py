@@ -5,6 +5,7 @@ import decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from gigabatch.features.columns.categories import (
@@ -22,6 +23,7 @@ from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.key_index import KeyIndex
 from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.groups.join_groupby import JoinGroupby
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
 
@@ -164,6 +166,31 @@ def test_columns_of_one_kind_stand_below_each_other():
         same_kind(column(["a"], "str"), column([1]), "Test")
     with pytest.raises(DataError, match=r"reach 2\^53"):
         same_kind(column([2**53]), column([2.5]), "Test")
+
+
+WIDTHS = ["Int32", "Int64", "Int8", pd.ArrowDtype(pa.int16()), "float64", "object", "category"]
+
+
+@pytest.mark.parametrize("one", WIDTHS, ids=str)
+@pytest.mark.parametrize("other", WIDTHS, ids=str)
+def test_partitions_that_hold_the_same_values_in_other_types_are_fitted_together(one, other):
+    """Of objects and category types what they hold tells; nulls stay nulls where widths differ."""
+    parts = [
+        pd.DataFrame({"c": column([7, None, 7], one), "d": ["a", "a", "b"], "x": [1.0, 2.0, 4.0]}),
+        pd.DataFrame({"c": column([7, None, 9], other), "d": ["a", "a", "b"], "x": [8.0, 16.0, 32.0]}),
+    ]
+    category = Categorify(combined=["c", "d"], output="id")
+    ids = [category.apply(part, category.fit(parts))["id"].tolist() for part in parts]
+    assert [sorted(ids[0][:2]), ids[1][:2]] == [[3, 4], ids[0][:2]]  # both pairs twice
+    assert sorted([ids[0][2], ids[1][2]]) == [5, 6]
+    sums = JoinGroupby(["c"], ["x"], ["sum"])
+    found = [sums.apply(part, sums.fit(parts))["x_sum_by_c"].tolist() for part in parts]
+    np.testing.assert_array_equal(found, [[13.0, np.nan, 13.0], [13.0, np.nan, 32.0]])
+
+
+def test_flags_among_objects_and_flags_are_one_kind():
+    left, right = same_kind(column([True, None], "object"), column([True, False]), "here")
+    assert (left.dropna().tolist(), right.tolist()) == ([True], [True, False])
 
 
 def test_partitions_of_different_kinds_are_an_error_at_fit():

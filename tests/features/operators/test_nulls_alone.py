@@ -2,9 +2,11 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from gigabatch import Workflow
+from gigabatch.features.operators import Cast, ParseDuration, ParseNumber
 
 NULLS = {
     "float": pd.Series([np.nan, np.nan]),  # as read_csv gives it of a day without tags
@@ -46,3 +48,27 @@ def test_it_is_taken_to_fit_and_to_transform(step, kind):
     parts = Workflow.from_steps([{step: arguments}]).fit([nulls, full, nulls])
     pd.testing.assert_frame_equal(parts.transform(full), whole.transform(full))
     Workflow.from_steps([{step: arguments}]).fit([nulls]).transform(nulls)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "datetime64[us]", "datetime64[us, UTC]", "timedelta64[us]", "boolean", "category", "Int64", "object", "str",
+        *(pd.ArrowDtype(kind) for kind in (
+            pa.null(), pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.decimal128(5, 2), pa.large_string(),
+            pa.dictionary(pa.int32(), pa.string()),
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_are_read_of_it_and_it_is_cast(dtype):
+    frame = pd.DataFrame({"t": pd.Series([None, None], dtype=dtype, index=[7, 3])})
+    operators = [ParseNumber("t"), ParseDuration("t")]
+    operators += [Cast(["t"], kind) for kind in ("float32", "float64", "string")]
+    operators += [Cast(["t"], kind, True) for kind in ("int32", "int64", "bool", "datetime", "datetime[%d.%m.%Y]")]
+    expected = ["float64", "float64", "float32", "float64", None, "Int32", "Int64", "boolean", "Int64", "Int64"]
+    for operator, kind in zip(operators, expected, strict=True):
+        found = operator(frame)["t"]
+        assert found.isna().tolist() == [True, True], operator
+        assert found.index.tolist() == [7, 3]
+        assert kind in (None, str(found.dtype)), operator

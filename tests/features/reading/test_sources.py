@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -17,6 +18,7 @@ import pytest
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading import sources
+from gigabatch.features.reading.blocks import NotInParts, read_blocks
 from gigabatch.features.reading.sources import cast, expand, file_columns, read_files, require_once
 
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
@@ -350,6 +352,28 @@ def test_what_is_written_as_a_whole_number_is_read_as_one(kind, null):
         frame = pd.DataFrame({"n": pd.Series(["28.0", wrong], dtype=kind)})
         with pytest.raises(DataError, match=f"'n' is declared int64 .*'{wrong}' is not written as"):
             cast(frame, {"n": "int64"}, "here", ("n",))
+
+
+@pytest.mark.parametrize("text", ["1e3", "1.23457E+12", "2.e0"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_whole_number_with_an_exponent_is_refused_in_files_as_in_frames(tmp_path, text, dtype):
+    (tmp_path / "a.csv").write_text(f"n,x\n7,a\n,b\n{text},c\n")
+    with pytest.raises(DataError, match=rf"a.csv, line 4: column 'n' .*'{re.escape(text)}' is not written as a whole"):
+        read_files("pandas", str(tmp_path / "a.csv"), {"n": dtype, "x": "string"}, nullable={"n"})
+    with pytest.raises(NotInParts, match="column 'n' may hold numbers with exponents"):
+        list(read_blocks(str(tmp_path / "a.csv"), {"n": dtype, "x": "string"}, 3, nullable={"n"}))
+    with pytest.raises(DataError, match="is not written as a whole number"):
+        cast(pd.DataFrame({"n": ["7", text]}), {"n": dtype}, "here")
+
+
+@pytest.mark.parametrize("last", [5, 2**53 + 1])
+def test_whole_numbers_beside_exponents_or_large_ones_are_held_against_null_words_by_their_value(tmp_path, last):
+    """Such columns are read as text first, of which `-999.00` is not the word -999."""
+    (tmp_path / "a.csv").write_text(f"n,x\n-999.00,a\n28.0,3e5\n,b\n{last},c\n")
+    dtypes = {"n": "int64", "x": "string"}
+    found = read_files("pandas", str(tmp_path / "a.csv"), dtypes, null_values=["", "-999"], nullable={"n"})
+    assert [None if pd.isna(value) else int(value) for value in found["n"]] == [None, 28, None, last]
+    assert found["x"].tolist() == ["a", "3e5", "b", "c"]
 
 
 def test_what_is_written_as_a_number_is_read_as_one():

@@ -41,6 +41,18 @@ def test_whole_numbers_of_2_to_the_53_and_beyond_are_compared_without_rounding(d
     assert found["x"].tolist() == [1 + sum(edge <= v for edge in edges) for v in values] == [1, 2, 2, 3, 4, 4, 5, 5]
 
 
+@pytest.mark.parametrize("dtype", ["uint64", "UInt64", "uint64[pyarrow]"])
+def test_whole_numbers_of_2_to_the_63_and_beyond_are_compared_without_rounding(dtype):
+    edges = [-1e30, -5, 2**63 + 1, 2**64 - 2, 2**64 - 1, 2**64, 1e30]
+    values = [0, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 3, 2**64 - 2, 2**64 - 1]
+    known = pd.Series(values, dtype=dtype)
+    found = Bucketize("x", edges)(pd.DataFrame({"x": known}))["x"]
+    assert found.tolist() == [1 + sum(edge <= v for edge in edges) for v in values] == [3, 3, 3, 4, 4, 5, 6]
+    if dtype != "uint64":
+        holed = pd.DataFrame({"x": pd.Series([None if v == 2**63 + 1 else v for v in values], dtype=dtype)})
+        assert Bucketize("x", edges)(holed)["x"].tolist() == [3, 3, 3, 0, 4, 5, 6]
+
+
 def test_whole_edges_that_no_float64_is_hold_for_floats_and_below_every_whole_number():
     assert Bucketize("x", [2**53 + 1])(pd.DataFrame({"x": [2.0**53, 2.0**53 + 2]}))["x"].tolist() == [1, 2]
     assert Bucketize("x", [-1e30])(pd.DataFrame({"x": [-(2**63), 0]}))["x"].tolist() == [2, 2]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +36,8 @@ def only(column, dtype, **options):
         (["TRUE", "0"], "bool", [True, False]),
         ([1.0, 0.0], "bool", [True, False]),
         (pd.array([5, 6], dtype="Int64"), "int64", [5, 6]),
+        (pd.array(["true", "0"], dtype="string[pyarrow]"), "bool", [True, False]),
+        (pd.array(["true", "0"], dtype=pd.ArrowDtype(pa.large_string())), "bool", [True, False]),
     ],
 )
 def test_values_that_fit(values, dtype, expected):
@@ -71,6 +74,13 @@ def test_values_that_fit(values, dtype, expected):
 def test_values_that_do_not_fit_are_an_error_that_names_the_column(values, dtype, message):
     with pytest.raises(DataError, match=f"Cast: column 'x' (is|holds) ?.*{message.removeprefix('is ')}"):
         Cast(["x"], dtype)(pd.DataFrame({"x": values}))
+
+
+@pytest.mark.parametrize("dtype", ["boolean", pd.ArrowDtype(pa.bool_()), "object", "category"])
+def test_flags_beside_nulls_are_whole_numbers(dtype):
+    found = only(pd.Series([True, None, False], dtype=dtype).array, "int64", nullable=True)
+    assert str(found.dtype) == "Int64"
+    assert [None if pd.isna(value) else int(value) for value in found] == [1, None, 0]
 
 
 def test_nulls_stay_in_floats_and_text():
