@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
+from gigabatch.pipeline.config.config import LossSettings, RunConfig
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
@@ -144,6 +145,7 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
     started = time.perf_counter()
     with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:
         data = evaluation_data(features, bundle.preprocessor, tables, [split], split)
+        data = replace(data, config=_trained_by(data.config, was["train"]))
         results = evaluate_bundle(bundle, data, Run(path).curve, steps)
     found = results["evaluations"][split]
     summary = {
@@ -173,6 +175,13 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
     )
     written["report.html"] = write_report(folder / "report.html", report)
     return Evaluation(summary, folder, used, {name: bytes_checksum(content) for name, content in written.items()})
+
+
+def _trained_by(config: RunConfig, was: Mapping[str, Any]) -> RunConfig:
+    """Today's configuration with the losses and the calibration of a run. was: `train` of the run's configuration."""
+    asked = {name: LossSettings.model_validate(given) for name, given in was.get("losses", {}).items()}
+    own = {"losses": asked, "calibration": was.get("calibration", "none")}
+    return config.model_copy(update={"train": config.train.model_copy(update=own)})
 
 
 def score_run(
