@@ -32,7 +32,7 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import indicator_owners, list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
-from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
+from gigabatch.pipeline.evaluation.sample import equal_parts, rows_by_label
 from gigabatch.pipeline.evaluation.told import HEADLINE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
@@ -593,10 +593,10 @@ def permutation_importance(
     repeats (None of one), largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is
     AUC for a binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in
     standard deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row,
-    there are no rows, and a warning says so. ranks: each measures some of the shuffled features, and all get the same
-    result.
+    there are no rows, and a warning says so. Of a rare label more rows are shuffled than its share (`rows_by_label`).
+    ranks: each measures some of the shuffled features, and all get the same result.
     """
-    rows = spread_rows(table, settings.importance_rows or MOST_ROWS)
+    rows = rows_by_label(table, settings.importance_rows or MOST_ROWS)
     num_repeats = settings.importance_repeats or MOST_REPEATS
     words = table.words[rows]
     binary = schema.targets[0].task == "binary"

@@ -237,6 +237,26 @@ def test_importance_finds_what_the_model_uses_and_gives_nothing_to_the_rest(bina
     assert by_name["city"]["mean"] == 0.0
 
 
+def test_importance_of_a_label_of_one_row_in_a_thousand_is_that_of_all_its_rows():
+    """By scikit-learn over all rows; of 2,000 rows without regard to their labels two would have label 1."""
+    rows = 60_000
+    label = (torch.arange(rows) % 1_000 == 17).float()
+    table = make_table([Target("label", "binary")], [label])
+    used = table.unpack(table.words).floats[:, 0]
+    used += 1.5 * label
+    asked = (
+        schema_of(Target("label", "binary")),
+        EvaluateSettings(importance_rows=2_000, importance_repeats=3),
+        1,
+        "cpu",
+    )
+    _, found = permutation_importance(Fixed(lambda ids, floats: floats[:, :1]), table, *asked)
+    wanted = sk.roc_auc_score(label.numpy(), used.numpy()) - 0.5
+    assert found[0]["name"] == "used"
+    assert found[0]["mean"] == pytest.approx(wanted, abs=0.04)
+    assert found[0]["std"] < 0.1
+
+
 def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(binary):
     table, model = binary
     before = table.words.clone()
