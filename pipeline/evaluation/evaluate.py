@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -339,6 +339,7 @@ def quality(
     split: str = "test",
     beside: tuple[str, Evaluation, PackedTable] | None = None,
     drawn: bool = False,
+    quantiles: Collection[str] = (),
 ) -> list[Quality]:
     """What the report draws of each target: charts of the first `MOST_DRAWN`, metrics of all; with `train.prior` as
     where the model serves.
@@ -358,6 +359,8 @@ def quality(
         chooses them on `table`.
     drawn
         Whether negatives are drawn: their share says nothing, so no threshold, precision or calibration is told.
+    quantiles
+        Targets of which a quantile is predicted: it is not the mean, so no mean residuals are drawn.
     """
     batch = table.unpack(table.words)
     weight = None if batch.weight is None else batch.weight.cpu()
@@ -383,6 +386,8 @@ def quality(
             decided = Decisions.of(prediction.cpu(), label, serving_weight(label, weight, negatives))
             made = threshold_table(decided, costs or Costs(), split, chosen, beside[0] if beside else "")
             shown = replace(shown, thresholds=made.rows, thresholds_text=made.text)
+        if target.name in quantiles:
+            shown = replace(shown, residual_means=None)
         found.append(replace(shown, metrics=metrics, note=shown.note or text))
     return found
 

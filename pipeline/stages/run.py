@@ -235,6 +235,7 @@ def evaluate_bundle(
             if split != "valid" and "valid" in found and len(data.evaluation_tables["valid"])
             else None,
             drawn=drawn,
+            quantiles=quantiles,
         ),
         "slices": worst_slices(
             evaluated, bundle.preprocessor, found[split].predictions, drawn, found[split].negatives, quantiles

@@ -154,6 +154,21 @@ def test_a_row_of_weight_three_counts_as_three_rows_in_every_metric_and_curve(ta
         )
 
 
+def test_mean_residuals_are_drawn_of_targets_whose_mean_is_predicted():
+    """Of a quantile they are not 0 where it is right."""
+    targets = [
+        Target("v", "regression"),
+        Target("q", "regression", 3, quantiles=(0.1, 0.5, 0.9)),
+        Target("p", "regression"),
+    ]
+    table = make_table(targets, [torch.randn(ROWS).exp() for _ in targets])
+    schema = schema_of(*targets)
+    evaluation = evaluate(Fixed(lambda ids, floats: floats[:, :1].expand(-1, 5)), table, schema, "cpu")
+    shown = quality(schema, evaluation, table, 15, quantiles=["q", "p"])
+    assert [one.residual_means is not None for one in shown] == [True, False, False]
+    assert all(one.residuals is not None for one in shown)
+
+
 def test_importance_is_measured_by_weights(binary):
     """Of the rows that count, the label follows `noise`; of those of weight 0, `used`."""
     table = binary[0]
