@@ -77,7 +77,7 @@ def rows_by_label(table: PackedTable, most: int) -> Tensor:
     """`spread_rows`, but of one binary target without groups a label that is rarer has a part in `RARER_PART` of the
     rows, or all that it has: an AUC is the same at any share of label 1, and as exact as its rarer label is frequent.
 
-    Rising. Nothing else about a table's rows is the same at any share.
+    Rising. They are for an AUC alone: their means are not those of the split.
     """
     rows = spread_rows(table, most)
     if table.schema.has_group or len(rows) < most or [target.task for target in table.schema.targets] != ["binary"]:
