@@ -250,6 +250,11 @@ class TargetLoss(nn.Module):
         return " + ".join(text if count == 1 else f"{count} x {text}" for text, count in counts.items())
 
     @property
+    def of_labels(self) -> "TargetLoss":
+        """The loss without what peers teach (`CodistilledLoss`)."""
+        return self
+
+    @property
     def num_outputs(self) -> int:
         """Outputs of all targets together: O."""
         return sum(size for _, size in self.tasks)

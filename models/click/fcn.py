@@ -202,13 +202,20 @@ class FCN(Model):
         network k says. A network that is worse than the mean of both is taught by itself too.
 
         The losses are means over the batch, over all ranks' parts of it where several share it: then what a rank gives
-        back has the sum over ranks, and the gradient, of this loss of the whole batch.
+        back has the sum over ranks, and the gradient, of this loss of the whole batch. Peers of a codistillation teach
+        the mean of both networks alone.
         """
         outputs = self._outputs(batch.ids, batch.floats, lists_of(batch))
-        losses = [loss(found, batch.targets, batch.weight) for found in (_mean(outputs), *outputs)]
+        mean, rest, labels = _mean(outputs), (batch.targets, batch.weight), loss.of_labels
         if len(outputs) == 1 or self.settings.loss == "plain":
-            return losses[0]
-        own = torch.stack(losses)
+            return loss(mean, *rest)
+        own = torch.stack([labels(found, *rest) for found in (mean, *outputs)])
+        if labels is loss:
+            return self._tri_loss(own, batch)
+        return self._tri_loss(own, batch) + (loss(mean, *rest) - own[0])
+
+    def _tri_loss(self, own: Tensor, batch: Rows) -> Tensor:
+        """Tri-BCE of L, L_1, ..., L_K [1 + K] of this rank's rows."""
         whole = _over_ranks(own.detach(), batch.weight, len(batch.ids))
         if whole is None:
             return _tri(own)

@@ -53,11 +53,16 @@ class CodistilledLoss(TargetLoss):
         ]
         super().__init__(loss.tasks, regression, classes, loss.label_smoothing)
         require(len(peers) > 0, "codistillation: there is no peer.")
-        self.weight, self.was_used = weight, False
+        self.weight, self.was_used, self._of_labels = weight, False, loss
         self._taught = [
             torch.stack([_prediction(task, own, output) for output in outputs]).mean(0)
             for (task, _), own, *outputs in zip(self.tasks, self.regression, *map(self._split, peers), strict=True)
         ]
+
+    @property
+    def of_labels(self) -> TargetLoss:
+        """As of `TargetLoss`."""
+        return self._of_labels
 
     def forward(
         self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None, smoothed: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import indicator_owners, list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
-from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
+from gigabatch.pipeline.evaluation.sample import equal_parts, rows_by_label
 from gigabatch.pipeline.evaluation.told import HEADLINE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
@@ -339,6 +339,7 @@ def quality(
     split: str = "test",
     beside: tuple[str, Evaluation, PackedTable] | None = None,
     drawn: bool = False,
+    quantiles: Collection[str] = (),
 ) -> list[Quality]:
     """What the report draws of each target: charts of the first `MOST_DRAWN`, metrics of all; with `train.prior` as
     where the model serves.
@@ -358,6 +359,8 @@ def quality(
         chooses them on `table`.
     drawn
         Whether negatives are drawn: their share says nothing, so no threshold, precision or calibration is told.
+    quantiles
+        Targets of which a quantile is predicted: it is not the mean, so no mean residuals are drawn.
     """
     batch = table.unpack(table.words)
     weight = None if batch.weight is None else batch.weight.cpu()
@@ -383,6 +386,8 @@ def quality(
             decided = Decisions.of(prediction.cpu(), label, serving_weight(label, weight, negatives))
             made = threshold_table(decided, costs or Costs(), split, chosen, beside[0] if beside else "")
             shown = replace(shown, thresholds=made.rows, thresholds_text=made.text)
+        if target.name in quantiles:
+            shown = replace(shown, residual_means=None)
         found.append(replace(shown, metrics=metrics, note=shown.note or text))
     return found
 
@@ -593,10 +598,10 @@ def permutation_importance(
     repeats (None of one), largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is
     AUC for a binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in
     standard deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row,
-    there are no rows, and a warning says so. ranks: each measures some of the shuffled features, and all get the same
-    result.
+    there are no rows, and a warning says so. Of a rare label more rows are shuffled than its share (`rows_by_label`).
+    ranks: each measures some of the shuffled features, and all get the same result.
     """
-    rows = spread_rows(table, settings.importance_rows or MOST_ROWS)
+    rows = rows_by_label(table, settings.importance_rows or MOST_ROWS)
     num_repeats = settings.importance_repeats or MOST_REPEATS
     words = table.words[rows]
     binary = schema.targets[0].task == "binary"

@@ -9,6 +9,8 @@ from torch import Tensor
 from gigabatch.loaders.order.order import GOLDEN, splitmix64
 from gigabatch.loaders.tables.packed import PackedTable, unpack
 
+RARER_PART = 10
+
 
 def spread(count: int, most: int) -> Tensor:
     """`most` of the numbers 0 ... count - 1, or all of them where there are fewer: int64, rising, one of each stratum.
@@ -69,3 +71,32 @@ def spread_rows(table: PackedTable, most: int) -> Tensor:
     chosen = torch.zeros(len(sizes), dtype=torch.bool)
     chosen[groups[spread(len(groups), max(len(groups) * most // max(rows_of_these, 1), 1))]] = True
     return chosen[group].nonzero()[:, 0]
+
+
+def rows_by_label(table: PackedTable, most: int) -> Tensor:
+    """`spread_rows`, but of one binary target without groups a label that is rarer has a part in `RARER_PART` of the
+    rows, or all that it has: an AUC is the same at any share of label 1, and as exact as its rarer label is frequent.
+
+    Rising. They are for an AUC alone: their means are not those of the split.
+    """
+    rows = spread_rows(table, most)
+    if table.schema.has_group or len(rows) < most or [target.task for target in table.schema.targets] != ["binary"]:
+        return rows
+    batch = unpack(table.schema, table.words)
+    counted = torch.ones_like(batch.targets[0], dtype=torch.bool) if batch.weight is None else batch.weight > 0
+    rarer, others = sorted(((counted & (batch.targets[0] == label)).cpu().nonzero()[:, 0] for label in (0, 1)), key=len)
+    wanted = min(len(rarer), most // RARER_PART)
+    if len(rarer) * most >= wanted * (len(rarer) + len(others)):
+        return rows
+    return torch.cat([rarer[spread(len(rarer), wanted)], others[spread(len(others), most - wanted)]]).sort().values
+
+
+def rows_of_rarest_label(table: PackedTable) -> int | None:
+    """How many rows have that label of a binary target that the fewest have; None without a binary target."""
+    batch = unpack(table.schema, table.words)
+    ones = [
+        int((labels == 1).sum())
+        for target, labels in zip(table.schema.targets, batch.targets, strict=True)
+        if target.task == "binary"
+    ]
+    return min((min(count, len(table) - count) for count in ones), default=None)

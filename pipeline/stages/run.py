@@ -46,7 +46,7 @@ from gigabatch.pipeline.evaluation.evaluate import (
     permutation_importance,
     quality,
 )
-from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.evaluation.sample import rows_by_label, rows_of_rarest_label
 from gigabatch.pipeline.evaluation.slices import worst_slices
 from gigabatch.pipeline.evaluation.told import baseline_rows, ranking_rows
 from gigabatch.pipeline.reports.report import FLAG, Quality, ReportData, write_report
@@ -235,6 +235,7 @@ def evaluate_bundle(
             if split != "valid" and "valid" in found and len(data.evaluation_tables["valid"])
             else None,
             drawn=drawn,
+            quantiles=quantiles,
         ),
         "slices": worst_slices(
             evaluated, bundle.preprocessor, found[split].predictions, drawn, found[split].negatives, quantiles
@@ -247,9 +248,7 @@ def evaluate_bundle(
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
         "importance_metric": metric,
-        "importance_sample": None
-        if sample is None
-        else asdict(sample) | {"rows": len(spread_rows(evaluated, sample.rows))},  # of groups, whole ones
+        "importance_sample": None if sample is None else asdict(sample) | _shuffled(evaluated, sample.rows),
     }
 
 
@@ -283,6 +282,12 @@ def shuffled_sample(bundle: Bundle, data: EvaluationData) -> ImportanceSample:
     settings, table, train = data.config.evaluate, data.evaluation_tables[data.split], data.tables["train"]
     seen = rows_seen(data.config.train, len(train), id_sizes(train.schema))
     return importance_sample(settings, len(table), len(feature_words(table)), seen)
+
+
+def _shuffled(table: PackedTable, most: int) -> dict[str, int | None]:
+    """The rows that importance shuffles, whole groups where there are some, and how many have the rarest label."""
+    words = table.words[rows_by_label(table, most)]
+    return {"rows": len(words), "rarest": rows_of_rarest_label(table.with_words(words))}
 
 
 def member_rows(
@@ -452,10 +457,11 @@ def evaluation_report(
         drop = results["importance_metric"]
         if drop != "minus loss" and any("auc" not in own for own in results["evaluations"][split].metrics.values()):
             drop += " (of binary targets alone)"
+        sample = results["importance_sample"]
         notes.append(
-            f"Importance: drop of {drop} when a feature is shuffled, each "
-            "{repeats} time(s), over {rows:,} rows".format(**results["importance_sample"])
-            + f" of the {split} split."
+            f"Importance: drop of {drop} when a feature is shuffled, each {sample['repeats']} time(s), over "
+            f"{sample['rows']:,} rows of the {split} split"
+            + ("." if sample["rarest"] is None else f", of which {sample['rarest']:,} have the rarest label.")
         )
     for row in results["calibration"]:
         if row["split"] == split:

@@ -20,6 +20,7 @@ from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
+from gigabatch.pipeline.config.config import LossSettings, NegativeSettings, RunConfig
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
@@ -141,6 +142,7 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
         raise DataError("evaluate: the model predicts other targets than today's features hold. Train again.")
     if learnt := learnt_of(features, split, Run(path).summary, bundle.info):
         log.warning("evaluate: final run %s has learnt from rows of %r (%s): no measurement.", used.id, split, learnt)
+    pipeline.config = _trained_by(pipeline.config, was["train"])  # of which features know nothing
     started = time.perf_counter()
     with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:
         data = evaluation_data(features, bundle.preprocessor, tables, [split], split)
@@ -173,6 +175,18 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
     )
     written["report.html"] = write_report(folder / "report.html", report)
     return Evaluation(summary, folder, used, {name: bytes_checksum(content) for name, content in written.items()})
+
+
+def _trained_by(config: RunConfig, was: Mapping[str, Any]) -> RunConfig:
+    """Today's configuration with the losses, the calibration and the drawn negatives of a run, which say what its
+    predictions are of. was: `train` of the run's configuration."""
+    negatives = was.get("negatives")
+    own = {
+        "losses": {name: LossSettings.model_validate(given) for name, given in was.get("losses", {}).items()},
+        "calibration": was.get("calibration", "none"),
+        "negatives": None if negatives is None else NegativeSettings.model_validate(negatives),
+    }
+    return config.model_copy(update={"train": config.train.model_copy(update=own)})
 
 
 def score_run(

@@ -8,6 +8,7 @@ import torch
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.click.lr import LogisticRegression
+from gigabatch.models.click.fcn import FCN
 from gigabatch.models.click.qnn import QNN
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ListInputs, ModelInputs
@@ -73,10 +74,12 @@ def test_peers_whose_outputs_are_logarithms_teach_the_mean_of_their_values(kind)
     assert taught(*given).item() == pytest.approx(loss(*given).item() + 0.7 * psi, rel=1e-5)
 
 
-def test_predictions_that_a_model_teaches_itself_are_not_taught_by_peers_too():
-    """phi of QNN's self-ensemble has three losses, psi is there once: of the mean of both passes."""
+@pytest.mark.parametrize("kind", [QNN, FCN])
+def test_predictions_that_a_model_teaches_itself_are_not_taught_by_peers_too(kind):
+    """phi of QNN's self-ensemble and of FCN's Tri-BCE has three losses, psi is there once: of the mean of both passes,
+    or networks."""
     torch.manual_seed(3)
-    model = QNN(ModelInputs((5,), 2), QNN.Settings(embedding_dim=4, dropout=0.3))
+    model = kind(ModelInputs((5,), 2), kind.Settings(embedding_dim=4, dropout=0.3))
     labels = (torch.arange(8) % 2).float()
     batch = Batch(torch.randint(1, 5, (8, 1), dtype=torch.int32), torch.randn(8, 2), (labels,))
     loss, peer = TargetLoss([("binary", 1)]), torch.randn(8, 1)

@@ -154,6 +154,21 @@ def test_a_row_of_weight_three_counts_as_three_rows_in_every_metric_and_curve(ta
         )
 
 
+def test_mean_residuals_are_drawn_of_targets_whose_mean_is_predicted():
+    """Of a quantile they are not 0 where it is right."""
+    targets = [
+        Target("v", "regression"),
+        Target("q", "regression", 3, quantiles=(0.1, 0.5, 0.9)),
+        Target("p", "regression"),
+    ]
+    table = make_table(targets, [torch.randn(ROWS).exp() for _ in targets])
+    schema = schema_of(*targets)
+    evaluation = evaluate(Fixed(lambda ids, floats: floats[:, :1].expand(-1, 5)), table, schema, "cpu")
+    shown = quality(schema, evaluation, table, 15, quantiles=["q", "p"])
+    assert [one.residual_means is not None for one in shown] == [True, False, False]
+    assert all(one.residuals is not None for one in shown)
+
+
 def test_importance_is_measured_by_weights(binary):
     """Of the rows that count, the label follows `noise`; of those of weight 0, `used`."""
     table = binary[0]
@@ -235,6 +250,26 @@ def test_importance_finds_what_the_model_uses_and_gives_nothing_to_the_rest(bina
     assert by_name["used"]["mean"] == pytest.approx(auc - 0.5, abs=0.02)
     assert by_name["noise"] == {"name": "noise", "mean": 0.0, "std": 0.0}
     assert by_name["city"]["mean"] == 0.0
+
+
+def test_importance_of_a_label_of_one_row_in_a_thousand_is_that_of_all_its_rows():
+    """By scikit-learn over all rows; of 2,000 rows without regard to their labels two would have label 1."""
+    rows = 60_000
+    label = (torch.arange(rows) % 1_000 == 17).float()
+    table = make_table([Target("label", "binary")], [label])
+    used = table.unpack(table.words).floats[:, 0]
+    used += 1.5 * label
+    asked = (
+        schema_of(Target("label", "binary")),
+        EvaluateSettings(importance_rows=2_000, importance_repeats=3),
+        1,
+        "cpu",
+    )
+    _, found = permutation_importance(Fixed(lambda ids, floats: floats[:, :1]), table, *asked)
+    wanted = sk.roc_auc_score(label.numpy(), used.numpy()) - 0.5
+    assert found[0]["name"] == "used"
+    assert found[0]["mean"] == pytest.approx(wanted, abs=0.04)
+    assert found[0]["std"] < 0.1
 
 
 def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(binary):

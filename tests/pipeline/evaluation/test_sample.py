@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gigabatch.features.schema import IdColumn, TensorSchema
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.pipeline.evaluation.sample import spread, spread_rows
+from gigabatch.pipeline.evaluation.sample import rows_by_label, rows_of_rarest_label, spread, spread_rows
 from gigabatch.pipeline.lab.experiment import sample_of
 
 BEYOND = (1 << 24) + 4  # the last row's number, 2^24 + 3, is no float32: it would become 2^24 + 4, which is no row
@@ -77,3 +77,44 @@ def test_groups_that_weigh_nothing_are_in_no_sample_and_others_are_whole(most):
     assert (found % 10 == 3).all()
     assert (found.bincount()[found.unique()] == 4).all()
     assert len(found) == min(most, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("rare", "most", "wanted"), [(40, 2_000, 40), (40, 200, 20), (40, 20_000, 40), (5_000, 2_000, 500)]
+)
+@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_a_rare_label_has_a_tenth_of_the_rows_or_all_that_it_has(rare, most, wanted, label, has_weight):
+    """By their number alone 40 rows in 20,000 would be 4 of 2,000; one label of four needs no more than its share."""
+    labels = torch.full((20_000,), 1 - label)
+    labels[3 :: 20_000 // rare] = label
+    weight = torch.ones(20_000) if has_weight else None
+    if weight is not None:
+        weight[::7] = 0
+        wanted = None
+    table = PackedTable.from_columns(
+        TensorSchema((), (), (Target("y", "binary"),), has_weight), [], [], [labels], weight
+    )
+    rows = rows_by_label(table, most)
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    counted = torch.ones(20_000, dtype=torch.bool) if weight is None else weight > 0
+    assert counted[rows].all()
+    assert len(rows) == min(most, int(counted.sum()))
+    found, there = int((labels[rows] == label).sum()), int(((labels == label) & counted).sum())
+    assert found >= min(there, most // 10)
+    assert wanted is None or abs(found - wanted) <= (30 if rare == 5_000 else 0)
+    assert rows_of_rarest_label(table.with_words(table.words[rows])) == found
+
+
+def test_samples_of_several_targets_and_of_groups_are_those_of_all_labels():
+    labels = [(torch.arange(20_000) % 1_000 == 0).float(), torch.zeros(20_000)]
+    two = TensorSchema((), (), (Target("y", "binary"), Target("z", "binary")))
+    grouped = TensorSchema((), (), (Target("y", "binary"),), has_group=True)
+    group = torch.arange(20_000, dtype=torch.int32) // 4
+    for table in (
+        PackedTable.from_columns(two, [], [], labels),
+        PackedTable.from_columns(grouped, [], [], labels[:1], None, group),
+    ):
+        assert rows_by_label(table, 400).tolist() == spread_rows(table, 400).tolist()
+    values = PackedTable.from_columns(TensorSchema((), (), (Target("v", "regression"),)), [], [], labels[:1])
+    assert rows_of_rarest_label(values) is None

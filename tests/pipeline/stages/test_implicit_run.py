@@ -17,6 +17,7 @@ from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
+from gigabatch.pipeline.stages.score import evaluate
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, require_questions
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
 from gigabatch.pipeline.training.train import model_inputs, train_model
@@ -93,6 +94,14 @@ def test_evaluating_again_compares_and_ranks_as_the_run_did(home, run, tmp_path)
     assert (own["name"], own["metrics"]["test"]) == ("popularity", other["metrics"]["test"])
     assert own["differences"] == other["differences"]
     assert "Ranking of the test split" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("today", ["{per_positive: 1, kind: popularity}", "null"])
+def test_a_run_is_evaluated_among_the_negatives_that_it_was_trained_with(home, run, today):
+    """Its probabilities are those of one positive among four others, whatever today's configuration draws."""
+    asked = [f"train.negatives={today}", "evaluate.ranking=null", "evaluate.baselines=[]"]
+    again = evaluate(home / "run.yaml", *asked, run=run.path, out=home / "again")
+    assert again["targets"] == run.summary["targets"]["test"]
 
 
 def test_the_rows_of_the_importance_are_those_that_were_shuffled(home):

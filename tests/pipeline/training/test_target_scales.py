@@ -31,6 +31,7 @@ from gigabatch.pipeline.serving.requests import UserRequest
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.stages.finished import metric_rows
+from gigabatch.pipeline.stages.score import evaluate as evaluate_of_run
 from gigabatch.pipeline.stages.score import evaluate_run, score_run
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.target_scales import target_scales
@@ -282,6 +283,15 @@ def test_the_runs_metrics_and_table_are_those_of_a_regression(shop, capsys):
     assert run.curve[-1]["loss"] == run.bundle().info["loss"] == "huber(delta=1) in deviations"
     assert run.curve[-1]["valid_loss"] < 0.2
     assert "huber(delta=1) in deviations" in (run.path / "report.html").read_text()
+
+
+def test_a_run_is_evaluated_by_the_loss_that_it_was_trained_with(shop, tmp_path):
+    """Today's configuration asks for another one, whose metric the run's predictions are not made for."""
+    path, run = shop
+    today = {"train.losses": {"price": {"kind": "quantile", "tau": 0.9}}, "evaluate.importance": False}
+    found = evaluate_of_run(path, today, out=tmp_path / "again")
+    assert set(found["targets"]["price"]) == set(run.summary["targets"]["test"]["price"]) == {"rmse", "mae", "r2"}
+    assert found["warnings"] == run.summary["warnings"]
 
 
 def test_every_way_to_a_prediction_gives_the_targets_own_unit(shop, tmp_path, capsys):
