@@ -89,6 +89,8 @@ MOST_OF_CODE = 2  # words in a code with blanks
 BEHIND_BLANK = re.compile(r"(?<=\s)[^\W\d_]+(?![^\W_])")
 AMOUNT = re.compile("(?:^|[/,])0a")  # of a text whose numbers are 0 and words a
 LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
+PLATE = re.compile("[A-Z]{1,3}[0-9]{1,4} [A-Z]{2,3}")
+FEWEST_OF_PLATES = 300  # letters behind the blank: words of so few letters, all in capitals, are fewer
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -630,7 +632,11 @@ def holds_text(seen: Seen, most_words: int) -> bool:
 
 def _are_codes(texts: pd.Series) -> bool:
     """Whether texts, all different, are codes with numbers in one form: C001-000123, B07/00012, M-AB 123. Words that
-    stand in all of them count for nothing; others are short and behind no blank, but for one where no blank stands."""
+    stand in all of them count for nothing; others are short and behind no blank, but for one where no blank stands and
+    for the letters of plates (AB12 CDE)."""
+    plates = [text[-3:] for text in texts if PLATE.fullmatch(text)]
+    if len(plates) >= NUMBERED * len(texts) and len(set(plates)) >= FEWEST_OF_PLATES:
+        return True
     forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
     ((form, count),) = forms.most_common(1)
     blank = any(sign.isspace() for sign in form.strip())

@@ -1021,6 +1021,25 @@ def test_codes_whose_numbers_come_again_in_each_part_are_no_text(tmp_path, form,
     assert made.features["keys"] == ["claim"]
 
 
+def test_number_plates_are_no_text(tmp_path):
+    """In 9,000 plates both "ab12" and "cde" come again."""
+    rng = np.random.default_rng(4)
+    letters = np.array(list("ABCDEFGHJK"))
+    plates = {
+        f"{''.join(letters[drawn[:2]])}{drawn[5]:02} {''.join(letters[drawn[2:5]])}"
+        for drawn in rng.integers(0, [10] * 5 + [20], (9000, 6))
+    }
+    made, _ = drafted(tmp_path, sorted(plates), "plate")
+    assert made.texts == {}
+    assert made.features["keys"] == ["plate"]
+
+
+def test_articles_in_capitals_stay_texts(tmp_path):
+    sizes = [f"{make}{width} {kind}" for make in ("DN", "M") for width in range(1, 90) for kind in ("PVC", "CU", "ZN")]
+    made, _ = drafted(tmp_path, sizes, "pipe")
+    assert list(made.texts) == ["pipe"]
+
+
 @pytest.mark.parametrize(
     "form",
     ["{a} {b} {row}", "{a}-{b}-{row}", "{row} {a} street", "{row} BR {half} BA {row}7 sq", "{a} {row} for the {b}"],
