@@ -57,6 +57,8 @@ def drafted(tmp_path, values, name="x", **options):
         ("%d-%m-%y", DAYS, "datetime[%d-%m-%y]", None),
         ("%y-%m-%d", pd.date_range("1995-03-01", periods=ROWS, freq="9D"), "datetime[%y-%m-%d]", None),
         ("%y.%d.%m", DAYS, "datetime[%y.%d.%m]", None),
+        ("%-m/%-d/%y %-H:%M", DAYS, "datetime[%m/%d/%y %H:%M]", None),
+        ("%-d/%-m/%y", DAYS, "datetime[%d/%m/%y]", None),
         ("%d %b %Y, %I:%M %p", DAYS, "datetime[%d %b %Y, %I:%M %p]", None),
         ("%Y/%m/%d %H:%M:%S.%f", DAYS, "datetime[%Y/%m/%d %H:%M:%S.%f]", None),
         ("%d.%m.%YT%H:%M+02:00", DAYS, "datetime[%d.%m.%YT%H:%M%z]", None),
