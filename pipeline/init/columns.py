@@ -41,7 +41,7 @@ IN_FIELD = re.compile(r"[.,]?[0-9](?:[0-9.,'\s]*[0-9])?[.,]?(?:[eE][+-]?[0-9]+)?
 FRONT_UNIT = re.compile(rf"^[\s(+-]*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
 # Any other word behind a number is its unit where nearly all fields of the column have it.
 WITH_UNIT = re.compile(
-    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}]*?(?:[eE][+-]?[0-9]+)?[\s)]*"
+    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}\u202f\u2009]*?(?:[eE][+-]?[0-9]+)?[\s)]*"
     r"(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
 )
 UNIT_SHARE = 0.9
@@ -264,8 +264,8 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
     dtype, by_size = counted(spaced_lower(name), known, is_whole, is_code_name(name))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
-        days = "2024123, the 123rd of 2024" if "j" in how.directives else "20241231"
-        note = f"days such as {days}" if "%" in dtype else f"{how.form} since 1970"
+        days = "days such as 2024123, the 123rd of 2024" if "j" in how.directives else f"times such as {known[0]:.0f}"
+        note = days if "%" in dtype else f"{how.form} since 1970"
         return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
@@ -527,7 +527,7 @@ def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
         word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}()+-'")
         first, _, rest = word.partition(" ")
         word = (rest if first in scales else word).strip()
-        units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, word.lower().rstrip(".")) if unit)
+        units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, _singular(word)) if unit)
         shown += "".join(signs) + word
     return frozenset(units), shown or NO_UNIT
 
@@ -597,9 +597,16 @@ def _is_known(unit: str) -> bool:
     return unit.lower() in {known.lower() for known in UNITS}
 
 
+def _singular(word: str) -> str:
+    """A unit in lower case without a point, and without the s of days and mins; ms and lbs keep theirs."""
+    word = word.lower().rstrip(".")
+    return word[:-1] if len(word) > 3 and word.endswith("s") else word
+
+
 def _is_common(written: pd.Series, unit_of: Mapping[str, str]) -> bool:
-    """Whether nearly all fields have one unit, in upper or lower case; a word that `unit_of` has not is one itself."""
-    shares = written.groupby([unit_of.get(word, word).lower() for word in written.index]).sum() / written.sum()
+    """Whether nearly all fields have one unit, in upper or lower case, one or several of it; a word that `unit_of` has
+    not is one itself."""
+    shares = written.groupby([_singular(unit_of.get(word, word)) for word in written.index]).sum() / written.sum()
     shares = shares.drop("", errors="ignore")
     return bool(len(shares)) and float(shares.max()) >= UNIT_SHARE
 

@@ -18,7 +18,7 @@ from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast, cast_text
 
 SEPARATORS = "Set decimal and thousands to what the column means by them."
-SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}")
+SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{THIN SPACE}")
 
 
 class ParseNumber(ColumnOperator):
