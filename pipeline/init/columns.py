@@ -41,7 +41,7 @@ IN_FIELD = re.compile(r"[.,]?[0-9](?:[0-9.,'\s]*[0-9])?[.,]?(?:[eE][+-]?[0-9]+)?
 FRONT_UNIT = re.compile(rf"^[\s(+-]*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
 # Any other word behind a number is its unit where nearly all fields of the column have it.
 WITH_UNIT = re.compile(
-    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}]*?(?:[eE][+-]?[0-9]+)?[\s)]*"
+    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}\u202f\u2009]*?(?:[eE][+-]?[0-9]+)?[\s)]*"
     r"(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
 )
 UNIT_SHARE = 0.9
@@ -89,6 +89,8 @@ MOST_OF_CODE = 2  # words in a code with blanks
 BEHIND_BLANK = re.compile(r"(?<=\s)[^\W\d_]+(?![^\W_])")
 AMOUNT = re.compile("(?:^|[/,])0a")  # of a text whose numbers are 0 and words a
 LONGEST_OF_CODE = 3  # letters of a word in a code, but for one such as the name of a branch
+PLATE = re.compile("[A-Z]{1,3}[0-9]{1,4} [A-Z]{2,3}")
+FEWEST_OF_PLATES = 300  # letters behind the blank: words of so few letters, all in capitals, are fewer
 AGAIN = 0.5  # share of the words of texts that come again in another one
 MOST_WORDS, WORD_SHARE = 10, 0.1  # different words among numbers or times that are taken for null, and their share
 
@@ -262,8 +264,8 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
     dtype, by_size = counted(spaced_lower(name), known, is_whole, is_code_name(name))
     if dtype and (how := time_type(dtype)) is not None:
         times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
-        days = "2024123, the 123rd of 2024" if "j" in how.directives else "20241231"
-        note = f"days such as {days}" if "%" in dtype else f"{how.form} since 1970"
+        days = "days such as 2024123, the 123rd of 2024" if "j" in how.directives else f"times such as {known[0]:.0f}"
+        note = days if "%" in dtype else f"{how.form} since 1970"
         return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
@@ -525,7 +527,7 @@ def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
         word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}()+-'")
         first, _, rest = word.partition(" ")
         word = (rest if first in scales else word).strip()
-        units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, word.lower().rstrip(".")) if unit)
+        units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, _singular(word)) if unit)
         shown += "".join(signs) + word
     return frozenset(units), shown or NO_UNIT
 
@@ -595,9 +597,16 @@ def _is_known(unit: str) -> bool:
     return unit.lower() in {known.lower() for known in UNITS}
 
 
+def _singular(word: str) -> str:
+    """A unit in lower case without a point, and without the s of days and mins; ms and lbs keep theirs."""
+    word = word.lower().rstrip(".")
+    return word[:-1] if len(word) > 3 and word.endswith("s") else word
+
+
 def _is_common(written: pd.Series, unit_of: Mapping[str, str]) -> bool:
-    """Whether nearly all fields have one unit, in upper or lower case; a word that `unit_of` has not is one itself."""
-    shares = written.groupby([unit_of.get(word, word).lower() for word in written.index]).sum() / written.sum()
+    """Whether nearly all fields have one unit, in upper or lower case, one or several of it; a word that `unit_of` has
+    not is one itself."""
+    shares = written.groupby([_singular(unit_of.get(word, word)) for word in written.index]).sum() / written.sum()
     shares = shares.drop("", errors="ignore")
     return bool(len(shares)) and float(shares.max()) >= UNIT_SHARE
 
@@ -630,7 +639,11 @@ def holds_text(seen: Seen, most_words: int) -> bool:
 
 def _are_codes(texts: pd.Series) -> bool:
     """Whether texts, all different, are codes with numbers in one form: C001-000123, B07/00012, M-AB 123. Words that
-    stand in all of them count for nothing; others are short and behind no blank, but for one where no blank stands."""
+    stand in all of them count for nothing; others are short and behind no blank, but for one where no blank stands and
+    for the letters of plates (AB12 CDE)."""
+    plates = [text[-3:] for text in texts if PLATE.fullmatch(text)]
+    if len(plates) >= NUMBERED * len(texts) and len(set(plates)) >= FEWEST_OF_PLATES:
+        return True
     forms = Counter(re.sub("[0-9]+", "0", LETTERS.sub("a", text)) for text in texts)
     ((form, count),) = forms.most_common(1)
     blank = any(sign.isspace() for sign in form.strip())

@@ -12,6 +12,10 @@ from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import ISO_8601
 from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, found_in
 
+DIGITS = {  # of times as one number: the first and the last that are taken for such
+    "%Y%m%d": (19_000_101, 21_001_231), "%Y%m%d%H%M": (190_001_010_000, 210_012_312_359),
+    "%Y%m%d%H%M%S": (19_000_101_000_000, 21_001_231_235_959),
+}  # fmt: skip
 EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second
 FIRST_SECOND, LAST_SECOND = 631_152_000, 2_840_140_800  # 1990 to 2060: times elsewhere are of a file's own notion
 TIME_NAME = re.compile(
@@ -29,7 +33,8 @@ DAYS = (
     (r"\d{1,2}(?P<sign>\.)\d{1,2}\.\d{4}", ("%d{0}%m{0}%Y", "%m{0}%d{0}%Y")),
     (r"\d{1,2}(?P<sign>[-/])\d{1,2}(?P=sign)\d{4}", ("%m{0}%d{0}%Y", "%d{0}%m{0}%Y")),
     (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y", "%y{0}%m{0}%d", "%y{0}%d{0}%m")),
-    (r"\d{2}(?P<sign>[-/])\d{2}(?P=sign)\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
+    (r"\d{2}(?P<sign>-)\d{2}-\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
+    (r"\d{1,2}(?P<sign>/)\d{1,2}/\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
     (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
     (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
     (r"\d{1,2}(?P<sign> )[A-Za-z]{3,9}\.?, \d{4}", ("%d{0}%b, %Y",)),
@@ -127,7 +132,7 @@ def now_us() -> float:
 
 def _formats(text: str) -> list[str]:
     """Formats in which a text may be a time, the likelier one first."""
-    if re.match(r"\d{1,2}:\d{2}\b", text) and (found := re.fullmatch(CLOCK, text)):
+    if re.match(r"\d{1,2}:\d{2}(?!\d)", text) and (found := re.fullmatch(CLOCK, text)):
         return [_clock(found.groupdict())]
     if weekday := WEEKDAY.match(text):
         return [f"%a{weekday[1]}{form}" for form in _formats(text[weekday.end() :])]
@@ -188,11 +193,11 @@ def is_iso(known: pd.Series) -> bool:
 
 
 def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str, bool]:
-    """The type of numbers that are times of 1990 to 2060 since 1970, or days such as 20241231 or 2024366 (the day of
-    the year), and whether their size alone says so; the type is empty where they are none.
+    """The type of numbers that are times of 1990 to 2060 since 1970, times such as 20241231 and 20241231235959, or days
+    such as 2024366 (the day of the year), and whether their size alone says so; the type is empty where they are none.
 
-    Seconds, nanoseconds and days such as 20241231 by the column's name alone, as other numbers and ids are as long; the
-    others also by their size, where the name is none of a quantity.
+    Seconds, nanoseconds and times such as 20241231 by the column's name alone, as other numbers and ids are as long;
+    the others also by their size, where the name is none of a quantity.
 
     Parameters
     ----------
@@ -218,10 +223,11 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
     if not len(known) or code or not (whole or named):
         return "", False
     low, high = known.min(), known.max()
-    if whole and named and low >= 19_000_101 and high <= 21_001_231:
-        how = time_type("datetime[%Y%m%d]?")
-        assert how is not None
-        return "" if of_type(pd.Series(known), how)[1].any() else "datetime[%Y%m%d]", False
+    for form, (first, last) in DIGITS.items():
+        if whole and named and low >= first and high <= last:
+            how = time_type(f"datetime[{form}]?")
+            assert how is not None
+            return "" if of_type(pd.Series(known), how)[1].any() else f"datetime[{form}]", False
     if whole and low >= 1_990_001 and high <= 2_060_366 and (named or not QUANTITY_NAME.search(name)):
         how = time_type("datetime[%Y%j]?")
         assert how is not None

@@ -27,6 +27,7 @@ from gigabatch.pipeline.init.columns import (
     MOST_HASHED_WORDS,
     MOST_TEXT_WORDS,
     NULL_WORDS,
+    PLAIN_NUMBER,
     WEAK_NULL_WORDS,
     Seen,
     column_seen,
@@ -41,12 +42,14 @@ from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
+from gigabatch.pipeline.init.texts import found_in
 from gigabatch.pipeline.init.training import MOST_HELD, WARM_EPOCHS, held_out_rows, training_for
 
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
 FEWEST_TIMES = 20
+MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
 NOT_WHEN = re.compile(
     r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid|geburt|liefer|bezahlt|storn"
 )
@@ -382,6 +385,8 @@ def _kept(
                 f"{_shown(name)} holds numbers with two decimal signs ({both}), so each text is a value of its own. "
                 "Write them with one in the file."
             )
+        elif told := _mostly_numbers(seen):
+            made.remarks.append(told)
         if seen.kind == "other":
             made.left_out[name] = seen.note
         elif seen.kind == "list":
@@ -414,6 +419,23 @@ def _kept(
     made.left_out |= leaks
     made.leaks = list(leaks)
     return kept
+
+
+def _mostly_numbers(seen: Seen) -> str:
+    """The remark that most of the texts of a category are numbers with a few others among them, such as <0.5 and 90+;
+    empty where they are not, or named as those of codes."""
+    if seen.kind != "category" or seen.categories != "string" or is_code_name(seen.name) or seen.num_values < MANY:
+        return ""
+    known = pd.Series(seen.values).dropna().astype("str")
+    others = known[~found_in(known, PLAIN_NUMBER)]
+    amounts = others[found_in(others, "[0-9]")]
+    if not len(amounts) or len(others) > (1 - MOSTLY) * len(known) or bool(found_in(known, "^0[0-9]").any()):
+        return ""
+    shown = ", ".join(repr(text) for text in amounts.drop_duplicates().head(2))
+    return (
+        f"{_shown(seen.name)} holds numbers in {1 - len(others) / len(known):.0%} of the rows, and texts such as "
+        f"{shown}, so each text is a value of its own. Where they are amounts, write numbers in the file, or nothing."
+    )
 
 
 def _is_copy(seen: Seen, label: Labels) -> bool:

@@ -32,6 +32,7 @@ from gigabatch.pipeline.serving.swap import Slot, Watcher
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 s of common proxies, or they would send into a connection that closes
+LINGER_SECONDS = 1.0  # at the end, how long a connection without a request waits for one that is on its way
 SWITCH_SECONDS = 0.0005  # how long the thread that loads a bundle may keep the interpreter from a request
 
 
@@ -114,7 +115,7 @@ def server_config(app: Gate, settings: ServeSettings, metrics: Metrics) -> uvico
     """How uvicorn runs the application."""
     return uvicorn.Config(
         app,
-        http=json_errors(AutoHTTPProtocol, metrics),
+        http=with_answers(AutoHTTPProtocol, metrics, min(LINGER_SECONDS, settings.drain_seconds)),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -123,11 +124,25 @@ def server_config(app: Gate, settings: ServeSettings, metrics: Metrics) -> uvico
     )
 
 
-def json_errors(protocol: Any, metrics: Metrics) -> type:
-    """uvicorn's protocol class, whose answer to bytes that are no HTTP is JSON as every other error is. The ends of its
-    connections are counted."""
+def with_answers(protocol: Any, metrics: Metrics, linger: float) -> type:
+    """uvicorn's protocol class, whose answer to bytes that are no HTTP is JSON as every other error is, and which
+    answers, at the end of the service, what was sent on an open connection before its client could know of the end:
+    for `linger` seconds. The ends of its connections are counted."""
 
-    class JsonErrors(protocol):
+    class WithAnswers(protocol):
+        def shutdown(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                super().shutdown()
+                return
+            state, closing = self.server_state, (b"connection", b"close")
+            if closing not in state.default_headers:  # of the answers to requests that begin from now on
+                state.default_headers = [*state.default_headers, closing]
+            self.loop.call_later(linger, self._leave)
+
+        def _leave(self) -> None:
+            if not self.transport.is_closing():
+                super().shutdown()
+
         def connection_lost(self, exc: Exception | None) -> None:
             metrics.closed()
             super().connection_lost(exc)
@@ -139,7 +154,7 @@ def json_errors(protocol: Any, metrics: Metrics) -> type:
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + bytes(body))
             self.transport.close()
 
-    return JsonErrors
+    return WithAnswers
 
 
 def listen(settings: ServeSettings) -> socket.socket:

@@ -57,6 +57,8 @@ def drafted(tmp_path, values, name="x", **options):
         ("%d-%m-%y", DAYS, "datetime[%d-%m-%y]", None),
         ("%y-%m-%d", pd.date_range("1995-03-01", periods=ROWS, freq="9D"), "datetime[%y-%m-%d]", None),
         ("%y.%d.%m", DAYS, "datetime[%y.%d.%m]", None),
+        ("%-m/%-d/%y %-H:%M", DAYS, "datetime[%m/%d/%y %H:%M]", None),
+        ("%-d/%-m/%y", DAYS, "datetime[%d/%m/%y]", None),
         ("%d %b %Y, %I:%M %p", DAYS, "datetime[%d %b %Y, %I:%M %p]", None),
         ("%Y/%m/%d %H:%M:%S.%f", DAYS, "datetime[%Y/%m/%d %H:%M:%S.%f]", None),
         ("%d.%m.%YT%H:%M+02:00", DAYS, "datetime[%d.%m.%YT%H:%M%z]", None),
@@ -64,6 +66,8 @@ def drafted(tmp_path, values, name="x", **options):
         ("%s", DAYS, "datetime[s]", None),
         ("%s000", DAYS, "datetime[ms]", None),
         ("%Y%m%d", DAYS, "datetime[%Y%m%d]", None),
+        ("%Y%m%d%H%M%S", DAYS, "datetime[%Y%m%d%H%M%S]", None),
+        ("%Y%m%d%H%M", DAYS, "datetime[%Y%m%d%H%M]", None),
         ("%Y-%m-%d %H:%M EST", DAYS, "datetime[%Y-%m-%d %H:%M EST]", None),
         ("%Y-%m", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%Y-%m]", None),
         ("%b %Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%b %Y]", None),
@@ -1019,6 +1023,59 @@ def test_codes_whose_numbers_come_again_in_each_part_are_no_text(tmp_path, form,
     made, _ = drafted(tmp_path, texts, "claim")
     assert made.texts == {}
     assert made.features["keys"] == ["claim"]
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("{n} days", 1.0), ("5\N{NARROW NO-BREAK SPACE}{n:03},5 €", None), ("5\N{THIN SPACE}{n:03}", None),
+    ],
+    ids=["plural", "french", "thin"],
+)  # fmt: skip
+def test_amounts_with_units_in_one_and_several_and_with_narrow_blanks_are_numbers(tmp_path, form, expected):
+    numbers = np.arange(ROWS) % 5 + 1
+    texts = [form.format(n=n).replace("1 days", "1 day") for n in numbers]
+    made, found = drafted(tmp_path, texts, "waited")
+    assert "waited" in made.features["continuous"]
+    expected = numbers if expected else 5000 + numbers + 0.5 * (",5" in form)
+    np.testing.assert_array_equal(np.sort(found["waited"]), np.sort(expected))
+    assert not [remark for remark in made.remarks if "another unit" in remark]  # a day is a unit of days
+
+
+def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
+    texts = [f"{n % 12 + 1}:05{'am' if n % 2 else 'pm'}" for n in range(ROWS)]
+    made, _ = drafted(tmp_path, texts, "opens")
+    assert made.features["inputs"] == {"opens": "datetime[%I:%M%p]"}
+
+
+def test_a_column_of_numbers_with_some_texts_is_told_of(tmp_path):
+    """<5.0 and 90+ make names of all numbers beside them, which nothing said."""
+    texts = [f"<{n % 40}.5" if n % 20 == 0 else f"{n % 40}+" if n % 20 == 1 else f"{n % 40}" for n in range(ROWS)]
+    made, _ = drafted(tmp_path, texts, "level")
+    (told,) = [remark for remark in made.remarks if remark.startswith("level holds numbers in 90% of the rows")]
+    assert "'<0.5', '1+'" in told
+    few, _ = drafted(tmp_path, ["3+" if n % 4 == 3 else str(n % 4) for n in range(ROWS)], "children")
+    named, _ = drafted(tmp_path, texts, "diagnosis_code")
+    assert not [remark for made in (few, named) for remark in made.remarks if "holds numbers" in remark]
+
+
+def test_number_plates_are_no_text(tmp_path):
+    """In 9,000 plates both "ab12" and "cde" come again."""
+    rng = np.random.default_rng(4)
+    letters = np.array(list("ABCDEFGHJK"))
+    plates = {
+        f"{''.join(letters[drawn[:2]])}{drawn[5]:02} {''.join(letters[drawn[2:5]])}"
+        for drawn in rng.integers(0, [10] * 5 + [20], (9000, 6))
+    }
+    made, _ = drafted(tmp_path, sorted(plates), "plate")
+    assert made.texts == {}
+    assert made.features["keys"] == ["plate"]
+
+
+def test_articles_in_capitals_stay_texts(tmp_path):
+    sizes = [f"{make}{width} {kind}" for make in ("DN", "M") for width in range(1, 90) for kind in ("PVC", "CU", "ZN")]
+    made, _ = drafted(tmp_path, sizes, "pipe")
+    assert list(made.texts) == ["pipe"]
 
 
 @pytest.mark.parametrize(

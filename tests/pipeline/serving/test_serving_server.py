@@ -1,5 +1,6 @@
 """The server as a process: loopback, tokens, limits on the wire, slow clients, shutdown, the command line."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -9,11 +10,15 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import ServingError
-from gigabatch.pipeline.serving.http.server import listen
+from gigabatch.pipeline.serving.http.server import listen, with_answers
+from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.start import is_loopback, read_token, require_safe, require_start
 from tests.pipeline.serving.server_process import Server
 
@@ -130,6 +135,49 @@ def test_sigterm_ends_it_after_the_running_requests(run, tmp_path):
         assert b" 200 " in connection.recv(65536)
     assert server.process.wait(timeout=60) == 0
     assert server.log.read_text().endswith("stopped\n")
+
+
+async def answering(protocol, linger, after):
+    """What `after`, a coroutine of the reader and the writer, gives on a connection that had an answer before the
+    server began to end; and the server has ended when this does."""
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    made = with_answers(protocol, Metrics(), linger)
+    server = uvicorn.Server(uvicorn.Config(app, http=made, lifespan="off", log_config=None))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        task = asyncio.create_task(server.serve([listener]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
+        server.should_exit = True
+        while server.servers[0].is_serving():
+            await asyncio.sleep(0.01)
+        found = await after(reader, writer)
+        await asyncio.wait_for(task, 60)
+        writer.close()
+    return found
+
+
+@pytest.mark.parametrize("protocol", [HttpToolsProtocol, H11Protocol])
+def test_a_request_that_was_on_its_way_when_the_server_began_to_end_is_answered(protocol):
+    """The idle connection was closed at once, which reset it when the request came."""
+
+    async def ask_again(reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        return await reader.read()  # until the server closes
+
+    found = asyncio.run(answering(protocol, 3600.0, ask_again))
+    assert found.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close\r\n" in found.lower()
+    assert found.endswith(b"ok")
+
+
+@pytest.mark.parametrize("protocol", [HttpToolsProtocol, H11Protocol])
+def test_a_connection_on_which_nothing_comes_is_closed(protocol):
+    assert asyncio.run(answering(protocol, 0.01, lambda reader, _: reader.read())) == b""
 
 
 def test_a_guarded_server_refuses_what_it_has_no_room_for_and_ctrl_c_ends_it_at_once(run, tmp_path):
