@@ -98,7 +98,12 @@ def apart(values: Iterable[float], digits: int = 4) -> list[str]:
     """
     numbers = list(values)
     digits = digits_apart(numbers, digits)
-    return [f"{value:.{digits}g}" for value in numbers]
+    written = [f"{value:.{digits}g}" for value in numbers]
+    # 12346 rather than 1.235e+04
+    return [
+        f"{value:.0f}" if "e+" in text and abs(value) < 1e9 else text
+        for text, value in zip(written, numbers, strict=True)
+    ]
 
 
 def digits_apart(values: Collection[float], digits: int = 4) -> int:

@@ -26,6 +26,7 @@ from gigabatch.models.metrics.pointwise import (
 from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
+from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.codes import MORE_IS_BETTER
@@ -33,6 +34,7 @@ from gigabatch.pipeline.nightly.times import shown, unit_of_times
 from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
 
 KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse"}  # in summary.json
+MOST = 1e300  # by which metrics are told apart, so that a quantile of gains is a number
 ROUNDING = 1e-9  # how far below 1 a mean of ones may lie by rounding
 
 
@@ -75,9 +77,10 @@ class Floor:
         """Why the candidate may not be promoted, whatever else there is; None where it beats the constant."""
         if self.skill(self.candidate) > 0:
             return None
+        constant, _ = apart([self.constant, self.candidate])
         return (
-            f"It is no better than a constant prediction ({self.metric} {self.constant:.4f}). Look at the labels and "
-            "the columns of tonight's data."
+            f"It is no better than a constant prediction ({self.metric} {constant}). Look at the labels and the "
+            "columns of tonight's data."
         )
 
 
@@ -129,9 +132,10 @@ class Comparison(Floor):
         found, wanted = self.skill(self.candidate), self.skill(self.record) - max_skill_drop
         if found >= wanted:
             return None
+        record, constant = apart([self.record, self.constant])
         return (
-            f"The current model's own test split gave {self.record:.4f} when it was trained. Of the way from a "
-            f"constant ({self.constant:.4f}) to perfection that was {self.skill(self.record):.0%}, and this is "
+            f"The current model's own test split gave {record} when it was trained. Of the way from a "
+            f"constant ({constant}) to perfection that was {self.skill(self.record):.0%}, and this is "
             f"{found:.0%}: a fall by more than nightly.max_skill_drop, {max_skill_drop}. Look at tonight's data; if "
             "the world did change so much, raise nightly.max_skill_drop for one night."
         )
@@ -520,7 +524,7 @@ def bootstrap(
     else:
         gains = _gains_of_rows(alone.metric, current, candidate, window, rounds, generator)
     bound, upper = (float((sign * gains).quantile(q)) for q in (1 - settings.confidence, settings.confidence))
-    gain, churn = sign * (alone.candidate - before), window.churn(current, candidate)
+    gain, churn = float(sign * _gain(alone.candidate, before)), window.churn(current, candidate)
     return Comparison(**vars(alone), current=before, gain=gain, bound=bound, upper=upper, prediction_churn=churn)
 
 
@@ -541,9 +545,13 @@ def _gains_of_rows(
         drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
         times = torch.cat(drawn).bincount(minlength=len(labels))
         weight = times if window.weight is None else own * times
-        after, before = (float(measure(weight)) for measure in measures)
-        gains.append(after - before)
+        gains.append(_gain(*(float(measure(weight)) for measure in measures)))
     return torch.tensor(gains, dtype=torch.float64)
+
+
+def _gain(after: float, before: float) -> float:
+    """after - before, finite where a prediction is infinite: its RMSE is as bad as another that is."""
+    return 0.0 if after == before else min(max(after - before, -MOST), MOST)
 
 
 def _gains_of_groups(

@@ -140,6 +140,21 @@ def test_regression_is_compared_by_rmse_and_multiclass_by_log_loss():
     assert (found.current, found.candidate) == (pytest.approx(math.log(3)), pytest.approx(-math.log(0.8)))
 
 
+def test_infinite_predictions_leave_the_gain_and_its_bound_finite():
+    value, few = torch.linspace(-1, 1, 400), NightlySettings(num_bootstrap=50)
+    overflowed = torch.where(torch.arange(400) % 4 == 0, math.inf, value)
+    both, worse, better = (
+        bootstrap("logloss", old, new, window(value, REGRESSION, 0.0), few, 1)
+        for old, new in ((overflowed, overflowed), (value + 0.5, overflowed), (overflowed, value + 0.5))
+    )
+    assert (both.gain, both.bound, both.upper) == (0, 0, 0)
+    for found in (worse, better):
+        assert all(map(math.isfinite, (found.gain, found.bound, found.upper)))
+    assert (worse.holds(0.1), better.holds(0)) == (False, True)
+    for found in (both, worse):
+        assert found.no_better_than_constant() is not None
+
+
 @pytest.mark.parametrize("positives", [1, 2, 3])
 def test_few_positives_leave_every_number_finite_and_let_the_better_model_win(positives):
     """P4: one resample without a positive made the bound NaN, and NaN is above nothing."""

@@ -89,11 +89,37 @@ def test_every_target_and_the_reference_must_hold(floors, reference, code, reaso
     assert reason is None or reason in outcome.text
 
 
+@pytest.mark.parametrize(
+    ("found", "reference", "said"),
+    [
+        (
+            Comparison("AUC", 1000, 0.77811, 0.5, 0.7781, gain=1e-5, bound=-2e-4), {},
+            "AUC 0.77811 against 0.7781 on 1,000 rows that neither model has seen; gain +1e-05, lower bound -0.0002, ",
+        ),
+        (
+            Comparison("AUC", 1000, 0.7, 0.5, 0.71, gain=-0.01, bound=-0.001004), {},
+            "gain -0.01, lower bound -0.001004, tolerance 0.001. The lower bound of the gain is not above -0.001.",
+        ),
+        (
+            Comparison("RMSE", 1000, 12345.67, 20000.0, 12345.68, gain=0.01, bound=0.002), {},
+            "RMSE 12345.67 against 12345.68 on",
+        ),
+        (
+            compared(), {"y": Comparison("AUC", 1000, 0.8, 0.5, 0.80001, gain=-1e-5, bound=-0.00501)},
+            "the AUC is 0.8 to 0.80001; the lower bound of the gain, -0.00501, is not above -0.005: small losses",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_decide_are_told_apart(found, reference, said):
+    """A night said that 0.7781 stood against 0.7781, and -0.0010 was not above -0.001."""
+    assert said in judge(CONFIG, Judged(1000, {"y": found}, reference), CANDIDATE, first=False).text
+
+
 def test_a_first_model_must_beat_the_constant_of_every_target():
     judged = Judged(1000, {"y": Floor("AUC", 1000, 0.8, 0.5), "z": Floor("RMSE", 1000, 2.0, 1.9)})
     outcome = judge(CONFIG, judged, CANDIDATE, first=True)
     assert outcome.code == KEPT
-    assert "Target 'z': It is no better than a constant prediction (RMSE 1.9000)" in outcome.text
+    assert "Target 'z': It is no better than a constant prediction (RMSE 1.9)" in outcome.text
 
 
 @given(st.lists(st.floats(-0.002, 0.002), min_size=1, max_size=80), st.integers(2, 10))
