@@ -169,6 +169,27 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     assert os.listdir(home / ".champions") == []
 
 
+def test_no_reference_is_older_than_what_a_person_promoted(tmp_path, caplog):
+    """Nights were kept out for a loss that a person had accepted, until the model of before was too old to compare."""
+    home = tmp_path / "a"
+    for name in "abcd":
+        (home / name).mkdir(parents=True)
+    for name in "ab":
+        append_record(home, "nightly", PROMOTED, "", name, champion=name)
+    keep_champions(home, 30)
+    append_record(home, "promote", 0, "Promoted by hand: c is current, b was it before.", "c")
+    os.symlink("c", home / "current")
+    assert reference_of(home, 30) is None
+    assert caplog.text == ""
+    append_record(home, "nightly", KEPT, "", "new", champion="c")
+    (home / "current").unlink()
+    os.symlink("d", home / "current")
+    append_record(home, "nightly", PROMOTED, "", "d", champion="d")
+    assert champions(home, 30) == ["c", "c", "d"]
+    assert reference_of(home, 30).name == "c"
+    assert reference_of(home, 1) is None
+
+
 def test_a_record_that_is_lost_is_said_as_no_reference_can_be_found(tmp_path, caplog):
     """It was silent: from then on small losses could add up."""
     home = tmp_path / "a"
