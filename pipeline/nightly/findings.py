@@ -44,7 +44,7 @@ class Measure:
     Parameters
     ----------
     name
-        `log loss`, `squared error`, or `reciprocal rank` where negatives are drawn.
+        `log loss`, `squared error`, `pinball loss` of a quantile, or `reciprocal rank` where negatives are drawn.
     more_is_better
         Of the values.
     weight
@@ -182,12 +182,12 @@ def measure_of(seen: Seen, place: int, step: int = 1) -> Measure | None:
             if len(found) != len(seen.frame):
                 return None
         else:
-            found, served = row_losses(window.target, scores, window.labels), serving_mass(seen, "candidate", window)
+            found, served = row_losses(window, scores), serving_mass(seen, "candidate", window)
             mass = window.mass if served is None else served
         values[role], weight = found.double().numpy()[::step], mass.double().numpy()[::step]
     assert weight is not None, "there is a candidate"
-    target = next(iter(seen.predicted.values()))[place][1].target
-    name = "reciprocal rank" if drawn else "squared error" if target.task == "regression" else "log loss"
+    loss = next(iter(seen.predicted.values()))[place][1].loss
+    name = "reciprocal rank" if drawn else "squared error" if loss == "RMSE" else loss
     return Measure(name, drawn, weight, values)
 
 
@@ -206,10 +206,12 @@ def served_negatives(seen: Seen, role: str, window: Window) -> float:
     return weight_of_label_0(window.labels, shift, info.get("prior_serve"), window.weight)
 
 
-def row_losses(target: Target, scores: Tensor, labels: Tensor) -> Tensor:
-    """Log loss of each row, or squared error: float64 [N]. scores: [N] or [N, K]."""
-    if target.task == "regression":
-        return (scores.double() - labels.double()).square()
+def row_losses(window: Window, scores: Tensor) -> Tensor:
+    """Log loss of each row, squared error, or pinball loss of a quantile: float64 [N]. scores: [N] or [N, K]."""
+    labels, tau = window.labels, window.quantile
+    if window.target.task == "regression":
+        error = labels.double() - scores.double()
+        return error.square() if tau is None else torch.maximum(tau * error, (tau - 1) * error)
     chance = scores.double()
     if scores.dim() == 2:
         chance = chance.gather(1, labels.long()[:, None])[:, 0]

@@ -36,14 +36,14 @@ def window(labels, target=BINARY, **more) -> Window:
 def test_the_loss_of_each_row_is_that_of_scikit_learn():
     random = np.random.default_rng(0)
     chance, labels = random.random(50), random.integers(0, 2, 50)
-    found = row_losses(BINARY, torch.tensor(chance), torch.tensor(labels).float())
+    found = row_losses(window(labels), torch.tensor(chance))
     wanted = [sk.log_loss([label], [p], labels=[0, 1]) for label, p in zip(labels, chance, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
     shares, codes = random.dirichlet(np.ones(3), 50), random.integers(0, 3, 50)
-    found = row_losses(Target("y", "multiclass", 3), torch.tensor(shares), torch.tensor(codes))
+    found = row_losses(window(codes, Target("y", "multiclass", 3)), torch.tensor(shares))
     wanted = [sk.log_loss([code], [p], labels=[0, 1, 2]) for code, p in zip(codes, shares, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
-    found = row_losses(Target("y", "regression"), torch.tensor(chance), torch.tensor(labels).float())
+    found = row_losses(window(labels, Target("y", "regression")), torch.tensor(chance))
     wanted = [sk.mean_squared_error([label], [p]) for label, p in zip(labels, chance, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
