@@ -218,6 +218,16 @@ def contract_path(config: RunConfig) -> Path:
     return home_of(config) / CONTRACT
 
 
+def statistics_kept(config: RunConfig) -> list[Path]:
+    """Folders of what is kept of the rows accepted so far, one a kind; those of kinds without new files are used by no
+    night, and tell of files that may be gone."""
+    place = _Place(config)
+    state = read_state(place.home)
+    kinds = [(kind, state.of_kind(kind.name)) for kind in place.recipe.raw_files()]
+    folders = [place.store.root / STAGE / place._key(kind, entries) for kind, entries in kinds if entries]
+    return [folder for folder in folders if folder.is_dir()]
+
+
 def new_files(config: RunConfig) -> list[NewFile]:
     """Files of the recipe about which no person, and no night that has ended, has decided, or whose content is another
     now, also than a night that did not end found it; in the recipe's order.
