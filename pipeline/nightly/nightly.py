@@ -184,10 +184,13 @@ def settle(home: Path) -> tuple[dict[str, list[str]], str] | None:
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}). Move it away: it is no more than a line to come.") from error
     current = read_pointers(home).current
-    written = any(
-        (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
+    lines = [
+        entry
         for entry in islice(newest_records(home), SETTLED_AMONG)
-    )
+        if (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED)
+    ]
+    # Its own line is told by its words where the clock has been set back since.
+    written = any(str(entry.get("at")) >= begun or str(entry.get("decision")).startswith(text) for entry in lines)
     promoted = current is not None and current.name == name
     if promoted and not written:
         late = f"{text} Written down late: that night was broken off as soon as it had promoted."

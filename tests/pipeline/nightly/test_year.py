@@ -448,6 +448,17 @@ def test_what_a_killed_night_left_is_no_line_where_it_did_not_promote(tmp_path, 
     assert left == "written" or not (home / "nightly.jsonl").exists()
 
 
+@pytest.mark.parametrize(("line", "lines"), [("Promoted: AUC. In quarantine: b.csv", 1), ("Promoted: before", 2)])
+def test_a_line_is_written_once_though_the_clock_goes_back_meanwhile(tmp_path, line, lines):
+    (tmp_path / "a").mkdir()
+    os.symlink("a", tmp_path / "current")
+    pending = {"run": "a", "at": "2999-01-01T00:00:00+00:00", "text": "Promoted: AUC."}
+    (tmp_path / "nightly.pending.json").write_text(json.dumps(pending))
+    append_record(tmp_path, "nightly", PROMOTED, line, "a", champion="a")
+    assert nightly.settle(tmp_path) == ({}, "a")
+    assert len((tmp_path / "nightly.jsonl").read_text().splitlines()) == lines
+
+
 def test_a_folder_in_the_place_of_a_line_to_come_is_said(tmp_path):
     (tmp_path / PENDING).mkdir()
     with pytest.raises(RunError, match=r"Move it away"):
