@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
-from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, statistics_kept
+from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files, statistics_kept
 from gigabatch.pipeline.contract.state import owed, read_state
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
@@ -233,7 +233,7 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
     try:
         with folder_lock(home / "nightly.lock"):
             loaded, last = load_config(config, overrides, whole="features"), _nothing_new_before(home)
-            if last is None or check_new(loaded) or read_state(home).taken:  # which would be measured twice
+            if last is None or new_files(loaded) or read_state(home).taken:  # which the whole night measures
                 return None
             if _is_told_of_files(decide(loaded, [], write=False), home):
                 return None
