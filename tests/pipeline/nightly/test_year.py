@@ -185,6 +185,9 @@ def test_no_reference_is_older_than_what_a_person_promoted(tmp_path, caplog):
     (home / "current").unlink()
     os.symlink("d", home / "current")
     append_record(home, "nightly", PROMOTED, "", "d", champion="d")
+    append_record(home, "promote", 0, "Promoted by hand: b, which is rolled back since.", "b")
+    (home / "promoted").mkdir()
+    (home / "promoted" / "blocked.json").write_text('{"b": {"at": "2026-11-28"}}')
     assert champions(home, 30) == ["c", "c", "d"]
     assert reference_of(home, 30).name == "c"
     assert reference_of(home, 1) is None
