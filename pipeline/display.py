@@ -95,6 +95,8 @@ def apart(values: Iterable[float], digits: int = 4) -> list[str]:
     >>> from gigabatch.pipeline.display import apart
     >>> apart([0.81, 0.7]), apart([202301.0, 202304.0, 202301.0])
     (['0.81', '0.7'], ['202301', '202304', '202301'])
+    >>> apart([12345.67, 9.5])
+    ['12346', '9.5']
     """
     numbers = list(values)
     digits = digits_apart(numbers, digits)
