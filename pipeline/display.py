@@ -95,10 +95,17 @@ def apart(values: Iterable[float], digits: int = 4) -> list[str]:
     >>> from gigabatch.pipeline.display import apart
     >>> apart([0.81, 0.7]), apart([202301.0, 202304.0, 202301.0])
     (['0.81', '0.7'], ['202301', '202304', '202301'])
+    >>> apart([12345.67, 9.5])
+    ['12346', '9.5']
     """
     numbers = list(values)
     digits = digits_apart(numbers, digits)
-    return [f"{value:.{digits}g}" for value in numbers]
+    written = [f"{value:.{digits}g}" for value in numbers]
+    # 12346 rather than 1.235e+04
+    return [
+        f"{value:.0f}" if "e+" in text and abs(value) < 1e9 else text
+        for text, value in zip(written, numbers, strict=True)
+    ]
 
 
 def digits_apart(values: Collection[float], digits: int = 4) -> int:

@@ -221,6 +221,11 @@ class RawFiles:
             return "weights" if list_types(dtype)[0] == "float32" else "list"
         return self.roles.get(name, "category" if dtype == "string" else "number")
 
+    @property
+    def numbers_in_text(self) -> list[str]:
+        """Columns of text that are numbers to steps, and no category to a model: see `number_name`."""
+        return [name for name in self.dtypes if number_name(name) in self.roles and name not in self.roles]
+
     def read(self, engine: str, path: str, cache: FileCache | None = None) -> Any:
         """The rows of one file, as the recipe gets them."""
         return read_files(

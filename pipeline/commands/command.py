@@ -98,17 +98,21 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, AnotherRankFailed):
                 return FAILED
+            traced = verbose
             if number := stopped_by(error):
-                code, said, text = 128 + number, stopped_line(number), stopped_text(number)
+                code, said, text, traced = 128 + number, stopped_line(number), stopped_text(number), False
             elif isinstance(error, ValueError | OSError) and is_users(error):
                 said = one_line(error)
                 code, text = FAILED if name == "nightly" else USAGE, f"Failed: {said}"
+            elif records:  # no user's error; what happens within the night's work is recorded there
+                said, traced = f"{type(error).__name__}: {one_line(error)}", True
+                code, text = FAILED, f"Failed: {said}"
             else:
                 raise
             tell = None
             if records and not (isinstance(error, Stopped) and error.recorded):  # the night's work had not begun
                 tell = record_mistake(arguments["config"], arguments["overrides"], text, code)
-            if verbose and not number:
+            if traced:
                 traceback.print_exc()
             print(f"gigabatch: {said}", file=sys.stderr)
             if tell is not None:

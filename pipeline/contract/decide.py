@@ -218,6 +218,16 @@ def contract_path(config: RunConfig) -> Path:
     return home_of(config) / CONTRACT
 
 
+def statistics_kept(config: RunConfig) -> list[Path]:
+    """Folders of what is kept of the rows accepted so far, one a kind; those of kinds without new files are used by no
+    night, and tell of files that may be gone."""
+    place = _Place(config)
+    state = read_state(place.home)
+    kinds = [(kind, state.of_kind(kind.name)) for kind in place.recipe.raw_files()]
+    folders = [place.store.root / STAGE / place._key(kind, entries) for kind, entries in kinds if entries]
+    return [folder for folder in folders if folder.is_dir()]
+
+
 def new_files(config: RunConfig) -> list[NewFile]:
     """Files of the recipe about which no person, and no night that has ended, has decided, or whose content is another
     now, also than a night that did not end found it; in the recipe's order.
@@ -747,6 +757,7 @@ def _drifts(
         terms: KindTerms | None = contract.files.get(name) if contract is not None else None
         own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
         calendar = [column for column, item in terms.columns.items() if item.calendar] if terms else []
+        calendar += kind.numbers_in_text
         labels = [column for column, role in kind.roles.items() if role == "label"]
         levels = contract.drift if contract else None
         if old is not None and old.rows and (fresh.categories or fresh.numbers):

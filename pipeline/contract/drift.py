@@ -139,7 +139,8 @@ def drift(
     own
         Levels by column and measure, in place of those of `terms`.
     calendar
-        Columns whose values follow from the days that rows are of, of which nulls alone are measured.
+        Columns of which nulls alone are measured: their values follow from the days that rows are of, or are measured
+        as the numbers that steps make of them.
 
     Returns
     -------

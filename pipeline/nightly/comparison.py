@@ -19,6 +19,7 @@ from gigabatch.models.metrics.pointwise import (
     churn_unit,
     log_loss,
     multiclass_log_loss,
+    pinball_loss,
     prediction_churn,
     rmse,
     roc_auc,
@@ -26,13 +27,16 @@ from gigabatch.models.metrics.pointwise import (
 from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
+from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.codes import MORE_IS_BETTER
 from gigabatch.pipeline.nightly.times import shown, unit_of_times
 from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
 
-KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse"}  # in summary.json
+PINBALL = "pinball loss"
+KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse", PINBALL: "pinball"}  # in summary.json
+MOST = 1e300  # by which metrics are told apart, so that a quantile of gains is a number
 ROUNDING = 1e-9  # how far below 1 a mean of ones may lie by rounding
 
 
@@ -43,7 +47,7 @@ class Floor:
     Parameters
     ----------
     metric
-        AUC, MRR, log loss or RMSE.
+        AUC, MRR, log loss, RMSE, or the pinball loss of a quantile.
     rows
         Of the window.
     candidate
@@ -65,19 +69,22 @@ class Floor:
     candidate: float
     constant: float
 
-    def skill(self, value: float) -> float:
-        """Where a value lies between the constant (0) and perfection (1); negative where it is worse than both."""
+    def skill(self, value: float, constant: float | None = None) -> float:
+        """Where a value lies between a constant (0) and perfection (1); negative where it is worse than both. constant:
+        of the rows that the value is of; None: of the window's."""
+        constant = self.constant if constant is None else constant
         if self.metric in MORE_IS_BETTER:
-            return (value - self.constant) / (1 - self.constant)
-        return 1 - value / self.constant
+            return (value - constant) / (1 - constant)
+        return 1 - value / constant
 
     def no_better_than_constant(self) -> str | None:
         """Why the candidate may not be promoted, whatever else there is; None where it beats the constant."""
         if self.skill(self.candidate) > 0:
             return None
+        constant, _ = apart([self.constant, self.candidate])
         return (
-            f"It is no better than a constant prediction ({self.metric} {self.constant:.4f}). Look at the labels and "
-            "the columns of tonight's data."
+            f"It is no better than a constant prediction ({self.metric} {constant}). Look at the labels and the "
+            "columns of tonight's data."
         )
 
 
@@ -95,6 +102,9 @@ class Comparison(Floor):
     record
         The metric of the current model on its own test split, at the time of its training; None where its summary has
         none.
+    record_constant
+        That of a constant on that split, beside which the record counts: where labels are rarer, or numbers smaller,
+        every loss is. None where the evaluation had none; then the window's constant stands for it.
     prediction_churn
         How far the two models' predictions of the window's rows are apart on average, which decides nothing: see
         `Window.churn`. None in lines of older versions, and where it has no unit.
@@ -110,6 +120,7 @@ class Comparison(Floor):
     gain: float
     bound: float
     record: float | None = None
+    record_constant: float | None = None
     upper: float | None = None
     prediction_churn: float | None = None
 
@@ -126,12 +137,14 @@ class Comparison(Floor):
         """Why the candidate may not be promoted, however much worse the current model is; None where it may."""
         if (text := self.no_better_than_constant()) or self.record is None:
             return text
-        found, wanted = self.skill(self.candidate), self.skill(self.record) - max_skill_drop
-        if found >= wanted:
+        found, before = self.skill(self.candidate), self.skill(self.record, self.record_constant)
+        if found >= before - max_skill_drop:
             return None
+        then = self.constant if self.record_constant is None else self.record_constant
+        record, constant = apart([self.record, then])
         return (
-            f"The current model's own test split gave {self.record:.4f} when it was trained. Of the way from a "
-            f"constant ({self.constant:.4f}) to perfection that was {self.skill(self.record):.0%}, and this is "
+            f"The current model's own test split gave {record} when it was trained. Of the way from a "
+            f"constant ({constant}) to perfection that was {before:.0%}, and this is "
             f"{found:.0%}: a fall by more than nightly.max_skill_drop, {max_skill_drop}. Look at tonight's data; if "
             "the world did change so much, raise nightly.max_skill_drop for one night."
         )
@@ -253,11 +266,15 @@ def compare(
                 floors[target.name] = replace(floor(metric, scores[new], window), rows=len(frame))
             else:
                 compared = bootstrap(metric, scores["current model"], scores[new], window, settings, seed)
-                record = recorded(current.summary, target.name, compared.metric)
-                floors[target.name] = replace(compared, rows=len(frame), record=record)
+                floors[target.name] = replace(
+                    compared,
+                    rows=len(frame),
+                    record=recorded(current.summary, target, compared.metric),
+                    record_constant=recorded_constant(current.summary, target, compared.metric),
+                )
             if reference is not None:
                 compared = bootstrap(metric, scores["reference"], scores[new], window, settings, seed)
-                record = recorded(reference.summary, target.name, compared.metric)
+                record = recorded(reference.summary, target, compared.metric)
                 referred[target.name] = replace(compared, rows=len(frame), record=record)
         except DataError as error:
             if place == 0:
@@ -297,8 +314,7 @@ def cannot_be_judged(current: Bundle, features: Features) -> str | None:
 
 def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tensor, Window]]:
     """Of each target, what a bundle predicts of these rows, [n] or [n, K] (of several quantiles the one nearest to
-    the median), and the rows as they are judged, whose mean
-    is left open."""
+    the median), and the rows as they are judged, whose mean is left open."""
     table = evaluation_table_of(bundle, features, frame)
     scores = evaluate(bundle.model, table, bundle.schema, features.pipeline.device).predictions
     batch = table.unpack(table.words)
@@ -308,14 +324,23 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
     return [
         (
             (prediction[:, target.central] if target.quantiles else prediction).cpu(),
-            Window(target, labels.cpu(), left_open, weight, group, drawn),
+            Window(target, labels.cpu(), left_open, weight, group, drawn, quantile_of(features, target)),
         )
         for prediction, target, labels in zip(scores, features.schema.targets, batch.targets, strict=True)
     ]
 
 
+def quantile_of(features: Features, target: Target) -> float | None:
+    """Which quantile of a target is predicted (of several the one nearest to the median); None where its mean is."""
+    loss = features.pipeline.config.train.losses.get(target.name)
+    if loss is not None and loss.kind == "quantile":
+        return 0.5 if loss.tau is None else loss.tau
+    return target.quantiles[target.central] if target.quantiles else None
+
+
 def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
-    """Rows of the test split later than everything that any of the models was fitted or selected on.
+    """Rows of the test split later than everything that any of the models was fitted or selected on, but for those of
+    weight 0, which tell nothing.
 
     ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows than
     `nightly.min_window_rows`.
@@ -324,16 +349,20 @@ def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
     if time is None:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
     frame = features.frame("test")
-    frame = frame[frame[time] > max(ends.values())].reset_index(drop=True)
+    told = frame[time] > max(ends.values())
+    if (weight := features.schema.only("weight")) is not None:
+        told &= frame[weight] > 0
+    frame = frame[told].reset_index(drop=True)
     if len(frame) >= wanted:
         return frame
     unit, both = unit_of_times(features), len(ends) > 1
     whose = {1: "the model's", 2: "both models'"}.get(len(ends), "all models'")
-    told = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
+    until = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
+    rows = "labelled rows" if weight is None else "labelled rows of a weight above 0"
     rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
     raise DataError(
-        f"only {len(frame):,} labelled rows come after {whose} training data; "
-        f"nightly.min_window_rows asks for {wanted}. trained_until is {told}. Wait for more data; where such a time "
+        f"only {len(frame):,} {rows} come after {whose} training data; "
+        f"nightly.min_window_rows asks for {wanted}. trained_until is {until}. Wait for more data; where such a time "
         f"lies too far ahead, rows with wrong times were trained on: take them out of the files{rollback}."
     )
 
@@ -353,29 +382,38 @@ def train_mean(features: Features, place: int = 0) -> Tensor:
         for name in (names[0], names[-1])
     )
     mass = torch.ones(len(labels), dtype=torch.float64) if weight is None else mass.double()
-    loss = pipeline.config.train.losses.get(target.name)
-    if target.quantiles or (loss is not None and loss.kind == "quantile"):
-        asked = target.quantiles[target.central] if loss is None else loss.tau
+    if (quantile := quantile_of(features, target)) is not None:
         order = labels.double().argsort()
         share = mass[order].cumsum(0) / mass.sum()
-        row = int(torch.searchsorted(share, 0.5 if asked is None else asked))
+        row = int(torch.searchsorted(share, quantile))
         return labels.double()[order][min(row, len(order) - 1)]
     if target.task == "multiclass":
         return (labels.long().bincount(mass, minlength=target.num_outputs) / mass.sum()).float()
     return (labels.double() * mass).sum() / mass.sum()
 
 
-def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | None:
+def recorded(summary: Mapping[str, Any], target: Target, metric: str) -> float | None:
     """What a run's summary.json says of this metric on its test split; of a final run, on that of the measured one."""
+    if metric == PINBALL and target.quantiles:  # there it is the mean of all of them
+        return None
     summary = summary.get("measured") or summary
-    value = summary.get("targets", {}).get("test", {}).get(target, {}).get(KEYS[metric])
+    value = summary.get("targets", {}).get("test", {}).get(target.name, {}).get(KEYS[metric])
     return None if value is None else float(value)
+
+
+def recorded_constant(summary: Mapping[str, Any], target: Target, metric: str) -> float | None:
+    """What it says of a constant; None where its evaluation compared with none by this metric."""
+    compared = (summary.get("measured") or summary).get("baselines") or {"found": []}
+    mine = [item for item in compared["found"] if (item["name"], item["target"]) == ("constant", target.name)]
+    found = [part["baseline"] for item in mine for part in item["differences"] if part["metric"] == KEYS[metric]]
+    return float(found[0]) if found else None
 
 
 @dataclass(frozen=True)
 class Window:
     """What models are judged on. labels [n] of the target; mean: see `train_mean`; weight [n] of the rows and group
-    [n], where the schema has them; drawn: the rows that are not positive are negatives of each model's own."""
+    [n], where the schema has them; drawn: the rows that are not positive are negatives of each model's own; quantile:
+    see `quantile_of`."""
 
     target: Target
     labels: Tensor
@@ -383,6 +421,14 @@ class Window:
     weight: Tensor | None = None
     group: Tensor | None = None
     drawn: bool = False
+    quantile: float | None = None
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss that decides."""
+        if self.target.task != "regression":
+            return "log loss"
+        return "RMSE" if self.quantile is None else PINBALL
 
     @property
     def mass(self) -> Tensor:
@@ -400,11 +446,11 @@ class Window:
             )
 
     def measure(self, name: str, scores: Tensor) -> float:
-        """A metric of predictions [n] or [n, K], by the rows' weights. name: AUC, MRR, log loss or RMSE."""
+        """A metric of predictions [n] or [n, K], by the rows' weights. name: as of `Floor`."""
         if name == "MRR":
             ranks, share = self.reciprocal_ranks(scores)
             return float((ranks * share).sum() / share.sum())
-        return _pointwise(name, scores, self.labels, self.mass)
+        return _pointwise(name, scores, self.labels, self.mass, quantile=self.quantile)
 
     def churn(self, first: Tensor, second: Tensor) -> float | None:
         """Mean |p1 - p2| of two models' predictions, by the rows' weights: of probabilities as they are, of a
@@ -433,11 +479,13 @@ class Window:
         return ranked.reciprocal_rank()[share > 0], share[share > 0]
 
 
-def _pointwise(name: str, scores: Tensor, labels: Tensor, weight: Tensor) -> float:
+def _pointwise(name: str, scores: Tensor, labels: Tensor, weight: Tensor, quantile: float | None = None) -> float:
     if name == "AUC":
         return float(roc_auc(scores, labels, weight))
     if name == "RMSE":
         return float(rmse(scores, labels, weight))
+    if quantile is not None:
+        return float(pinball_loss(scores, labels, quantile, weight))
     return float((multiclass_log_loss if scores.dim() == 2 else log_loss)(scores, labels, weight))
 
 
@@ -447,7 +495,7 @@ def floor(metric: str, candidate: Tensor, window: Window) -> Floor:
     Parameters
     ----------
     metric
-        auc, logloss (RMSE of a regression target) or mrr.
+        auc, logloss (of a regression target the RMSE, or a quantile's pinball loss) or mrr.
     candidate
         Predictions of the window's rows, [n] or [n, K].
     window
@@ -464,7 +512,7 @@ def floor(metric: str, candidate: Tensor, window: Window) -> Floor:
         Where the labels are all the same, or no group has a positive.
     """
     window.require_variety()
-    names = {"auc": "AUC", "mrr": "MRR", "logloss": "RMSE" if window.target.task == "regression" else "log loss"}
+    names = {"auc": "AUC", "mrr": "MRR", "logloss": window.loss}
     name, rows = names[metric], len(window.labels)
     value = window.measure(name, candidate)
     if name == "MRR":
@@ -490,7 +538,7 @@ def bootstrap(
     Parameters
     ----------
     metric
-        auc, logloss (RMSE of a regression target) or mrr.
+        auc, logloss (of a regression target the RMSE, or a quantile's pinball loss) or mrr.
     current, candidate
         Predictions of the window's rows, [n] or [n, K].
     window
@@ -520,7 +568,7 @@ def bootstrap(
     else:
         gains = _gains_of_rows(alone.metric, current, candidate, window, rounds, generator)
     bound, upper = (float((sign * gains).quantile(q)) for q in (1 - settings.confidence, settings.confidence))
-    gain, churn = sign * (alone.candidate - before), window.churn(current, candidate)
+    gain, churn = float(sign * _gain(alone.candidate, before)), window.churn(current, candidate)
     return Comparison(**vars(alone), current=before, gain=gain, bound=bound, upper=upper, prediction_churn=churn)
 
 
@@ -533,7 +581,9 @@ def _gains_of_rows(
     strata = [labels == 1, labels != 1] if name == "AUC" else [torch.ones(len(labels), dtype=torch.bool)]
     strata = [stratum.nonzero()[:, 0] for stratum in strata]
     measures = [
-        RocAucByWeight(scores, labels) if name == "AUC" else partial(_pointwise, name, scores, labels)
+        RocAucByWeight(scores, labels)
+        if name == "AUC"
+        else partial(_pointwise, name, scores, labels, quantile=window.quantile)
         for scores in (new, old)
     ]
     gains = []
@@ -541,9 +591,13 @@ def _gains_of_rows(
         drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
         times = torch.cat(drawn).bincount(minlength=len(labels))
         weight = times if window.weight is None else own * times
-        after, before = (float(measure(weight)) for measure in measures)
-        gains.append(after - before)
+        gains.append(_gain(*(float(measure(weight)) for measure in measures)))
     return torch.tensor(gains, dtype=torch.float64)
+
+
+def _gain(after: float, before: float) -> float:
+    """after - before, finite where a prediction is infinite: its RMSE is as bad as another that is."""
+    return 0.0 if after == before else min(max(after - before, -MOST), MOST)
 
 
 def _gains_of_groups(

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target
-from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, calibration_curve, roc_auc
+from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, roc_auc
 from gigabatch.pipeline.bundle import Bundle
+from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
 from gigabatch.pipeline.nightly.codes import MIN_ROWS
 from gigabatch.pipeline.nightly.comparison import Seen, Window
 from gigabatch.pipeline.reports.charts import Calibration
@@ -43,7 +44,7 @@ class Measure:
     Parameters
     ----------
     name
-        `log loss`, `squared error`, or `reciprocal rank` where negatives are drawn.
+        `log loss`, `squared error`, `pinball loss` of a quantile, or `reciprocal rank` where negatives are drawn.
     more_is_better
         Of the values.
     weight
@@ -181,30 +182,36 @@ def measure_of(seen: Seen, place: int, step: int = 1) -> Measure | None:
             if len(found) != len(seen.frame):
                 return None
         else:
-            found, served = row_losses(window.target, scores, window.labels), serving_mass(seen, "candidate", window)
+            found, served = row_losses(window, scores), serving_mass(seen, "candidate", window)
             mass = window.mass if served is None else served
         values[role], weight = found.double().numpy()[::step], mass.double().numpy()[::step]
     assert weight is not None, "there is a candidate"
-    target = next(iter(seen.predicted.values()))[place][1].target
-    name = "reciprocal rank" if drawn else "squared error" if target.task == "regression" else "log loss"
+    loss = next(iter(seen.predicted.values()))[place][1].loss
+    name = "reciprocal rank" if drawn else "squared error" if loss == "RMSE" else loss
     return Measure(name, drawn, weight, values)
 
 
 def serving_mass(seen: Seen, role: str, window: Window) -> Tensor | None:
     """Weight [N] of each row where the role's model serves, which is where its probabilities are for (`train.prior`);
     that of the window without a prior."""
+    return serving_weight(window.labels, window.weight, served_negatives(seen, role, window))
+
+
+def served_negatives(seen: Seen, role: str, window: Window) -> float:
+    """How often a row of label 0 counts where the role's model serves."""
     info = seen.others[role].bundle.info if role in seen.others else {}
-    shift, weight = info.get("prior_shift", 0.0), window.weight
+    shift = info.get("prior_shift", 0.0)
     if not shift or window.target.task != "binary":
-        return weight
-    negatives = weight_of_label_0(window.labels, shift, info.get("prior_serve"), weight)
-    return serving_weight(window.labels, weight, negatives)
+        return 1.0
+    return weight_of_label_0(window.labels, shift, info.get("prior_serve"), window.weight)
 
 
-def row_losses(target: Target, scores: Tensor, labels: Tensor) -> Tensor:
-    """Log loss of each row, or squared error: float64 [N]. scores: [N] or [N, K]."""
-    if target.task == "regression":
-        return (scores.double() - labels.double()).square()
+def row_losses(window: Window, scores: Tensor) -> Tensor:
+    """Log loss of each row, squared error, or pinball loss of a quantile: float64 [N]. scores: [N] or [N, K]."""
+    labels, tau = window.labels, window.quantile
+    if window.target.task == "regression":
+        error = labels.double() - scores.double()
+        return error.square() if tau is None else torch.maximum(tau * error, (tau - 1) * error)
     chance = scores.double()
     if scores.dim() == 2:
         chance = chance.gather(1, labels.long()[:, None])[:, 0]
@@ -268,15 +275,20 @@ def worse_slices(slices: list[Slice]) -> tuple[Slice, ...]:
 
 
 def calibrations(seen: Seen, place: int, target: Target) -> dict[str, Calibration]:
-    """Mean prediction and share of positives by bin, of each model (of classes, the likeliest one and how often it is
-    right); empty for numbers, and where negatives are drawn, whose share of positives is made up."""
+    """As in the report of an evaluation: mean prediction and share of positives by bin, of each model (of classes, the
+    likeliest one and how often it is right); empty for numbers, and where negatives are drawn, whose share of positives
+    is made up."""
     found = {}
     for role, predicted in seen.predicted.items():
         scores, window = predicted[place]
         if target.task == "regression" or len(window.labels) != len(seen.frame):
             return {}
-        curve = calibration_curve(scores, window.labels, BINS, serving_mass(seen, role, window))
-        found[role] = Calibration(curve.confidence.numpy(), curve.accuracy.numpy(), curve.weight.numpy())
+        hits = window.labels
+        if scores.dim() == 2:
+            scores, chosen = scores.max(1)
+            hits = chosen == window.labels
+        negatives = served_negatives(seen, role, window)
+        found[role] = calibration_with_intervals(scores, hits, BINS, window.weight, negatives)
     return found
 
 

@@ -14,6 +14,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig
 from gigabatch.pipeline.contract.decide import Decision
+from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
@@ -182,9 +183,10 @@ def judge(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Out
     settings, drawn = config.nightly, _drawn(config)
     found = judged.first
     if first:
+        own, constant = apart([found.candidate, found.constant])
         text = (
-            f"no model is current. The new one has {found.metric} {found.candidate:.4f} on {found.rows:,} rows that it "
-            f"has not seen{drawn}, a constant {found.constant:.4f}."
+            f"no model is current. The new one has {found.metric} {own} on {found.rows:,} rows that it has not "
+            f"seen{drawn}, a constant {constant}."
         )
         reasons = [
             f"{_of_target(judged, name)}{obstacle}"
@@ -194,10 +196,10 @@ def judge(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Out
     else:
         assert isinstance(found, Comparison)
         share = "" if found.metric in MORE_IS_BETTER else " of the constant's"
+        gain, bound, _ = _signed(found.gain, found.bound, -found.tolerated(settings.tolerance))
         text = (
-            f"{found.metric} {found.candidate:.4f} against {found.current:.4f} on {found.rows:,} rows that neither "
-            f"model has seen{drawn}; gain {found.gain:+.4f}, lower bound {found.bound:+.4f}, tolerance "
-            f"{settings.tolerance}{share}."
+            f"{found.metric} {' against '.join(apart([found.candidate, found.current]))} on {found.rows:,} rows that "
+            f"neither model has seen{drawn}; gain {gain}, lower bound {bound}, tolerance {settings.tolerance}{share}."
         )
         reasons = list(_obstacles(judged, settings))
     text = " ".join([text, *reasons, *judged.left_out])
@@ -207,6 +209,10 @@ def judge(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Out
         by_hand = f"gigabatch promote {candidate.path.name} promotes it all the same."
         return Outcome(KEPT, f"Kept out: {text} {by_hand}", candidate, judged, tuple(reasons))
     return Outcome(KEPT, f"Kept: {text}", candidate, judged, tuple(reasons))
+
+
+def _signed(*values: float) -> list[str]:
+    return [text if text.startswith("-") else f"+{text}" for text in apart(values, 2)]
 
 
 def _of_target(judged: Judged, name: str) -> str:
@@ -224,11 +230,12 @@ def _obstacles(judged: Judged, settings: NightlySettings) -> Iterator[str]:
             yield f"{target}The lower bound of the gain is not above {-found.tolerated(settings.tolerance):.4g}."
     for name, found in judged.reference.items():
         if not found.holds(settings.reference_tolerance):
+            bound, least = _signed(found.bound, -found.tolerated(settings.reference_tolerance))
             yield (
                 f"{_of_target(judged, name)}Against the reference, which was current {settings.reference_nights} "
-                f"nights ago or is the oldest that is known, the {found.metric} is {found.candidate:.4f} to "
-                f"{found.current:.4f}; the lower bound of the gain, {found.bound:+.4f}, is not above "
-                f"{-found.tolerated(settings.reference_tolerance):.4g}: small losses have added up."
+                f"nights ago or is the oldest that is known, the {found.metric} is "
+                f"{' to '.join(apart([found.candidate, found.current]))}; the lower bound of the gain, {bound}, is not "
+                f"above {least}: small losses have added up."
             )
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
-from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late
-from gigabatch.pipeline.contract.state import owed
+from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files, statistics_kept
+from gigabatch.pipeline.contract.state import owed, read_state
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.manifest import keep_newest
@@ -184,10 +184,13 @@ def settle(home: Path) -> tuple[dict[str, list[str]], str] | None:
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}). Move it away: it is no more than a line to come.") from error
     current = read_pointers(home).current
-    written = any(
-        (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
+    lines = [
+        entry
         for entry in islice(newest_records(home), SETTLED_AMONG)
-    )
+        if (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED)
+    ]
+    # Its own line is told by its words where the clock has been set back since.
+    written = any(str(entry.get("at")) >= begun or str(entry.get("decision")).startswith(text) for entry in lines)
     promoted = current is not None and current.name == name
     if promoted and not written:
         late = f"{text} Written down late: that night was broken off as soon as it had promoted."
@@ -230,7 +233,9 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
     try:
         with folder_lock(home / "nightly.lock"):
             loaded, last = load_config(config, overrides, whole="features"), _nothing_new_before(home)
-            if last is None or check_new(loaded) or _is_told_of_files(decide(loaded, [], write=False), home):
+            if last is None or new_files(loaded) or read_state(home).taken:  # which the whole night measures
+                return None
+            if _is_told_of_files(decide(loaded, [], write=False), home):
                 return None
             if last[NOTHING_NEW].get("of") != nothing_new_of(request, request.features_key()):
                 return None
@@ -371,7 +376,7 @@ def _tidy(night: Night) -> None:
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
     keep_newest(home)
-    leases = _named_starts(config)  # held while others are removed
+    leases = needed(config)  # held while others are removed
     removed: list[Path] = []
     freed = 0
     if keep.runs is not None:
@@ -385,13 +390,14 @@ def _tidy(night: Night) -> None:
         log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
 
 
-def _named_starts(config: RunConfig) -> list[Lease]:
-    """Leases of the runs and artifacts that the configuration itself names as starts, which tomorrow needs, too."""
+def needed(config: RunConfig) -> list[Lease]:
+    """Leases of what tomorrow needs, too, however long ago it was used: the runs and artifacts that the configuration
+    itself names as starts, and the statistics of accepted rows."""
     found = []
-    for name in (config.preprocess.from_, config.train.start_from):
-        path = None if name is None else run_link(config, name).resolve()
+    names = [name for name in (config.preprocess.from_, config.train.start_from) if name is not None]
+    for path in (*(run_link(config, name).resolve() for name in names), *map(Path.resolve, statistics_kept(config))):
         for root in (config.runs, config.artifacts):
-            if path is not None and path.is_relative_to(root.resolve()):
+            if path.is_relative_to(root.resolve()):
                 found.append(lease := Lease(root))
                 lease.add("/".join(path.relative_to(root.resolve()).parts[:2]))
     return found

@@ -23,7 +23,7 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import FAILED, REFUSED
 from gigabatch.pipeline.nightly.comparison import cannot_be_judged, changed_since, window_rows
 from gigabatch.pipeline.nightly.learning import other_model, require_times
-from gigabatch.pipeline.nightly.nightly import PENDING, refused_by, require_first, require_later_rows, waits
+from gigabatch.pipeline.nightly.nightly import PENDING, needed, refused_by, require_first, require_later_rows, waits
 from gigabatch.pipeline.nightly.notify import require_notice
 from gigabatch.pipeline.nightly.reference import reference_of
 from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
@@ -303,6 +303,7 @@ def _ask_retention(config: RunConfig, accepted: bool, found: Rehearsal) -> None:
     runs: list[Path] = []
     artifacts: list[Path] = []
     freed = 0
+    leases = needed(config)
     if keep.runs is not None:
         young = None if keep.days is None else keep.days * 86_400
         comes = found.stages["evaluate"] == TO_MAKE
@@ -310,5 +311,6 @@ def _ask_retention(config: RunConfig, accepted: bool, found: Rehearsal) -> None:
     if keep.artifacts is not None:
         artifacts, size = old_artifacts(config.artifacts, keep.artifacts, config.name, coming)
         freed += size
+    del leases
     names = {"runs": [path.name for path in runs], "artifacts": [f"{p.parent.name}/{p.name}" for p in artifacts]}
     found.removed = names | {"bytes": freed}

@@ -1,7 +1,8 @@
 """The reference: what was promoted some nights ago, so that small losses of many nights cannot add up.
 
 Each line of nightly.jsonl names the run that was current after it, its `champion`. The reference of tonight is the one
-of so many nights ago, or the oldest that is known where there were fewer; nights that learned nothing do not count.
+of so many nights ago, or the oldest that is known where there were fewer; nights that learned nothing do not count. The
+run that a person has promoted last is the oldest: what it loses against those before it was accepted.
 `runs/<name>/.champions/` has links to runs that are or will be a reference, which keep them from `gigabatch gc`: of one
 in five nights where the reference is 30 nights old, as a run may be large. So the reference is at most that old, and at
 most a sixth younger, where `nightly.keep.runs` has removed the runs between.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,19 +28,26 @@ ANCHORS = 6  # of the nights up to the oldest reference
 LONGEST_NAME = 255  # bytes of a file's name, of Linux
 
 
-def learned(home: Path) -> Iterator[dict[str, Any]]:
+def learned(home: Path, rolled_back: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
     """Lines of the nights that trained a new model and decided about it, the newest first: no night with nothing new,
-    and none whose model was the current one already."""
+    and none whose model was the current one already. rolled_back: if given, the last line of a person who has promoted
+    a run that is none of these comes, too, as one that names its champion, and none before it."""
     for entry in newest_records(home):
-        if entry.get("action") != "nightly" or entry.get("exit_code") not in DECIDED or not entry.get("run"):
+        run, action = entry.get("run"), entry.get("action")
+        if rolled_back is not None and action == "promote" and _is_name(run) and run not in rolled_back:
+            yield entry | {"champion": run}
+            return
+        if action != "nightly" or entry.get("exit_code") not in DECIDED or not run:
             continue
-        if entry["exit_code"] == PROMOTED or entry["run"] != entry.get("champion"):
+        if entry["exit_code"] == PROMOTED or run != entry.get("champion"):
             yield entry
 
 
 def champions(home: Path, nights: int) -> list[str]:
-    """Runs that were current after the last `nights` nights that learned, a name a night, the oldest first."""
-    named = (entry["champion"] for entry in learned(home) if _is_name(entry.get("champion")))
+    """Runs that were current after the last `nights` nights that learned, a name a night, the oldest first, and before
+    them the one that a person has promoted since."""
+    nights_of = learned(home, read_pointers(home).blocked)
+    named = (entry["champion"] for entry in nights_of if _is_name(entry.get("champion")))
     return list(islice(named, nights))[::-1]
 
 

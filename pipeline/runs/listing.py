@@ -51,12 +51,12 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     """
     home = Path(os.path.realpath(home_of(config)))
     found = _states(home)
-    last_code = _last_codes(home, {path.name for path in found})
+    kept_out = _kept_out(home, {path.name for path in found})
     rows, metrics = [], dict[str, None]()
     for path, states in found.items():
         name = path.name if path.parent == home else str(path)
         row: dict[str, Any] = {"run": name, "created_utc": "", "metrics": {}}
-        if last_code.get(name) == 10:
+        if kept_out.get(name):
             states.append(KEPT)
         if not path.is_dir():
             states.append("missing")
@@ -82,14 +82,15 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     return [_flat(row, list(metrics), others) for row in rows]
 
 
-def _last_codes(home: Path, runs: Set[str]) -> dict[str, Any]:
-    """The exit code of the newest line of each of these runs that has one."""
-    found: dict[str, Any] = {}
+def _kept_out(home: Path, runs: Set[str]) -> dict[str, bool]:
+    """Of each of these runs that has a line whether a night kept it out by the newest: not where it was current then,
+    as one that was trained again on what it was of."""
+    found: dict[str, bool] = {}
     for entry in newest_records(home):
         if len(found) == len(runs):
             break
         if isinstance(run := entry.get("run"), str) and run in runs:
-            found.setdefault(run, entry.get("exit_code"))
+            found.setdefault(run, entry.get("exit_code") == 10 and entry.get("champion") != run)
     return found
 
 

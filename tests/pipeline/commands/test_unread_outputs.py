@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.commands.outputs import _Output
 from gigabatch.pipeline.nightly.codes import FAILED, PROMOTED
 from tests.pipeline.clicks import ROOT, write_clicks
@@ -72,6 +73,26 @@ def test_a_night_that_is_stopped_early_is_on_record_and_told_though_nobody_reads
     line = [128 + number, f"Stopped by {number.name}; run again to go on.", True]
     assert nights(tiny.home) == [line]
     assert told(out) == [line]
+
+
+def test_a_night_that_breaks_down_in_its_first_seconds_is_on_record_and_told(tiny, monkeypatch, capsys):
+    """It ended with 1 and wrote no line: the log of nights ended with the one before."""
+
+    def broken(*_):
+        raise RuntimeError("a module\nis torn")
+
+    overrides, out = told_by(tiny)
+    given = ["nightly", "--config", str(tiny.config), *overrides]
+    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.quiet_night", broken)
+    assert main(given) == FAILED
+    line = [FAILED, "Failed: RuntimeError: a module is torn", True]
+    assert nights(tiny.home) == [line]
+    assert told(out) == [line]
+    assert "in broken" in capsys.readouterr().err
+    monkeypatch.setattr("gigabatch.pipeline.nightly.plan.rehearse", broken)
+    with pytest.raises(RuntimeError):
+        main([*given, "--dry-run"])
+    assert nights(tiny.home) == [line]
 
 
 def test_a_promoted_night_ends_with_0_though_nobody_reads(finished):

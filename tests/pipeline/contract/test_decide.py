@@ -25,12 +25,14 @@ from gigabatch.pipeline.contract.decide import (
     finish,
     learn_contract,
     new_files,
+    statistics_kept,
 )
 from gigabatch.pipeline.contract.state import _checksum, read_state
 from gigabatch.pipeline.contract.terms import ContractError, column_types
 from gigabatch.pipeline.nightly.manifest import read_manifest
-from gigabatch.pipeline.nightly.nightly import data_of, refused_by, waits
+from gigabatch.pipeline.nightly.nightly import Night, _tidy, data_of, refused_by, waits
 from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.keys import artifact_key
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -953,3 +955,16 @@ def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it
     decision = night(shop, 5, path=None, time=None, **split)
     assert set(decision.accepted) == {str(shop.raw / f"day-00{day}.csv") for day in range(6)}
     assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"
+
+
+def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned):
+    """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it."""
+    config = learned.config()
+    (kept,) = statistics_kept(config)
+    store = ArtifactStore(config.artifacts, config.name)
+    for number in range(1 + config.nightly.keep.artifacts):  # of other kinds
+        store.build(kept.parent.name, f"other{number}", lambda folder: {})
+        os.utime(config.artifacts / ".used" / config.name / kept.parent.name / f"other{number}", (2e9 + number,) * 2)
+    del store
+    _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
+    assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "other1", "other2", "other3"])

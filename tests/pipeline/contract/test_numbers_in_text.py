@@ -102,13 +102,19 @@ def test_rows_out_of_range_alone_are_left_out_where_bad_rows_are_dropped(priced)
     assert (report.accepted, report.dropped) == (True, (3, 1700))
 
 
-def test_drift_is_measured_on_the_numbers(priced):
+@pytest.mark.parametrize("is_category", [False, True])
+def test_drift_is_measured_on_the_numbers_and_told_once(priced, is_category):
+    """The text's own values told the same again, unless the model takes these for categories."""
     priced.write(6, texts(6, 2))
-    config = priced.config(**STEPS)
+    beside = {"parse_number": EUROS["parse_number"] | {"output": "amount"}}
+    both = {"categorical": ["user", "city", "price"], "continuous": ["amount"], "steps": [beside]}
+    config = priced.config(**STEPS | (both if is_category else {}))
     decision = decide(config, check_new(config, now=end_of(6)))
     (found,) = decision.drift.values()
     moved = {item.measure: item.verdict for item in found.measures if item.column == "price (number)"}
     assert moved["psi"] == moved["quantile"] == "drift"
+    of_text = {item.measure for item in found.measures if item.column == "price"}
+    assert of_text == ({"nulls", "unseen", "psi"} if is_category else {"nulls"})
 
 
 def test_text_of_another_name_and_spelling_and_durations_are_read_as_the_steps_read_them(tmp_path):

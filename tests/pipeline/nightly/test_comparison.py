@@ -16,8 +16,19 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Target
 from gigabatch.models.metrics.ranking import RankedGroups, grouped_mrr
-from gigabatch.pipeline.config.config import NightlySettings
-from gigabatch.pipeline.nightly.comparison import Comparison, Window, bootstrap, random_mrr, train_mean
+from gigabatch.pipeline.config.config import LossSettings, NightlySettings
+from gigabatch.pipeline.nightly.comparison import (
+    KEYS,
+    Comparison,
+    Window,
+    bootstrap,
+    quantile_of,
+    random_mrr,
+    recorded,
+    recorded_constant,
+    train_mean,
+    window_rows,
+)
 from tests.examples import examples
 
 BINARY, REGRESSION, CLASSES = Target("y", "binary"), Target("y", "regression"), Target("y", "multiclass", 3)
@@ -140,6 +151,71 @@ def test_regression_is_compared_by_rmse_and_multiclass_by_log_loss():
     assert (found.current, found.candidate) == (pytest.approx(math.log(3)), pytest.approx(-math.log(0.8)))
 
 
+def test_a_quantile_is_compared_by_its_pinball_loss():
+    """By RMSE the mean won over the right quantile, and each night the model nearer to the mean."""
+    random = np.random.default_rng(5)
+    label = torch.tensor(random.exponential(size=2000))
+    right, mean = torch.full_like(label, -math.log(0.1)), torch.ones_like(label)
+    high, few = window(label, REGRESSION, -math.log(0.1), quantile=0.9), NightlySettings(num_bootstrap=50)
+    found = bootstrap("logloss", mean, right, high, few, 1)
+    assert found.metric == "pinball loss"
+    for scores, value in ((right, found.candidate), (mean, found.current)):
+        assert value == pytest.approx(sk.mean_pinball_loss(label, scores, alpha=0.9))
+    assert 0 < found.bound < found.gain
+    weight = torch.tensor(random.integers(0, 3, 2000)).float()
+    high = window(label, REGRESSION, -math.log(0.1), quantile=0.9, weight=weight)
+    wanted = sk.mean_pinball_loss(label, mean, alpha=0.9, sample_weight=weight)
+    assert bootstrap("logloss", mean, right, high, few, 1).current == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "losses", "wanted"),
+    [
+        ((), {}, None),
+        ((), {"y": {"kind": "huber"}}, None),
+        ((), {"y": {"kind": "quantile", "tau": 0.9}}, 0.9),
+        ((0.1, 0.4, 0.9), {}, 0.4),
+    ],
+)
+def test_a_window_knows_which_quantile_is_predicted(quantiles, losses, wanted):
+    train = SimpleNamespace(losses={name: LossSettings(**given) for name, given in losses.items()})
+    features = SimpleNamespace(pipeline=SimpleNamespace(config=SimpleNamespace(train=train)))
+    target = Target("y", "regression", max(len(quantiles), 1), quantiles=quantiles)
+    assert quantile_of(features, target) == wanted
+    summary = {"targets": {"test": {"y": {"rmse": 3.0, "pinball": 2.0}}}}
+    assert recorded(summary, target, "RMSE") == 3
+    assert recorded(summary, target, "pinball loss") == (None if quantiles else 2)  # theirs is the mean of all
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+def test_rows_of_weight_0_are_no_rows_of_the_window(weight):
+    """Ten rows that counted and a thousand that did not were enough to promote."""
+    frame = pd.DataFrame({"at": range(1010), "w": [1.0] * 10 + [0.0] * 1000})
+    schema = SimpleNamespace(only={"time": "at", "weight": weight}.get, dtypes=lambda: {"at": "int64"})
+    config = SimpleNamespace(nightly=SimpleNamespace(min_window_rows=100, time_unit="none"))
+    features = SimpleNamespace(schema=schema, frame=lambda split: frame, pipeline=SimpleNamespace(config=config))
+    if weight is None:
+        assert len(window_rows(features, {"new model": 3})) == 1006
+    else:
+        with pytest.raises(DataError, match="only 6 labelled rows of a weight above 0 come after the model's"):
+            window_rows(features, {"new model": 3})
+
+
+def test_infinite_predictions_leave_the_gain_and_its_bound_finite():
+    value, few = torch.linspace(-1, 1, 400), NightlySettings(num_bootstrap=50)
+    overflowed = torch.where(torch.arange(400) % 4 == 0, math.inf, value)
+    both, worse, better = (
+        bootstrap("logloss", old, new, window(value, REGRESSION, 0.0), few, 1)
+        for old, new in ((overflowed, overflowed), (value + 0.5, overflowed), (overflowed, value + 0.5))
+    )
+    assert (both.gain, both.bound, both.upper) == (0, 0, 0)
+    for found in (worse, better):
+        assert all(map(math.isfinite, (found.gain, found.bound, found.upper)))
+    assert (worse.holds(0.1), better.holds(0)) == (False, True)
+    for found in (both, worse):
+        assert found.no_better_than_constant() is not None
+
+
 @pytest.mark.parametrize("positives", [1, 2, 3])
 def test_few_positives_leave_every_number_finite_and_let_the_better_model_win(positives):
     """P4: one resample without a positive made the bound NaN, and NaN is above nothing."""
@@ -224,6 +300,38 @@ def test_a_candidate_must_beat_a_constant_and_not_fall_far_below_the_current_mod
     current = 0.1 if metric == "AUC" else 100.0  # much worse tonight, so the gain is large
     found = Comparison(metric, 100, candidate, constant, current, gain=1.0, bound=0.5, record=record).obstacle(0.2)
     assert found is None if obstacle is None else obstacle in found
+
+
+@pytest.mark.parametrize(
+    ("metric", "candidate", "constant", "record", "then", "falls"),
+    [
+        ("log loss", 0.199, 0.2, 0.45, 0.69, True),  # a rarer label: nearly nothing was learned, and the loss is less
+        ("log loss", 0.13, 0.2, 0.45, 0.69, False),
+        ("RMSE", 12.0, 20.0, 3.0, 5.0, False),  # larger numbers: the same share of the way
+        ("RMSE", 18.0, 20.0, 3.0, 5.0, True),
+    ],
+)
+def test_a_record_counts_beside_the_constant_of_its_own_rows(metric, candidate, constant, record, then, falls):
+    summary = {
+        "targets": {"test": {"y": {"logloss": record, "rmse": record}}},
+        "baselines": {
+            "found": [
+                {"name": name, "target": target, "differences": [{"metric": of, "baseline": value, "model": record}]}
+                for name, target, of, value in (
+                    ("boosted_trees", "y", "logloss", 0.01), ("constant", "z", "logloss", 0.02),
+                    ("constant", "y", "auc", 0.5), ("constant", "y", KEYS[metric], then),
+                )
+            ]
+        },
+    }  # fmt: skip
+    target = REGRESSION if metric == "RMSE" else BINARY
+    told = {"record": recorded(summary, target, metric), "record_constant": recorded_constant(summary, target, metric)}
+    assert told == {"record": record, "record_constant": then}
+    for kept in (summary, {"measured": summary}):
+        assert recorded_constant(kept, target, metric) == then
+    assert recorded_constant({"baselines": None}, target, metric) is None
+    text = Comparison(metric, 100, candidate, constant, current=100.0, gain=1.0, bound=0.5, **told).obstacle(0.2)
+    assert (text is not None and "a fall by more than" in text) == falls
 
 
 def test_the_constant_is_the_train_splits_mean_under_the_same_metric():

@@ -36,14 +36,14 @@ def window(labels, target=BINARY, **more) -> Window:
 def test_the_loss_of_each_row_is_that_of_scikit_learn():
     random = np.random.default_rng(0)
     chance, labels = random.random(50), random.integers(0, 2, 50)
-    found = row_losses(BINARY, torch.tensor(chance), torch.tensor(labels).float())
+    found = row_losses(window(labels), torch.tensor(chance))
     wanted = [sk.log_loss([label], [p], labels=[0, 1]) for label, p in zip(labels, chance, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
     shares, codes = random.dirichlet(np.ones(3), 50), random.integers(0, 3, 50)
-    found = row_losses(Target("y", "multiclass", 3), torch.tensor(shares), torch.tensor(codes))
+    found = row_losses(window(codes, Target("y", "multiclass", 3)), torch.tensor(shares))
     wanted = [sk.log_loss([code], [p], labels=[0, 1, 2]) for code, p in zip(codes, shares, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
-    found = row_losses(Target("y", "regression"), torch.tensor(chance), torch.tensor(labels).float())
+    found = row_losses(window(labels, Target("y", "regression")), torch.tensor(chance))
     wanted = [sk.mean_squared_error([label], [p]) for label, p in zip(labels, chance, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
@@ -227,13 +227,35 @@ def test_a_run_of_an_older_version_does_not_tell_what_was_trained_and_a_broken_r
     assert np.isfinite([item.largest for item in found]).all()
 
 
+def assert_neighbours(curve, scores: torch.Tensor, labels: torch.Tensor) -> None:
+    """Each bin has enough rows, neighbours by their scores, and their means."""
+    counts, order = np.asarray(curve.count).astype(int), scores.argsort()
+    assert counts.min() >= 50
+    assert counts.sum() == len(labels)
+    score, label = (part[order].double().numpy() for part in (scores, labels))
+    ends = np.cumsum(counts)[:-1]
+    np.testing.assert_allclose(curve.observed, [part.mean() for part in np.split(label, ends)], rtol=1e-9)
+    np.testing.assert_allclose(curve.predicted, [part.mean() for part in np.split(score, ends)], rtol=1e-9)
+
+
+def test_calibration_of_a_rare_label_shows_more_than_one_point():
+    """All predictions of both models lie in the first of fifteen bins of equal width."""
+    random = np.random.default_rng(3)
+    chance = torch.tensor(random.beta(1, 60, 5000))
+    labels = torch.tensor(random.random(5000)) < chance
+    of = window(labels.float().numpy())
+    predicted = {"candidate": [(chance, of)], "current": [(chance / 2, of)]}
+    curves = module.calibrations(Seen(labels, {}, predicted), 0, of.target)
+    for role, scores in (("candidate", chance), ("current", chance / 2)):
+        assert len(curves[role].count) >= 5
+        assert_neighbours(curves[role], scores, labels)
+
+
 def test_calibration_is_that_of_both_models_and_none_is_made_up(seen, trained):
     curves = findings(seen[0], trained[0].home).calibration["clicked"]
     assert list(curves) == ["candidate", "current"]
     scores, of = seen[0].predicted["current"][0]
-    bins = np.ceil(scores.numpy().astype("float64") * 15)
-    wanted = [of.labels.double().numpy()[bins == number].mean() for number in np.unique(bins)]
-    np.testing.assert_allclose(curves["current"].observed, wanted, rtol=1e-9)
+    assert_neighbours(curves["current"], scores, of.labels)
     number = Target("clicked", "regression")
     assert module.calibrations(Seen(seen[1], {}, {"candidate": [(scores, window(of.labels, number))]}), 0, number) == {}
 
@@ -248,9 +270,11 @@ def test_with_a_prior_losses_and_calibration_are_those_where_the_model_serves(se
     scores, labels = scores.numpy().astype("float64"), of.labels.double().numpy()
     times = np.where(labels == 1, 1, 3)
     repeated, label = np.repeat(scores, times), np.repeat(labels, times)
-    bins = np.ceil(repeated * 15)
-    wanted = [label[bins == number].mean() for number in np.unique(bins)]
-    np.testing.assert_allclose(found.calibration["clicked"]["candidate"].observed, wanted, rtol=1e-9)
+    curve = found.calibration["clicked"]["candidate"]
+    order = repeated.argsort(kind="stable")  # a bin's count is of the rows that are there
+    ends = times[scores.argsort(kind="stable")].cumsum()[np.asarray(curve.count).astype(int).cumsum() - 1]
+    wanted = [part.mean() for part in np.split(label[order], ends[:-1])]
+    np.testing.assert_allclose(curve.observed, wanted, rtol=1e-9)
     measure = measure_of(seen[0], 0)
     mean = np.average(measure.values["candidate"], weights=measure.weight)
     assert mean == pytest.approx(sk.log_loss(label, repeated), rel=1e-6)

@@ -8,7 +8,7 @@ import pytest
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
-from gigabatch.pipeline.contract.decide import check_new, decide
+from gigabatch.pipeline.contract.decide import accept, check_new, decide, finish
 from gigabatch.pipeline.nightly.nightly import NOTHING_NEW, PENDING, quiet_night, run_nightly
 from tests.pipeline.clicks import SETTINGS, in_a_process
 
@@ -98,6 +98,7 @@ def test_nights_as_the_last_one_go_on_until_a_file_comes(home):
         "a file",
         "another file",
         "a killed night",
+        "a file that a person took",
         "current",
         "pending",
         "a later line",
@@ -120,6 +121,12 @@ def test_a_night_of_anything_else_is_a_whole_one(home, monkeypatch, changed):
         Path("days", "day-05.csv").write_text("city,price,at\nBonn,1,1767700000\n")
         config = load_config("clicks.yaml", whole="features")
         assert decide(config, check_new(config)).quarantined
+    elif changed == "a file that a person took":  # which the whole night measures, and no other
+        Path("days", "day-05.csv").write_text(Path("days", "day-04.csv").read_text())
+        config = load_config("clicks.yaml", whole="features")
+        assert decide(config, check_new(config)).quarantined
+        finish(config)
+        accept(config, "day-05.csv")
     elif changed == "current":
         manifest = home / "current" / "manifest.json"
         manifest.write_text(manifest.read_text() + " ")
@@ -132,6 +139,8 @@ def test_a_night_of_anything_else_is_a_whole_one(home, monkeypatch, changed):
             )
     elif changed == "the lock":
         monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.folder_lock", _held)
+    monkeypatch.setattr("gigabatch.pipeline.contract.decide.measure_file", None)  # by the whole night alone
+    monkeypatch.setattr("gigabatch.pipeline.contract.check.measure_file", None)
     before = (home / "nightly.jsonl").read_text()
     assert quiet_night("clicks.yaml", overrides) == (10 if changed == "none" else None)
     assert ((home / "nightly.jsonl").read_text() == before) == (changed != "none")

@@ -89,11 +89,37 @@ def test_every_target_and_the_reference_must_hold(floors, reference, code, reaso
     assert reason is None or reason in outcome.text
 
 
+@pytest.mark.parametrize(
+    ("found", "reference", "said"),
+    [
+        (
+            Comparison("AUC", 1000, 0.77811, 0.5, 0.7781, gain=1e-5, bound=-2e-4), {},
+            "AUC 0.77811 against 0.7781 on 1,000 rows that neither model has seen; gain +1e-05, lower bound -0.0002, ",
+        ),
+        (
+            Comparison("AUC", 1000, 0.7, 0.5, 0.71, gain=-0.01, bound=-0.001004), {},
+            "gain -0.01, lower bound -0.001004, tolerance 0.001. The lower bound of the gain is not above -0.001.",
+        ),
+        (
+            Comparison("RMSE", 1000, 12345.67, 20000.0, 12345.68, gain=0.01, bound=0.002), {},
+            "RMSE 12345.67 against 12345.68 on",
+        ),
+        (
+            compared(), {"y": Comparison("AUC", 1000, 0.8, 0.5, 0.80001, gain=-1e-5, bound=-0.00501)},
+            "the AUC is 0.8 to 0.80001; the lower bound of the gain, -0.00501, is not above -0.005: small losses",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_decide_are_told_apart(found, reference, said):
+    """A night said that 0.7781 stood against 0.7781, and -0.0010 was not above -0.001."""
+    assert said in judge(CONFIG, Judged(1000, {"y": found}, reference), CANDIDATE, first=False).text
+
+
 def test_a_first_model_must_beat_the_constant_of_every_target():
     judged = Judged(1000, {"y": Floor("AUC", 1000, 0.8, 0.5), "z": Floor("RMSE", 1000, 2.0, 1.9)})
     outcome = judge(CONFIG, judged, CANDIDATE, first=True)
     assert outcome.code == KEPT
-    assert "Target 'z': It is no better than a constant prediction (RMSE 1.9000)" in outcome.text
+    assert "Target 'z': It is no better than a constant prediction (RMSE 1.9)" in outcome.text
 
 
 @given(st.lists(st.floats(-0.002, 0.002), min_size=1, max_size=80), st.integers(2, 10))
@@ -141,6 +167,30 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     }  # fmt: skip
     keep_champions(home, None)
     assert os.listdir(home / ".champions") == []
+
+
+def test_no_reference_is_older_than_what_a_person_promoted(tmp_path, caplog):
+    """Nights were kept out for a loss that a person had accepted, until the model of before was too old to compare."""
+    home = tmp_path / "a"
+    for name in "abcd":
+        (home / name).mkdir(parents=True)
+    for name in "ab":
+        append_record(home, "nightly", PROMOTED, "", name, champion=name)
+    keep_champions(home, 30)
+    append_record(home, "promote", 0, "Promoted by hand: c is current, b was it before.", "c")
+    os.symlink("c", home / "current")
+    assert reference_of(home, 30) is None
+    assert caplog.text == ""
+    append_record(home, "nightly", KEPT, "", "new", champion="c")
+    (home / "current").unlink()
+    os.symlink("d", home / "current")
+    append_record(home, "nightly", PROMOTED, "", "d", champion="d")
+    append_record(home, "promote", 0, "Promoted by hand: b, which is rolled back since.", "b")
+    (home / "promoted").mkdir()
+    (home / "promoted" / "blocked.json").write_text('{"b": {"at": "2026-11-28"}}')
+    assert champions(home, 30) == ["c", "c", "d"]
+    assert reference_of(home, 30).name == "c"
+    assert reference_of(home, 1) is None
 
 
 def test_a_record_that_is_lost_is_said_as_no_reference_can_be_found(tmp_path, caplog):
@@ -399,6 +449,17 @@ def test_what_a_killed_night_left_is_no_line_where_it_did_not_promote(tmp_path, 
     text = (home / "nightly.jsonl").read_text() if left == "written" else ""
     assert text.count("Promoted") == (1 if left == "written" else 0)
     assert left == "written" or not (home / "nightly.jsonl").exists()
+
+
+@pytest.mark.parametrize(("line", "lines"), [("Promoted: AUC. In quarantine: b.csv", 1), ("Promoted: before", 2)])
+def test_a_line_is_written_once_though_the_clock_goes_back_meanwhile(tmp_path, line, lines):
+    (tmp_path / "a").mkdir()
+    os.symlink("a", tmp_path / "current")
+    pending = {"run": "a", "at": "2999-01-01T00:00:00+00:00", "text": "Promoted: AUC."}
+    (tmp_path / "nightly.pending.json").write_text(json.dumps(pending))
+    append_record(tmp_path, "nightly", PROMOTED, line, "a", champion="a")
+    assert nightly.settle(tmp_path) == ({}, "a")
+    assert len((tmp_path / "nightly.jsonl").read_text().splitlines()) == lines
 
 
 def test_a_folder_in_the_place_of_a_line_to_come_is_said(tmp_path):

@@ -19,6 +19,7 @@ from gigabatch.pipeline.runs.find import find_run, run_link
 from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.runs.pointers import RunError, read_pointers
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
+from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.runs.verify import verify_run
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.http import server
@@ -336,6 +337,12 @@ def test_a_run_that_a_night_kept_out_is_listed_as_kept(finished):
     assert run_nightly(finished.config, ["features.shuffled=true", "train.epochs=1", *COLD]) == 10
     states = {row["run"]: row["state"] for row in list_runs(load_config(finished.config))}
     assert states[finished.latest().path.name] == "latest, kept"
+
+
+def test_the_current_run_is_not_listed_as_kept_by_a_night_that_trained_it_again(finished):
+    run = finished.latest().path.name
+    append_record(finished.home, "nightly", 10, "Kept: nothing changed.", run, champion=run)
+    assert states(finished) == [(run, "current, latest")]
 
 
 def states(tiny) -> list[tuple[str, str]]:
