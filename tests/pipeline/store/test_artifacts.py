@@ -582,6 +582,28 @@ def test_gc_of_runs_counts_folders_not_the_links_to_them(store):
         assert names(store.root / name) == ["a", "c", "d", "latest", "old"]
 
 
+def test_gc_removes_what_killed_writers_of_single_files_left_and_a_link_of_theirs_keeps_no_run(tmp_path):
+    """`.latest-PID-hex` stayed for ever, and the run that it named with it."""
+    home = tmp_path / "ev"
+    for name in ("old", "new"):
+        (home / name).mkdir(parents=True)
+        (home / name / "manifest.json").write_text("{}")
+    os.utime(home / "old", (1, 1))
+    (home / ".latest-123-0123abcd").symlink_to("old")
+    (home / ".mine").symlink_to("new")  # of a person
+    texts = [".files.json-4-89abcdef", ".nightly.pending.json-77-00000000", ".promoted.lock", "files.json-4-89abcdef"]
+    for name in texts:
+        (home / name).write_text("{")
+    (tmp_path / ".checksums.json-9-00000000").write_text("{")
+    for path in [*home.glob(".*-*"), *home.glob("*-4-*"), *tmp_path.glob(".*")]:
+        os.utime(path, (1, 1), follow_symlinks=False)
+    (home / ".files.json-5-89abcdef").write_text("{")  # perhaps being written
+    collect_runs(tmp_path, keep=1)
+    left = {".files.json-5-89abcdef", ".mine", ".promoted.lock", "files.json-4-89abcdef", "new"}
+    assert {path.name for path in home.iterdir()} == left
+    assert {path.name for path in tmp_path.iterdir()} - {".leases"} == {"ev"}
+
+
 def test_gc_counts_what_each_configuration_has_used_last(store):
     """What one shares with another stays as long as either counts it; using it again makes it the last used."""
     one, two = (ArtifactStore(store.root, name) for name in ("one", "two"))
