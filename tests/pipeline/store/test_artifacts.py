@@ -132,6 +132,24 @@ def test_a_damaged_artifact_is_put_aside_logged_and_made_again(store, damage, ca
     assert store.build("encode", "k1", fail_if_called).skipped
 
 
+def swapped(one: Path, two: Path) -> None:
+    one.rename(one.with_name("x"))
+    two.rename(one)
+    one.with_name("x").rename(two)
+
+
+@pytest.mark.parametrize("other", [("encode", "k2"), ("train", "k1")])
+def test_an_artifact_under_the_name_of_another_is_put_aside_and_made_again(store, other, caplog):
+    """Features of five files were taken for those of six, and what was trained of them kept under the six's key."""
+    one, two = store.build("encode", "k1", write_parts).path, store.build(*other, write_parts).path
+    swapped(one, two)
+    assert store.find(*other) is None
+    again = store.build("encode", "k1", write_parts)
+    assert (again.skipped, again.manifest["stage"], again.manifest["key"]) == (False, "encode", "k1")
+    assert f"artifact {one}: it is that of {'/'.join(other)}. It was put aside" in caplog.text
+    assert store.build("encode", "k1", fail_if_called).skipped
+
+
 # Checksums and their cache
 
 
