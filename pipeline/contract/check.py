@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import math
 import time
@@ -33,6 +34,7 @@ DAY = 86_400.0
 NEVER = 1e-4  # chance below which a file without a rare class is a fault of the file
 FEW = 2 / 3  # of the usual rows, below which a file is told of that the contract lets pass
 MOST_LOST = 0.1  # share of its rows that a file that was written anew may have lost
+LACKS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for which no file is to blame
 FAMILIES = {
     "number": ("int", "uint", "float", "double", "half", "decimal"),
     "text": ("string", "large_string", "dictionary"),
@@ -177,6 +179,8 @@ def check_file(
         The recipe reads no such file.
     ContractError
         The contract has no terms for this kind of file.
+    ArtifactError, OSError
+        The store cannot be written, or memory or open files are too few: the file may be good.
     """
     kind, accepted = kind_of(recipe, path), accepted or Accepted()
     terms = None
@@ -205,6 +209,8 @@ def check_file(
     try:
         found = measure_file(kind, engine, path, cache, rules, drop, time_unit, known=known_rows(before))
     except (DataError, OSError) as error:
+        if lack := _lack(error):
+            raise lack from None
         text = f"{'' if path in str(error) else f'input {path}: '}{error}{_hint(kind, terms, engine, path)}"
         return FileReport(path, kind.name, False, (text,), checksum=checksum)
     reasons: list[str] = []
@@ -321,6 +327,13 @@ def _rules(
         if column.range is not None and column.role in ("number", "weight", "label"):
             rules += [RowRule(name, "below", column.range[0]), RowRule(name, "above", column.range[1])]
     return rules
+
+
+def _lack(error: BaseException | None) -> OSError | None:
+    """What the machine had too little of, of which an error tells that seems to be of a file."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in LACKS):
+        error = error.__cause__
+    return error
 
 
 def known_rows(before: FileEntry | None) -> Known | None:

@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import atomic_symlink, fsync_folder, refusals_named, write_json
+from gigabatch.pipeline.store.files import WRITTEN, atomic_symlink, fsync_folder, refusals_named, write_json
 from gigabatch.pipeline.store.leases import waiting_lock
 
 CURRENT, PREVIOUS, LATEST = "current", "previous", "latest"
 PROMOTED, BLOCKED = "promoted", "blocked.json"
-KEPT_GENERATIONS = 2  # the one that counts and the one before it, which a reader may be following
 
 
 class RunError(ValueError):
@@ -160,8 +159,11 @@ def _write_generation(
             (generation / name).symlink_to(Path("..", target.name) if inside else target)
     write_json(generation / BLOCKED, blocked)
     fsync_folder(generation)
+    # The one before this stays, for a reader may be following it. First the others go: what fails there moves nothing.
+    kept = (generation.name, os.path.basename(os.path.realpath(home / PROMOTED)))
+    for path in home.glob(".promoted-*"):
+        if WRITTEN.fullmatch(path.name):  # a link whose writer was killed before it had renamed it
+            path.unlink()
+        elif path.name not in kept:
+            shutil.rmtree(path)
     atomic_symlink(Path(generation.name), home / PROMOTED)
-    # By the inode's time of change, which nobody can set.
-    old = sorted(home.glob(".promoted-*/"), key=lambda path: path.stat().st_ctime_ns, reverse=True)
-    for path in [path for path in old if path.name != generation.name][KEPT_GENERATIONS - 1 :]:
-        shutil.rmtree(path)

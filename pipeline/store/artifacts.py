@@ -297,6 +297,8 @@ class ArtifactStore:
         cache = ChecksumCache(self.root / CHECKSUMS)
         manifest = verified(target, "artifact", cache.checksum)
         cache.save()
+        if (name := f"{manifest.get('stage')}/{manifest.get('key')}") != f"{target.parent.name}/{target.name}":
+            raise ArtifactError(f"artifact {target}: it is that of {name}.")
         return manifest
 
     def _put(

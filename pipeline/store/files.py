@@ -8,6 +8,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 FICLONE = 0x40049409  # of linux/fs.h; another system refuses it
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+WRITTEN = re.compile(r"\..+-\d+-[0-9a-f]{8}")  # names that `replacing` gives
 THREADS = 4  # that read or flush files at once
 READ_ONLY, FULL = (errno.EACCES, errno.EPERM, errno.EROFS), (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Item = TypeVar("Item")

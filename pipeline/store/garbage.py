@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gigabatch.pipeline.store.artifacts import artifacts_newest_first
-from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.files import WRITTEN, ArtifactError
 from gigabatch.pipeline.store.leases import USED, leases_held_still
 from gigabatch.pipeline.store.locks import folder_lock, folder_size, remove_folder, remove_leftovers
 from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
@@ -22,6 +22,7 @@ from gigabatch.pipeline.store.row_history import STAGE as HISTORY
 
 CHECKPOINTS = "checkpoints"
 LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
+LEFT_SECONDS = 3600  # how old a file on its way to its name is that nobody writes any more
 LINKED = ("*/*", "*/.champions/*")  # where links to runs lie; the second are of `nightly/reference.py`
 
 
@@ -39,7 +40,7 @@ def collect_artifacts(root: Path, keep: int, name: str | None = None) -> tuple[l
     with leases_held_still(root) as leased:
         old, kept = _old_artifacts(root, stages, keep, name, leased)
         moved = {path: _aside(path) for path in old}
-    removed = _remove(stages, moved) | _remove_checkpoints(root / CHECKPOINTS, kept)
+    removed = _remove(root, stages, moved) | _remove_checkpoints(root / CHECKPOINTS, kept)
     for mark in root.glob(f"{USED}/*/*/*"):
         if not (root / mark.parent.name / mark.name).exists():
             mark.unlink(missing_ok=True)
@@ -86,7 +87,7 @@ def collect_runs(
     homes = [home for home in _folders(root) if name is None or home.name == name]
     with leases_held_still(root) as leased:
         moved = {path: _aside(path) for path in _old_runs(root, homes, keep, younger_than_s, leased)}
-    removed = _remove(homes, moved)
+    removed = _remove(root, homes, moved)
     return list(removed), sum(removed.values())
 
 
@@ -110,7 +111,7 @@ def _old_runs(
     moving: Collection[str] = (),
 ) -> list[Path]:
     before = None if younger_than_s is None else time.time() - younger_than_s
-    links = [link for pattern in LINKED for link in root.glob(pattern) if link.is_symlink()]
+    links = [link for pattern in LINKED for link in root.glob(pattern) if link.is_symlink() and not _is_left(link)]
     linked = {link.resolve() for link in links if link.name not in moving}
     return [
         path
@@ -164,9 +165,23 @@ def _aside(path: Path) -> Path:
     return path.rename(path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}"))
 
 
-def _remove(homes: Iterable[Path], moved: dict[Path, Path]) -> dict[Path, int]:
+def _is_left(path: Path) -> bool:
+    """Whether a killed process was to give this file or link its name."""
+    if not WRITTEN.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
+        return False
+    with contextlib.suppress(FileNotFoundError):  # it has its name
+        return time.time() - path.lstat().st_mtime > LEFT_SECONDS
+    return False
+
+
+def _remove(root: Path, homes: Collection[Path], moved: dict[Path, Path]) -> dict[Path, int]:
     """Remove what was moved aside, and in its homes leftovers and damaged folders; the bytes of each."""
     removed = {path: remove_folder(aside) for path, aside in moved.items()}
+    for left in [path for folder in (root, *homes) for path in folder.iterdir() if _is_left(path)]:
+        with contextlib.suppress(FileNotFoundError):
+            size = left.lstat().st_size
+            left.unlink()
+            removed[left] = size
     for home in homes:
         removed |= remove_leftovers(home)
         for path in (*home.glob(".damaged-*"), *home.glob(".removed-*")):

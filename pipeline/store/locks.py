@@ -86,7 +86,10 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of a folder's files, but of those that have another name elsewhere; 0 where another process removes it."""
+    """Bytes of a folder's files, but of those that have another name elsewhere; 0 where another process removes it, and
+    of a link to a folder."""
+    if folder.is_symlink():
+        return 0
     with contextlib.suppress(FileNotFoundError):
         stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
         return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
@@ -94,11 +97,11 @@ def folder_size(folder: Path) -> int:
 
 
 def remove_folder(folder: Path) -> int:
-    """Remove a folder, which another process may be removing, too; returns its `folder_size`."""
+    """Remove a folder, or a link to one, which another process may be removing, too; returns its `folder_size`."""
     size = folder_size(folder)
     while os.path.lexists(folder):
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+            folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
     return size
 
 

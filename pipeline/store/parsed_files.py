@@ -12,7 +12,8 @@ kept artifacts of the features stage were made from. Parquet files are read as t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,11 @@ class ParsedFiles:
         checksum = self._checksum(path)
         key = self._key(name, checksum, how)
         engine = load_engine(self.engine)
-        kept = self.store.find(STAGE, key)
-        if kept is not None:
-            self._note(path, "reused", key)
-            return engine.read_parquet(kept.path / ROWS)
+        with _of_store():
+            kept = self.store.find(STAGE, key)
+            if kept is not None:
+                self._note(path, "reused", key)
+                return engine.read_parquet(kept.path / ROWS)
         rows = parse(path)
         if self._checksum(path) != checksum:
             raise ArtifactError(f"input {path} changed while it was read. Run again when it is complete.")
@@ -77,7 +79,8 @@ class ParsedFiles:
             engine.write_parquet(rows, folder / ROWS)
             return {"file": name, "rows": len(rows)}
 
-        self.store.build(STAGE, key, write)
+        with _of_store():
+            self.store.build(STAGE, key, write)
         self._note(path, "read", key)
         return rows
 
@@ -117,6 +120,15 @@ class ParsedFiles:
         ending = next((ending for ending in CSV_ENDINGS if name.endswith(ending)), name)
         settings = {"how": how, "ending": ending, "engine": self.engine, "versions": self._versions}
         return artifact_key(STAGE, {"file": checksum}, settings, self._sources)
+
+
+@contextmanager
+def _of_store() -> Iterator[None]:
+    """What the system refuses the store as an `ArtifactError`, for an `OSError` is taken for one of the raw file."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(f"{STAGE} rows cannot be kept or read again ({error}).") from error
 
 
 def parsed_in_use(root: Path, features: Iterable[Path]) -> list[Path]:

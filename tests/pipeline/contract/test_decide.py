@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from gigabatch.features.engines import pandas as engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading import sources
 from gigabatch.features.refit.statistics_files import save_statistics
 from gigabatch.pipeline.contract import decide as decide_module
 from gigabatch.pipeline.contract.decide import (
@@ -33,8 +35,10 @@ from gigabatch.pipeline.nightly.manifest import read_manifest
 from gigabatch.pipeline.nightly.nightly import Night, _tidy, data_of, refused_by, waits
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import ArtifactStore
+from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.keys import artifact_key
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
+from tests.pipeline.read_only import read_only
 
 
 @pytest.fixture
@@ -968,3 +972,29 @@ def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind
     del store
     _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
     assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "other1", "other2", "other3"])
+
+
+def test_a_store_that_cannot_be_written_is_no_fault_of_the_new_file(learned):
+    """The file went to quarantine for good: `[Errno 30] artifacts/parsed` was taken for an error of the file."""
+    learned.write(6, shop_day(6))
+    before = read_state(learned.root / "runs" / "shop")
+    parsed = learned.root / "artifacts" / "parsed"
+    with read_only(parsed), pytest.raises(ArtifactError, match=rf"^parsed rows .* {parsed}: Permission denied, so"):
+        night(learned, 6)
+    assert read_state(learned.root / "runs" / "shop") == before
+    decision = night(learned, 6)
+    assert (len(decision.accepted), decision.quarantined, decision.refused) == (1, (), ())
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    learned.write(6, shop_day(6))
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "read_plain", refuse)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            night(learned, 6)
+    decision = night(learned, 6)
+    assert (len(decision.accepted), decision.quarantined) == (1, ())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gigabatch.pipeline.runs import pointers
 from gigabatch.pipeline.runs.pointers import (
     RunError,
     current_run,
@@ -138,7 +137,37 @@ def test_a_reader_that_follows_the_old_links_still_arrives(home):
     with locked(home):
         write_pointers(home, home / "b", home / "a", {})
     assert (old / "current").resolve() == home / "a"
-    assert len(list(home.glob(".promoted-*"))) == pointers.KEPT_GENERATIONS
+    assert len(list(home.glob(".promoted-*"))) == 2
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_link_that_a_kill_left_on_its_way_to_promoted_is_removed(home, leads):
+    """It counted as a generation: `current` moved, and then `rmtree` met a link, so that the night called it failed."""
+    write_pointers(home, home / "a", None, {})
+    write_pointers(home, home / "b", home / "a", {})
+    target = ".promoted-aaaaaaaa" if leads else ".promoted-gone"
+    if leads:
+        shutil.copytree(home / "promoted", home / target, symlinks=True)
+    (home / ".promoted-123-bbbbbbbb").symlink_to(target)
+    old = Path(os.path.realpath(home / "promoted"))
+    write_pointers(home, home / "c", home / "b", BLOCK)
+    assert said(home) == (("c", "b"), BLOCK)
+    assert sorted(path.name for path in home.glob(".promoted-*")) == sorted([old.name, os.readlink(home / "promoted")])
+    assert (old / "current").resolve() == home / "b"
+
+
+def test_where_old_links_cannot_be_removed_nothing_has_moved(home, monkeypatch):
+    write_pointers(home, home / "a", None, {})
+    write_pointers(home, home / "b", home / "a", {})
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse)
+        with pytest.raises(PermissionError):
+            write_pointers(home, home / "c", home / "b", BLOCK)
+    assert said(home) == (("b", "a"), {})
 
 
 def test_what_is_promoted_and_blocked_is_not_taken_for_none_where_its_folder_is_gone(home):

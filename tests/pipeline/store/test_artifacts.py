@@ -132,6 +132,24 @@ def test_a_damaged_artifact_is_put_aside_logged_and_made_again(store, damage, ca
     assert store.build("encode", "k1", fail_if_called).skipped
 
 
+def swapped(one: Path, two: Path) -> None:
+    one.rename(one.with_name("x"))
+    two.rename(one)
+    one.with_name("x").rename(two)
+
+
+@pytest.mark.parametrize("other", [("encode", "k2"), ("train", "k1")])
+def test_an_artifact_under_the_name_of_another_is_put_aside_and_made_again(store, other, caplog):
+    """Features of five files were taken for those of six, and what was trained of them kept under the six's key."""
+    one, two = store.build("encode", "k1", write_parts).path, store.build(*other, write_parts).path
+    swapped(one, two)
+    assert store.find(*other) is None
+    again = store.build("encode", "k1", write_parts)
+    assert (again.skipped, again.manifest["stage"], again.manifest["key"]) == (False, "encode", "k1")
+    assert f"artifact {one}: it is that of {'/'.join(other)}. It was put aside" in caplog.text
+    assert store.build("encode", "k1", fail_if_called).skipped
+
+
 # Checksums and their cache
 
 
@@ -580,6 +598,28 @@ def test_gc_of_runs_counts_folders_not_the_links_to_them(store):
     collect_runs(store.root, keep=2)
     for name in ("flights", "checkpoints"):
         assert names(store.root / name) == ["a", "c", "d", "latest", "old"]
+
+
+def test_gc_removes_what_killed_writers_of_single_files_left_and_a_link_of_theirs_keeps_no_run(tmp_path):
+    """`.latest-PID-hex` stayed for ever, and the run that it named with it."""
+    home = tmp_path / "ev"
+    for name in ("old", "new"):
+        (home / name).mkdir(parents=True)
+        (home / name / "manifest.json").write_text("{}")
+    os.utime(home / "old", (1, 1))
+    (home / ".latest-123-0123abcd").symlink_to("old")
+    (home / ".mine").symlink_to("new")  # of a person
+    texts = [".files.json-4-89abcdef", ".nightly.pending.json-77-00000000", ".promoted.lock", "files.json-4-89abcdef"]
+    for name in texts:
+        (home / name).write_text("{")
+    (tmp_path / ".checksums.json-9-00000000").write_text("{")
+    for path in [*home.glob(".*-*"), *home.glob("*-4-*"), *tmp_path.glob(".*")]:
+        os.utime(path, (1, 1), follow_symlinks=False)
+    (home / ".files.json-5-89abcdef").write_text("{")  # perhaps being written
+    collect_runs(tmp_path, keep=1)
+    left = {".files.json-5-89abcdef", ".mine", ".promoted.lock", "files.json-4-89abcdef", "new"}
+    assert {path.name for path in home.iterdir()} == left
+    assert {path.name for path in tmp_path.iterdir()} - {".leases"} == {"ev"}
 
 
 def test_gc_counts_what_each_configuration_has_used_last(store):

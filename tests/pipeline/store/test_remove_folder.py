@@ -21,3 +21,13 @@ def test_a_folder_that_another_process_is_removing_too_is_removed(tmp_path, monk
     assert remove_folder(folder) == 5
     assert not folder.exists()
     assert remove_folder(folder) == 0
+
+
+def test_of_a_link_the_link_alone_is_removed(tmp_path):
+    """A damaged artifact that someone had moved to another disk and linked was put aside; gc then ended in OSError."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "words").write_text("12345")
+    link = tmp_path / ".damaged-a1-00000000"
+    link.symlink_to(tmp_path / "disk")
+    assert remove_folder(link) == 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["disk", "words"]
