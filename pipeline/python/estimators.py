@@ -144,12 +144,13 @@ class _Estimator(BaseEstimator):
             shift = _lost_mean(y, bounded)
             y = y - shift
         if LABEL in rows.columns:
-            target = replace(target, name=OTHER_LABEL)
+            target = replace(target, name=_free(OTHER_LABEL, rows))
         rows = rows.assign(**{target.name: y})
-        if weight is not None:
-            rows = rows.assign(**{WEIGHT: weight})
+        weights = None if weight is None else _free(WEIGHT, rows)
+        if weights is not None:
+            rows = rows.assign(**{weights: weight})
         made = self.workflow_.fit([rows.iloc[train_rows]]).transform
-        schema = self._schema(target, sample_weight is not None)
+        schema = self._schema(target, weights)
         features = {
             name: cast(
                 made(rows.iloc[places])[schema.table_columns].reset_index(drop=True),
@@ -240,11 +241,11 @@ class _Estimator(BaseEstimator):
         rows = without_null_words(frame[list(known)], [""], known)
         return cast(rows, known, "fit", set(known), self.workflow_.decimal_marks)
 
-    def _schema(self, target: Target, weighted: bool) -> Schema:
+    def _schema(self, target: Target, weights: str | None) -> Schema:
         columns = [Column(name, "categorical", dtype) for name, dtype in self.categories_.items()]
         columns += [Column(name, "continuous", "float32") for name in self.numbers_]
         columns += [Column(target.name, "target", "int32" if target.task == "multiclass" else "float32")]
-        columns += [Column(WEIGHT, "weight", "float32")] if weighted else []
+        columns += [] if weights is None else [Column(weights, "weight", "float32")]
         return Schema(tuple(columns), (target,), (), tuple(self.lists_))
 
     def _split(self, num_rows: int, strata: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -306,6 +307,13 @@ class _Estimator(BaseEstimator):
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _free(name: str, frame: pd.DataFrame) -> str:
+    """The name, with as many lines before it as no column of the frame has."""
+    while name in frame.columns:
+        name = f"_{name}"
+    return name
 
 
 def _loss(target: Target, settings: TrainSettings, classes: list[str]) -> TargetLoss:

@@ -18,6 +18,7 @@ from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
+from gigabatch.features.workflow.flow import raw_inputs
 from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.config.config import checked_settings, with_column_settings
@@ -185,7 +186,8 @@ class WorkflowTransformer(_FrameTransformer):
     outputs
         Columns that `transform` gives; None: every one that is there after the steps.
     label
-        What steps call `y`, where they read it.
+        What steps call `y`, where they read it. A column of X of that name is a feature, and is refused where steps
+        read it and `y` is passed.
 
     Attributes
     ----------
@@ -219,7 +221,8 @@ class WorkflowTransformer(_FrameTransformer):
         Raises
         ------
         DataError
-            Where a step is misspelt or a column is missing; the message names the step.
+            Where a step is misspelt or a column is missing; the message names the step. Where steps read a name that
+            both `y` and a column of X have.
         """
         self._fit(X, y)
         return self
@@ -234,10 +237,17 @@ class WorkflowTransformer(_FrameTransformer):
 
     def _fit(self, X: Any, y: Any) -> tuple[Workflow, pd.DataFrame]:
         frame = read_frame(self, X, reset=True)
-        reads_label = y is not None and self.label not in frame.columns
+        steps = parse_steps([dict(step) for step in self.steps], "pandas", READING)
+        reads_label = y is not None and self.label in raw_inputs(steps)
+        if reads_label and self.label in frame.columns:
+            raise DataError(
+                f"WorkflowTransformer: steps read {self.label!r}, which is a column of X and the label that y gives. "
+                "Call the label by another name, such as label='target', where steps mean y; leave y out where they "
+                "mean the column."
+            )
         if reads_label:
             frame = frame.assign(**{self.label: np.asarray(y)})
-        fitted = Workflow.from_steps([dict(step) for step in self.steps], labels=[self.label] * reads_label)
+        fitted = Workflow(steps, [self.label] * reads_label)
         if changing := [step for step in fitted.steps if step.changes_rows]:
             raise DataError(
                 f"WorkflowTransformer: {type(changing[0]).__name__} changes the rows, and y would not follow. Do it "
@@ -245,7 +255,8 @@ class WorkflowTransformer(_FrameTransformer):
             )
         fitted.fit([frame])
         made = fitted.transform_train(frame.head(1), whole_groups=True)
-        wanted = [name for name in made.columns if name != self.label] if self.outputs is None else list(self.outputs)
+        left_out = {self.label} if reads_label else set()
+        wanted = [name for name in made.columns if name not in left_out] if self.outputs is None else list(self.outputs)
         self.workflow_ = fitted.serving(wanted)
         self.columns_out_ = wanted
         return fitted, frame

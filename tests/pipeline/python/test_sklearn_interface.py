@@ -197,6 +197,29 @@ def test_an_encoding_of_the_label_leaves_a_rows_own_label_out(rows):
     assert not np.allclose(found["y_encoded_by_city"], served)
 
 
+def test_a_column_called_as_the_label_is_a_feature_unless_steps_read_it():
+    x = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [10.0, 20.0, 30.0]})
+    for labels in (None, [0, 1, 0]):
+        made = WorkflowTransformer([{"min_max": {"column": "x"}}]).fit(x, labels)
+        assert made.get_feature_names_out().tolist() == ["x", "y"]
+        assert made.transform(x)["y"].tolist() == [10.0, 20.0, 30.0]
+        assert made.fit_transform(x, labels).columns.tolist() == ["x", "y"]
+    assert WorkflowTransformer([{"min_max": {"column": "y"}}]).fit_transform(x)["y"].tolist() == [0.0, 0.5, 1.0]
+    made = WorkflowTransformer([{"min_max": {"column": "x", "output": "y"}}]).fit(x[["x"]], [0, 1, 0])
+    assert made.transform(x[["x"]])["y"].tolist() == [0.0, 0.5, 1.0]
+
+
+def test_a_label_and_a_column_of_one_name_are_refused_where_steps_read_it():
+    x = pd.DataFrame({"city": list("aabb"), "day": [0, 1, 2, 3], "y": [10.0, 20.0, 30.0, 40.0]})
+    steps = [{"folded_target_encoding": {"by": ["city"], "targets": ["y"], "fold_key": "day", "smoothing": 0.0}}]
+    with pytest.raises(DataError, match=r"'y'.* column of X and the label.*label='target'"):
+        WorkflowTransformer(steps).fit(x, [0, 1, 0, 1])
+    steps[0]["folded_target_encoding"]["targets"] = ["target"]
+    made = WorkflowTransformer(steps, label="target").fit(x, [0, 1, 1, 1]).transform(x)
+    assert made["target_encoded_by_city"].tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert made["y"].tolist() == x["y"].tolist()
+
+
 def test_steps_that_change_the_rows_are_refused(rows):
     with pytest.raises(DataError, match="changes the rows, and y would not follow"):
         WorkflowTransformer([{"drop_nulls": {"columns": ["price"]}}]).fit(rows)
@@ -342,6 +365,16 @@ def test_the_loss_of_the_target_is_set_by_the_name_y(rows, name):
     assert [target.name for target in model.bundle_.schema.targets] == ["y" if name != "y" else "__label__"]
     with pytest.raises(ConfigError, match=r"^train\.losses: 'label' is no target. Targets: y"):
         GigabatchRegressor(train={"losses": {"label": {}}}).fit(x, labels)
+
+
+@pytest.mark.parametrize("names", [["__weight__", "x"], ["y", "__label__"]])
+def test_columns_called_as_the_estimators_own_are_features(rows, sold, names):
+    """The first alone tells the label."""
+    x = pd.DataFrame({names[0]: (sold == "yes") * 1.0, names[1]: np.arange(len(sold)) % 7.0})
+    model = GigabatchClassifier("lr", random_state=0, train={"epochs": 60, "lr_max": 0.05})
+    model.fit(x, sold, sample_weight=np.arange(len(sold)) % 2 + 1.0)
+    assert model.score(x, sold) == 1.0
+    assert set(model.bundle_.schema.names("continuous")) == set(names)
 
 
 @pytest.mark.parametrize(
