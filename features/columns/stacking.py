@@ -7,9 +7,11 @@ from itertools import combinations
 from typing import Any
 
 from gigabatch.features.columns.categories import (
+    FLAG,
     FLOAT,
     WHOLE,
     Canonical,
+    canonical_column,
     canonicalize,
     category_kind,
     nullable,
@@ -78,6 +80,10 @@ def _of_one_type(columns: list[Any], where: str, compared: bool) -> list[Any]:
         if mixed and any(side.kind == WHOLE and bool(reaching(side, EXACT).any()) for side in sides.values()):
             for place, side in sides.items():
                 columns[place] = _whole(side, where)
+    stored = {_storage(columns[place].dtype) for place in known}
+    if kinds <= {WHOLE, FLOAT, FLAG} and stored >= {"Arrow", "masked"}:  # of which pandas makes Python's objects
+        for place in known:
+            columns[place] = canonical_column(canonicalize(columns[place], where))
     like = columns[known[0]] if known else None
     if str(getattr(like, "dtype", "")).startswith("interval"):  # of whole numbers it has no null
         return columns
@@ -85,6 +91,13 @@ def _of_one_type(columns: list[Any], where: str, compared: bool) -> list[Any]:
         column if like is None or place in known else nulls_like(len(column), like)
         for place, column in enumerate(columns)
     ]
+
+
+def _storage(dtype: Any) -> str:
+    """How pandas stores a column of this type, as far as it matters where several stand below each other."""
+    if hasattr(dtype, "pyarrow_dtype"):
+        return "Arrow"
+    return "masked" if hasattr(dtype, "numpy_dtype") else "other"
 
 
 def _unsigned(column: Any) -> Any:

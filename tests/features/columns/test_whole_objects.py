@@ -210,3 +210,25 @@ def test_intervals_below_a_column_of_nulls_stay_intervals():
     """It ended in pandas' IntCastingNaNError."""
     intervals = pd.Series(pd.interval_range(0, 2))
     assert below(pd.Series([None]), intervals) == [None, *intervals]
+
+
+@pytest.mark.parametrize(("masked", "arrow"), [
+    ("Int64", pa.int64()), ("Int64", pa.float32()), ("Int16", pa.uint8()), ("Float64", pa.int16()),
+    ("Float64", pa.float64()), ("boolean", pa.bool_()),
+], ids=str)  # fmt: skip
+def test_numbers_of_pandas_and_of_arrow_below_each_other_stay_numbers(masked, arrow):
+    """pandas makes Python's objects of them, which operators refused as no number."""
+    columns = [pd.Series([1, None], dtype=masked), pd.Series([0, None, 1], dtype=pd.ArrowDtype(arrow))]
+    for pair in (columns, columns[::-1]):
+        found = stacked([pd.DataFrame({"x": column}) for column in pair], "here")["x"]
+        assert found.dtype.kind in "ifb"
+        assert below(*pair) == [None if pd.isna(value) else value for column in pair for value in column]
+    assert below(pd.Series([A, None], dtype="Int64"), pd.Series([B, A], dtype="int64[pyarrow]")) == [A, None, B, A]
+
+
+def test_a_table_of_arrow_is_history_to_rows_of_pandas():
+    rows = pd.DataFrame({"user": ["a", "b"], "at": [5, 6], "sales": pd.Series([4, None], dtype="Int64")})
+    history = pa.table({"user": ["a", "a", "b"], "at": [1, 2, 3], "sales": pa.array([2, None, 8])})
+    step = {"by": ["user"], "time": "at", "column": "sales", "window": 100, "statistic": "sum", "output": "n"}
+    workflow = Workflow.from_steps([{"rolling": step}]).fit([rows])
+    assert workflow.transform(rows, history=history)["n"].tolist() == [2.0, 8.0]
