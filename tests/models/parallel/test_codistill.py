@@ -7,8 +7,8 @@ import torch
 
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch
-from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.click.fcn import FCN
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.click.qnn import QNN
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ListInputs, ModelInputs
