@@ -611,9 +611,9 @@ def _is_common(written: pd.Series, unit_of: Mapping[str, str]) -> bool:
     return bool(len(shares)) and float(shares.max()) >= UNIT_SHARE
 
 
-def holds_text(seen: Seen, most_words: int) -> bool:
-    """Whether a category holds texts of some words each, most of which come again in other rows; the middle text has at
-    most `most_words`.
+def holds_text(seen: Seen, most_words: int, least_words: int = FEWEST_TEXT_WORDS) -> bool:
+    """Whether a category holds texts of some words each, most of which come again in other rows; the middle text has
+    `least_words` to `most_words`.
 
     >>> import numpy as np
     >>> from gigabatch.pipeline.init.columns import Seen, holds_text
@@ -628,7 +628,7 @@ def holds_text(seen: Seen, most_words: int) -> bool:
     texts = pd.Series(seen.values).dropna().drop_duplicates().astype("str")
     words = texts.str.lower().str.findall(r"[^\W_]+").map(set)
     middle = float(words.map(len).median())
-    if not FEWEST_TEXT_WORDS <= middle <= most_words:
+    if not least_words <= middle <= most_words:
         return False
     counts = words.explode().value_counts()
     if _are_codes(texts) or (not bool(texts.str.contains(r"\s").any()) and _are_numbered(words, counts)):

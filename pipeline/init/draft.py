@@ -48,6 +48,7 @@ from gigabatch.pipeline.init.training import MOST_HELD, WARM_EPOCHS, held_out_ro
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
+OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
 NOT_WHEN = re.compile(
@@ -398,7 +399,7 @@ def _kept(
             made.left_out[name] = f"one value alone{value}"
         elif told := next(filter(None, (_in_text(seen, label) for label in labels.values())), ""):
             leaks[name] = f"a possible leak: {told}"
-        elif (reason := _id_reason(seen)) and holds_text(seen, most_words):
+        elif ((reason := _id_reason(seen)) and holds_text(seen, most_words)) or _is_prose(seen, most_words):
             seen.kind, seen.dtype, seen.steps = "text", "string", []
             kept[name] = seen
         elif reason:
@@ -419,6 +420,15 @@ def _kept(
     made.left_out |= leaks
     made.leaks = list(leaks)
     return kept
+
+
+def _is_prose(seen: Seen, most_words: int) -> bool:
+    """Whether a category holds sentences, of which more than half of the rows have one of their own, beside a few that
+    come again ("no damage")."""
+    known = len(seen.values) - int(seen.null.sum())
+    if seen.kind != "category" or known < FEWEST_ROWS_OF_IDS or seen.num_values <= OWN_SENTENCE * known:
+        return False
+    return holds_text(seen, most_words, SENTENCE) and not list_separator(pd.Series(seen.values))
 
 
 def _mostly_numbers(seen: Seen) -> str:

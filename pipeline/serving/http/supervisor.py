@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import signal
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE = 30.0  # seconds before another worker is started in the place of those that end at once
 LIVED = 60.0  # seconds after which the end of a worker is no longer part of a row of them
 SHORT_WAIT = 0.02  # seconds until a connection that no worker took is offered again
+SLOW_LOAD = 60.0  # seconds after which a bundle that is still being loaded is told of, as no newer one is looked for
 MORE_TO_END = 5.0  # seconds beside `drain_seconds` that a worker has to end
 
 
@@ -53,10 +55,11 @@ class _Process:
 
 @dataclass
 class _Bundle:
-    """A folder, and its number among the bundles that were tried."""
+    """A folder, and its number among the bundles that were tried. told_at: monotonic, when it is told of as slow."""
 
     number: int
     folder: Path
+    told_at: float = math.inf
 
 
 @dataclass
@@ -147,9 +150,10 @@ class Supervisor:
         self._hear(self._pause())
 
     def _pause(self) -> float:
-        """Seconds until something is due."""
+        """Seconds until something is due; what a worker could not be told is told again soon."""
         now = time.monotonic()
-        due = [self._next_look, *(place.next_start for place in self._places if place.process is None)]
+        due = [now + SHORT_WAIT if self._tried is not None else self._next_look]
+        due += [place.next_start for place in self._places if place.process is None]
         return SHORT_WAIT if self._held is not None else max(min(due) - now, 0.001)
 
     def _hear(self, seconds: float) -> None:
@@ -209,7 +213,7 @@ class Supervisor:
             return
         if folder is not None:
             self._numbers += 1
-            self._tried = _Bundle(self._numbers, folder)
+            self._tried = _Bundle(self._numbers, folder, time.monotonic() + SLOW_LOAD)
 
     def _exchange(self) -> None:
         """The next step of the bundle that is tried; and what workers that came later still lack."""
@@ -220,6 +224,14 @@ class Supervisor:
                 if taken is not None and process.holds != taken.number:
                     self._bring(process, taken)
             return
+        if time.monotonic() >= tried.told_at:
+            tried.told_at = math.inf
+            waiting = [str(process.place + 1) for process in processes if process.ready != tried.number]
+            log.error(
+                "bundle %s is still being loaded after %g s (worker %s); until it is, no newer one is looked for. "
+                "Where its files cannot be read, end the service and start it again", tried.folder, SLOW_LOAD,
+                ", ".join(waiting),
+            )  # fmt: skip
         if not processes:
             return
         if not any(process.ready == tried.number for process in processes):

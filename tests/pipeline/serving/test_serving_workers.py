@@ -484,6 +484,28 @@ def test_what_a_busy_worker_could_not_be_told_is_told_again(tmp_path):
     there.close()
 
 
+def test_a_bundle_that_hangs_while_it_is_loaded_is_told_of_once_and_costs_no_time(tmp_path, caplog, monkeypatch):
+    """Nothing was said, no newer bundle looked for, and the supervisor woke a thousand times a second."""
+    now = [1000.0]
+    monkeypatch.setattr("gigabatch.pipeline.serving.http.supervisor.time.monotonic", lambda: now[0])
+    made = Supervisor(ServeSettings(workers=1), [tmp_path], Metrics(1), lambda place, channel: None)
+    here, there = Channel.pair()
+    made._places[0].process = _Process(0, 0, here, 0.0)
+    made._look()
+    made._exchange()
+    assert there.take() == {"prepare": str(tmp_path), "number": 1}
+    now[0] += 59
+    made._exchange()
+    assert made._pause() == pytest.approx(0.02)
+    assert caplog.text == ""
+    now[0] += 1
+    for _ in range(3):
+        made._exchange()
+    assert caplog.text.count(f"bundle {tmp_path} is still being loaded after 60 s (worker 1)") == 1
+    here.close()
+    there.close()
+
+
 def test_metrics_are_the_sums_over_rows_and_outlive_a_worker():
     """Buckets and sums by hand: 0.4 ms, 0.5 ms and 3 s of one route, one of them by another worker."""
     metrics = Metrics(workers=2)
