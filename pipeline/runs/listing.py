@@ -18,6 +18,7 @@ from gigabatch.pipeline.store.artifacts import MANIFEST
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEPT = "kept"  # trained by the nightly job, which did not promote it
+NOT_PROMOTED = (10, 20, 40)  # exit codes of such nights: kept, refused or failed when models were compared
 
 
 def list_runs(config: RunConfig) -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     for path, states in found.items():
         name = path.name if path.parent == home else str(path)
         row: dict[str, Any] = {"run": name, "created_utc": "", "metrics": {}}
-        if last_code.get(name) == 10:
+        if last_code.get(name) in NOT_PROMOTED:
             states.append(KEPT)
         if not path.is_dir():
             states.append("missing")
