@@ -480,6 +480,19 @@ def test_a_damaged_current_model_fails_and_says_which(finished):
     assert f"{pointer(finished, 'current')}: file model/weights.safetensors is not" in nights(finished)[-1]["decision"]
 
 
+def test_a_damaged_run_of_a_night_is_mended_by_no_training_which_its_message_does_not_promise(finished, capsys):
+    run_nightly(finished.config)
+    write_day(finished.raw, 1, 1500)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    (finished.home / "current" / "model" / "weights.safetensors").write_bytes(b"")
+    assert main(["train", "--config", str(finished.config)]) == 0
+    capsys.readouterr()
+    assert main(["score", "--config", str(finished.config), "--input", str(finished.raw), "--out", "s.csv"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"weights\.safetensors is not .*\. Put it back from a backup, or take another run", said)
+    assert "gigabatch train mends a run that it made, none of a night" in said
+
+
 def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):
     holder = tiny.start(
         "from pathlib import Path\nfrom gigabatch.pipeline.store.locks import folder_lock\nimport time\n"
