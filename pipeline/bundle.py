@@ -53,7 +53,10 @@ FEW_VALUES = 20  # that may all be new, or null, by chance
 MORE_NULLS = 0.1  # of the rows, above the share in training
 WEIGHTS = "weights.safetensors"
 MOST_CLASSES = 20  # that a message names
-AGAIN = "Train again, which mends a run, save it again where it was saved by hand, or take another."
+AGAIN = (
+    "Put it back from a backup, save it again where it was saved by hand, or take another. gigabatch train mends a run "
+    "that it made, none of a night."
+)
 
 
 class BundleError(ValueError):

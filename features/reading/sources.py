@@ -101,9 +101,12 @@ def expand(pattern: str) -> list[str]:
         elif path.exists():
             found = [str(path)]
         else:
-            found = sorted(str(item) for item in Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+            # A folder that is there is meant as it is written, whatever in its name might be a pattern.
+            folder = next(folder for folder in path.parents if folder.exists())
+            found = sorted(str(item) for item in folder.glob(str(path.relative_to(folder))))
     if not found:
-        raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.")
+        hint = " In it [ begins a set of letters; [[] stands for the bracket itself." if "[" in pattern else ""
+        raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.{hint}")
     return found
 
 

@@ -47,6 +47,7 @@ from gigabatch.models.shelf import MODELS, model_class, require_model, setting_n
 from gigabatch.own_code import import_all, located
 from gigabatch.pipeline.config.positives import left_to_positives
 from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.store.files import require_there
 
 if TYPE_CHECKING:
     from torch import nn
@@ -921,6 +922,8 @@ def load_config(
     ------
     ConfigError
         Where the file cannot be read, a key is unknown or a value is out of bounds. The message names all of them.
+    ArtifactError
+        The folder of runs is a link that leads nowhere.
 
     Examples
     --------
@@ -943,7 +946,9 @@ def load_config(
         _apply(raw, override)
     if "imports" in raw:
         raw["imports"] = located(raw["imports"], Path() if isinstance(given, Mapping) else Path(given).parent)
-    return parse_config(raw, where, whole)
+    config = parse_config(raw, where, whole)
+    require_there(config.runs / config.name)
+    return config
 
 
 def _copied(value: Any, where: str) -> Any:

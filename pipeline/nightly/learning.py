@@ -19,7 +19,7 @@ from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle, require_exportable
-from gigabatch.pipeline.nightly.codes import KEPT, MORE_IS_BETTER, PROMOTED, REFUSED
+from gigabatch.pipeline.nightly.codes import FAILED, KEPT, MORE_IS_BETTER, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.comparison import Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.night import (
     NOTHING_NEW,
@@ -114,6 +114,8 @@ def learn(night: Night, pipeline: Pipeline, decision: Decision) -> Outcome:
             judged = compare(features, others[0], others[1], others[2], look=partial(night.material.look, home=home))
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
+    except ConfigError as error:
+        return Outcome(FAILED, f"Failed: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)
     if put_aside := quarantine_text(decision):
         outcome = replace(outcome, text=f"{outcome.text} {put_aside}")

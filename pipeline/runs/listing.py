@@ -18,6 +18,7 @@ from gigabatch.pipeline.store.artifacts import MANIFEST
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEPT = "kept"  # trained by the nightly job, which did not promote it
+NOT_PROMOTED = (10, 20, 40)  # exit codes of such nights: kept, refused or failed when models were compared
 
 
 def list_runs(config: RunConfig) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def _kept_out(home: Path, runs: Set[str]) -> dict[str, bool]:
         if len(found) == len(runs):
             break
         if isinstance(run := entry.get("run"), str) and run in runs:
-            found.setdefault(run, entry.get("exit_code") == 10 and entry.get("champion") != run)
+            found.setdefault(run, entry.get("exit_code") in NOT_PROMOTED and entry.get("champion") != run)
     return found
 
 

@@ -30,8 +30,8 @@ def verify_run(path: Path) -> dict[str, Any]:
         require_own(path, manifest)
     except ArtifactError as error:
         raise RunError(
-            f"{error} Train again with its configuration (gigabatch train), which mends it, or take another run "
-            "(gigabatch runs)."
+            f"{error} Put it back from a backup, or take another run (gigabatch runs). With its configuration "
+            "gigabatch train mends a run that it made, none of a night."
         ) from error
     return manifest
 

@@ -36,6 +36,7 @@ from gigabatch.pipeline.store.files import (
     fsync_tree,
     in_threads,
     json_text,
+    require_there,
     share_file,
 )
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
@@ -180,6 +181,7 @@ class ArtifactStore:
 
     def __init__(self, root: Path | str, name: str | None = None) -> None:
         self.root = Path(root)
+        require_there(self.root)
         self._lease = None if name is None else Lease(self.root, name)
 
     def build(self, stage: str, key: str, write: Callable[[Path], dict[str, Any]]) -> Artifact:
@@ -224,6 +226,7 @@ class ArtifactStore:
         if found is not None:
             tell_found(stage, found)
             return found
+        require_there(target.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
         temporary = temporary_path(target)

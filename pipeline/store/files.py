@@ -54,6 +54,16 @@ def refusals_named(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def require_there(folder: Path) -> None:
+    """Raise `ArtifactError` where the folder, or one that it lies in, is a link that leads nowhere."""
+    for path in (folder, *folder.parents):
+        if path.is_symlink() and not os.path.exists(path):
+            raise ArtifactError(
+                f"{path} leads to {os.path.realpath(path)}, which is not there. Mount the disk that it is on, or "
+                "correct the link."
+            )
+
+
 def require_writable(folder: Path) -> None:
     """Raise the error of `refusals_named` where nothing could be written in the folder, which need not be there yet; so
     before any work. Nothing is left there."""

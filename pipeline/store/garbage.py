@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gigabatch.pipeline.store.artifacts import artifacts_newest_first
-from gigabatch.pipeline.store.files import WRITTEN, ArtifactError
+from gigabatch.pipeline.store.files import WRITTEN, ArtifactError, require_there
 from gigabatch.pipeline.store.leases import USED, leases_held_still
 from gigabatch.pipeline.store.locks import folder_lock, folder_size, remove_folder, remove_leftovers
 from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
@@ -33,6 +33,7 @@ def collect_artifacts(root: Path, keep: int, name: str | None = None) -> tuple[l
     (they are of an earlier version) the `keep` newest; and the parsed files that kept features were made from.
     name: the configuration whose artifacts alone may go; those that others have used, or none, stay.
     """
+    require_there(root)
     if not root.is_dir():
         _require_number(keep)
         return [], 0

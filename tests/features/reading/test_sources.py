@@ -148,6 +148,33 @@ def test_a_path_that_finds_nothing_is_an_error(pattern, tmp_path, monkeypatch):
         expand(pattern)
 
 
+@pytest.mark.parametrize("folder", ["ä b [1] #x", "what?", "a*", "plain"])
+def test_a_folder_that_is_there_is_no_pattern_whatever_its_name(folder, tmp_path):
+    """The absolute path of a pattern below `b [1]` found nothing, for `[1]` was read as a set of letters."""
+    names = ["day-1.csv", "day-2.csv", "deep/day-3.csv"]
+    for name in names:
+        (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+        put(tmp_path / folder, name, "x")
+    there = [str(tmp_path / folder / name) for name in names]
+    assert expand(f"{tmp_path}/{folder}/day-*.csv") == there[:2]
+    assert expand(f"{tmp_path}/{folder}/**/day-*.csv") == there
+    with pytest.raises(DataError, match=r"no such file"):
+        expand(f"{tmp_path}/{folder}/none-*.csv")
+
+
+def test_a_pattern_of_folders_is_one_where_no_folder_has_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a1/x.csv", "a2/x.csv", "b1/x.csv"):
+        Path(name).parent.mkdir()
+        put(tmp_path, name, "x")
+    assert expand("a[12]/*.csv") == ["a1/x.csv", "a2/x.csv"]
+    assert expand(f"../{tmp_path.name}/?1/x.csv") == [f"../{tmp_path.name}/a1/x.csv", f"../{tmp_path.name}/b1/x.csv"]
+    with pytest.raises(DataError, match=r"no such file.* \[\[\] stands for the bracket itself"):
+        expand("a [1]-*.csv")
+    put(tmp_path, "a [1]-2.csv", "x")
+    assert expand("a [[]1]-*.csv") == ["a [1]-2.csv"]
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

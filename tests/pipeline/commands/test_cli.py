@@ -445,6 +445,25 @@ def test_gc_counts_by_configuration(gigabatch, finished):
     assert len(finished.artifacts("train")) == 2
 
 
+@pytest.mark.parametrize("moved", ["runs", "runs/tiny"])
+@pytest.mark.parametrize("command", ["runs", "gc", "contract", "train", "nightly"])
+def test_runs_on_a_disk_that_is_not_mounted_are_not_taken_for_none(gigabatch, tiny, command, moved):
+    """`gigabatch runs` said "no runs", `nightly` "[Errno 17] File exists"."""
+    link = tiny.folder / moved
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tiny.folder / "not mounted")
+    code, out, err = gigabatch(command)
+    assert code == (40 if command == "nightly" else 2)
+    assert f"{link} leads to {tiny.folder}/not mounted, which is not there. Mount the disk" in err
+    assert out == ""
+
+
+def test_gc_says_that_the_store_is_not_mounted(gigabatch, tiny):
+    (tiny.folder / "artifacts").symlink_to("not mounted")
+    code, _, err = gigabatch("gc")
+    assert (code, "artifacts leads to" in err) == (2, True)
+
+
 def test_gc_of_a_negative_number_is_an_error(gigabatch):
     assert gigabatch("gc", "--keep", "-1")[0] == 2
 

@@ -986,6 +986,21 @@ def test_a_store_that_cannot_be_written_is_no_fault_of_the_new_file(learned):
     assert (len(decision.accepted), decision.quarantined, decision.refused) == (1, (), ())
 
 
+@pytest.mark.parametrize("moved", ["artifacts", "artifacts/parsed"])
+def test_a_store_on_a_disk_that_is_not_mounted_is_named_with_where_it_leads(learned, moved):
+    """It was `FileExistsError: 'artifacts'`, with a traceback."""
+    link = learned.root / moved
+    link.rename(learned.root / "elsewhere")
+    link.symlink_to(learned.root / "not mounted" / "a")
+    learned.write(6, shop_day(6))
+    said = rf"^{link} leads to {learned.root}/not mounted/a, which is not there\. Mount the disk"
+    with pytest.raises(ArtifactError, match=said):
+        night(learned, 6)
+    link.unlink()
+    (learned.root / "elsewhere").rename(link)
+    assert len(night(learned, 6).accepted) == 1
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
 def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, number):
     def refuse(*_, **__):

@@ -21,6 +21,7 @@ from gigabatch.pipeline.config.config import ConfigError, NightlySettings, load_
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.nightly import run_nightly
+from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback, unblock
 from gigabatch.pipeline.stages.run import write_report
@@ -160,7 +161,13 @@ def test_a_current_model_that_cannot_be_compared_is_an_error_that_says_why(tmp_p
     changed = [timed] if lacks == "time" else [timed, "features.continuous=[noise]"]
     assert run_nightly(config, changed) == FAILED
     line = json.loads((tmp_path / "runs" / "table" / "nightly.jsonl").read_text().splitlines()[-1])
-    assert re.search(reason + r".* gigabatch promote \w{12} makes the new model current", line["decision"])
+    named = re.search(reason + r".* gigabatch promote (\w{12}) makes the new model current", line["decision"])
+    assert named
+    assert line["run"] == named[1]  # it was null
+    states = {row["run"]: row["state"] for row in list_runs(load_config(config, changed))}
+    assert states[line["run"]] == "latest, kept"
+    assert main(["promote", line["run"], "--config", str(config), *changed]) == 0  # as the page says
+    assert (tmp_path / "runs" / "table" / "current").resolve().name == line["run"]
 
 
 def test_the_current_model_that_is_gone_is_an_error_that_names_the_link(finished):
@@ -473,6 +480,19 @@ def test_a_damaged_current_model_fails_and_says_which(finished):
     assert f"{pointer(finished, 'current')}: file model/weights.safetensors is not" in nights(finished)[-1]["decision"]
 
 
+def test_a_damaged_run_of_a_night_is_mended_by_no_training_which_its_message_does_not_promise(finished, capsys):
+    run_nightly(finished.config)
+    write_day(finished.raw, 1, 1500)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    (finished.home / "current" / "model" / "weights.safetensors").write_bytes(b"")
+    assert main(["train", "--config", str(finished.config)]) == 0
+    capsys.readouterr()
+    assert main(["score", "--config", str(finished.config), "--input", str(finished.raw), "--out", "s.csv"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"weights\.safetensors is not .*\. Put it back from a backup, or take another run", said)
+    assert "gigabatch train mends a run that it made, none of a night" in said
+
+
 def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):
     holder = tiny.start(
         "from pathlib import Path\nfrom gigabatch.pipeline.store.locks import folder_lock\nimport time\n"
@@ -596,6 +616,8 @@ def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_
         "Data refused: target 'kind': class(es) 'd' of the train split are new to the model, which knows "
         "'a', 'b', 'c'. If labels are wrong, correct them or remove those rows."
     )
+    states = {row["run"]: row["state"] for row in list_runs(load_config(config))}
+    assert states == {first.name: "current", night["run"]: "latest, kept"}
     assert f"gigabatch promote {night['run']} makes the new model current, and gigabatch rollback" in night["decision"]
     assert (home / "current").resolve() == first
     assert main(["promote", night["run"], "--config", str(config)]) == 0  # as the message says
