@@ -426,6 +426,10 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(axis=1)]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the rows whose likeliest class is `y` [N], by weight."""
+        return float(super().score(X, _numpys(y), sample_weight))
+
 
 class GigabatchRegressor(RegressorMixin, _Estimator):
     __doc__ = (
@@ -492,12 +496,26 @@ def _weights(X: Any, sample_weight: Any) -> np.ndarray | None:
     return (weight / weight.max()).astype(np.float32)
 
 
+def _numpys(y: Any) -> Any:
+    """Labels of pandas' nullable or Arrow's whole numbers and flags as numpy's, unless one is null: scikit-learn would
+    make them float64, in which whole numbers from 2^53 up are no longer told apart."""
+    found = pd.Series(y) if isinstance(y, pd.api.extensions.ExtensionArray) else y
+    if isinstance(found, pd.DataFrame) and found.shape[1] == 1:
+        dtype = found.dtypes.iloc[0]
+    elif isinstance(found, (pd.Series, pd.Index)):
+        dtype = found.dtype
+    else:
+        return y
+    kind = getattr(dtype, "numpy_dtype", None)
+    return y if getattr(kind, "kind", "O") not in "iub" or np.any(pd.isna(found)) else found.astype(kind)
+
+
 def _labels(estimator: Any, X: Any, y: Any) -> np.ndarray:
     """One label a row, none of them missing."""
     name = type(estimator).__name__
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    found = column_or_1d(y, warn=True)
+    found = column_or_1d(_numpys(y), warn=True)
     if len(found) != _num_samples(X):
         raise ValueError(
             f"Found input variables with inconsistent numbers of samples: X has {_num_samples(X)}, y {len(found)}."

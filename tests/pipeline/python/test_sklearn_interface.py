@@ -11,6 +11,7 @@ import torch
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
+from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -351,6 +352,61 @@ def test_every_setting_of_train_acts_or_is_refused():
 def test_a_setting_that_says_what_holds_anyway_is_taken(rows, sold):
     settings = {"negatives": None, "start_from": None, "residency": "auto", "epochs": 1}
     assert GigabatchClassifier(train=settings).fit(rows, sold).classes_.tolist() == ["no", "yes"]
+
+
+def storages(values: list, dtype: str, arrow: pa.DataType) -> dict[str, object]:
+    """Labels as pandas keeps them otherwise than numpy."""
+    nullable = pd.Series(values, dtype=dtype)
+    return {
+        "nullable": nullable, "arrow": nullable.astype(pd.ArrowDtype(arrow)), "index": pd.Index(nullable),
+        "array": nullable.array,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("storage", ["nullable", "arrow", "index", "array", "frame"])
+@pytest.mark.parametrize(
+    ("classes", "dtype", "arrow"),
+    [
+        ([2**60, 2**60 + 1, 2**61], "Int64", pa.int64()),
+        ([2**63, 2**63 + 1, 2**63 + 5], "UInt64", pa.uint64()),
+        ([False, True, True], "boolean", pa.bool_()),
+        (["b", "a", "a"], "string", pa.string()),
+    ],
+)
+def test_labels_of_pandas_own_types_are_those_of_numpy(classes, dtype, arrow, storage):
+    """No two whole numbers are made one by a float between."""
+    labels = classes * 10
+    found = storages(labels, dtype, arrow)
+    y = found["nullable"].to_frame() if storage == "frame" else found[storage]
+    x = np.arange(30.0)[:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataConversionWarning)  # as scikit-learn does of a frame for a label
+        model = GigabatchClassifier("lr", random_state=0, train={"epochs": 1}).fit(x, y)
+        plain = GigabatchClassifier("lr", random_state=0, train={"epochs": 1}).fit(x, np.array(labels))
+        assert model.classes_.tolist() == sorted(set(classes))
+        assert [type(label) for label in model.classes_.tolist()] == [type(classes[0])] * len(set(classes))
+        right = np.mean([one == other for one, other in zip(model.predict(x).tolist(), labels, strict=True)])
+        assert model.score(x, y) == pytest.approx(right)
+    assert np.array_equal(model.predict_proba(x), plain.predict_proba(x))
+
+
+@pytest.mark.parametrize("storage", ["nullable", "arrow", "index", "array"])
+def test_targets_of_pandas_own_types_are_those_of_numpy(storage):
+    values, x = [2**53 + 1000 * k for k in range(30)], np.arange(30.0)[:, None]
+    y = storages(values, "Int64", pa.int64())[storage]
+    found, plain = [
+        GigabatchRegressor("lr", random_state=0, train={"epochs": 2}).fit(x, labels).predict(x)
+        for labels in (y, np.array(values))
+    ]
+    assert np.array_equal(found, plain)
+
+
+@pytest.mark.parametrize(("dtype", "arrow"), [("Int64", pa.int64()), ("boolean", pa.bool_())])
+@pytest.mark.parametrize("storage", ["nullable", "arrow", "index", "array"])
+def test_a_null_label_of_pandas_own_types_is_refused(dtype, arrow, storage):
+    y = storages([0, 1, None] * 10, dtype, arrow)[storage]
+    with pytest.raises(ValueError, match="contains NaN, infinity or a null"):
+        GigabatchClassifier("lr").fit(np.arange(30.0)[:, None], y)
 
 
 @pytest.mark.parametrize("name", ["price", "y"])
