@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 FEATURES = "gigabatch.features"
 ALL = [f"gigabatch.{folder}" for folder in ("features", "loaders", "models", "pipeline")]
 CHECKSUMS = "checksums.json"
+FILES = '"files": '  # before its entries
 XXH3, BLAKE2B = "xxh3:", ""  # what a checksum begins with, by its algorithm
 SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it
 # Of fsspec's file systems: HTTP, S3, Google, Azure, SFTP, zip and memory.
@@ -145,13 +146,19 @@ class ChecksumCache:
         known = {name: entry for name, entry in (self._read() | self.known).items() if Path(name).exists()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.path, json.dumps(known, allow_nan=False).encode())
+            body = json.dumps(known, allow_nan=False)
+            atomic_write(self.path, f'{{"checksum": "{text_checksum(body)}", {FILES}{body}}}'.encode())
         except OSError as error:
             log.warning("%s could not be written (%s); checksums will be computed again", self.path, error)
 
     def _read(self) -> dict[str, tuple[int, int, int, int, str]]:
         try:
-            found = json.loads(self.path.read_text())
+            whole = self.path.read_text()
+            found = json.loads(whole)
+            if not {"checksum", "files"}.isdisjoint(found.keys()):  # an earlier version wrote the entries alone
+                if found["checksum"] != text_checksum(whole.partition(FILES)[2][:-1]):
+                    raise ValueError("its content is not what was written")
+                found = found["files"]
             entries = {name: entry for name, entry in found.items() if len(entry) != 3}  # 3: without inode, before 0.3
             return {
                 name: (int(size), int(mtime_ns), int(ctime_ns), int(inode), str(text))
@@ -159,7 +166,7 @@ class ChecksumCache:
             }
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             log.warning("%s is damaged; checksums are computed again", self.path)
             return {}
 

@@ -272,6 +272,24 @@ def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog, set
     assert not caplog.text
 
 
+def test_a_digit_that_a_disk_has_changed_in_the_cache_is_noticed(tmp_path, caplog, settled):
+    """The file was taken for a new one, whose rows were those of one that is gone."""
+    file, cache_file = tmp_path / "flights.csv", tmp_path / "checksums.json"
+    file.write_text("1")
+    right = input_checksums([str(file)], tmp_path)
+    text, digest = cache_file.read_text(), file_checksum(file)
+    assert text.count(digest) == 1
+    for place in (text.index(digest) + 9, text.index(str(file)) + 1, 2, len(text) - 1):
+        other = "a" if text[place] != "a" else "b"
+        cache_file.write_text(text[:place] + other + text[place + 1 :])
+        assert input_checksums([str(file)], tmp_path) == right
+        assert "checksums.json is damaged" in caplog.text
+        assert cache_file.read_text() == text
+        caplog.clear()
+    assert input_checksums([str(file)], tmp_path) == right
+    assert not caplog.text
+
+
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, caplog, monkeypatch, settled):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
