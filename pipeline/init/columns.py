@@ -171,7 +171,7 @@ class Seen:
         return len(pd.unique(self.values[~self.null]))
 
 
-def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen:
+def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal: str = "") -> Seen:
     """What a column holds.
 
     Parameters
@@ -182,6 +182,8 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
         The sample: text as it is written in a CSV file, or of Arrow's type.
     arrow
         The type in a Parquet file; None for CSV files.
+    decimal
+        The decimal sign of texts that could be read with either; empty where nobody knows it.
 
     Examples
     --------
@@ -192,7 +194,7 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
     ('number', [1200.5, nan, 3.0], ['parse_number'])
     """
     if arrow is None:
-        return _of_text(name, column, csv=True)
+        return _of_text(name, column, True, decimal)
     if pa.types.is_dictionary(arrow):
         arrow = arrow.value_type
         column = column.astype(pd.ArrowDtype(arrow))
@@ -215,7 +217,7 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None) -> Seen
                 seen.values = _texts(column.astype("str").where(column.notna(), None))
         return seen
     if is_text(arrow):
-        return _of_text(name, column, csv=False)
+        return _of_text(name, column, False, decimal)
     if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
         zone = getattr(arrow, "tz", None) or ""
         known = "" if zone in UTC_NAMES else "?" if OFFSET.fullmatch(zone) else zone
@@ -294,7 +296,7 @@ def spaced_lower(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
+def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
     texts = column if column.dtype == "str" else column.astype("str")
     if not texts.index.equals(pd.RangeIndex(len(texts))):
         texts = texts.reset_index(drop=True)
@@ -315,7 +317,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
     odd = weak_words = tuple[str, ...]()
     left = known
     if all_match(known, PLAIN_NUMBER):  # most columns of a wide table: no flag and no word is among them
-        found = _plain_numbers(name, known, csv, ())
+        found = _plain_numbers(name, known, csv, (), decimal)
     else:
         flags = ("true", "false")
         if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
@@ -326,7 +328,7 @@ def _of_text(name: str, column: pd.Series, csv: bool) -> Seen:
         odd = odd_words(known[~weak] if weak_words else known)
         left = known[~weak & ~known.isin(odd)] if weak_words or odd else known
         own = odd if csv else weak_words + odd
-        found = values_seen(name, left, csv, own) if len(left) else None
+        found = values_seen(name, left, csv, own, decimal) if len(left) else None
     if found is None:
         zones = abbreviations(left) if len(left) else []
         note = f"times in zones {', '.join(zones)}; write offsets such as -05:00 in their place" if zones else ""
@@ -382,7 +384,7 @@ def odd_words(known: pd.Series) -> tuple[str, ...]:
     return distinct if len(distinct) <= MOST_WORDS and len(words) <= WORD_SHARE * len(known) else ()
 
 
-def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> Seen | None:
+def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], decimal: str = "") -> Seen | None:
     """The column if all known fields are numbers or times; None if they are names.
 
     Parameters
@@ -395,6 +397,8 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
         Whether plain numbers are read as such without a step.
     own
         Words of the column that its step or type is to make null.
+    decimal
+        As of `column_seen`.
 
     Examples
     --------
@@ -404,7 +408,7 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
     [{'parse_number': {'column': 'price', 'null_values': ['ask']}}]
     """
     if all_match(known, PLAIN_NUMBER):
-        return _plain_numbers(name, known, csv, own)
+        return _plain_numbers(name, known, csv, own, decimal)
     if not own and is_iso(known):
         zone = "?" if has_offsets(known) else ""
         try:
@@ -423,18 +427,25 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) ->
         return Seen(
             name, "date", times.values, times.dtype, note=note, either=times.either, others=times.others, zone=zone
         )
-    return _parsed_numbers(name, known, own)
+    return _parsed_numbers(name, known, own, decimal)
 
 
-def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...]) -> Seen | None:
+def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], decimal: str) -> Seen | None:
     """As `values_seen`, where all known fields are plain numbers."""
     if bool(found_in(known, r"^[ \t]*0[0-9]+[ \t]*$").any()):
         return None  # 007 is a name
     numbers = _floats(known)
+    all_digits = not csv and not own and all_match(known, "[0-9]+$")
+    if all_digits and (seen := _of_numbers(name, numbers, True)).kind == "date":
+        return seen
+    # Points between groups of three digits are no decimal signs where that is the comma.
+    if decimal == "," and (own or not csv or bool(found_in(known, r"\.").any())):
+        grouped = _parsed_numbers(name, known, own, decimal)
+        if grouped is not None and decimal_sign(grouped) == decimal:
+            grouped.whole = bool((grouped.values == np.floor(grouped.values)).all())
+            return grouped
     if csv and not own:
         return Seen(name, "number", numbers)
-    if not own and all_match(known, "[0-9]+$") and (seen := _of_numbers(name, numbers, True)).kind == "date":
-        return seen
     step = {"parse_number": {"column": name, **({"null_values": list(own)} if own else {})}}
     return Seen(name, "number", numbers, "string", [step], note="" if csv else "numbers written as text")
 
@@ -448,9 +459,36 @@ def _floats(known: pd.Series) -> np.ndarray:
     return np.array(numbers.to_numpy())
 
 
-def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> Seen | None:
+def decimal_sign(seen: Seen) -> str:
+    """The decimal sign with which texts are read; empty of columns that `parse_number` does not read."""
+    options = next((step["parse_number"] for step in seen.steps if "parse_number" in step), None)
+    return "" if options is None else str(options.get("decimal", "."))
+
+
+def take_later_commas(seen: Seen) -> None:
+    """Read a column of whole numbers below 1,000 as files with a decimal comma write larger ones and fractions, so that
+    a later 1.196 is no 1.196; in place. Larger numbers would show separators if the file had any.
+
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.columns import Seen, take_later_commas
+    >>> seen = Seen("amount", "number", np.array([755.0, 3.0]), whole=True)
+    >>> take_later_commas(seen)
+    >>> seen.dtype, seen.steps
+    ('string', [{'parse_number': {'column': 'amount', 'decimal': ',', 'thousands': '.'}}])
+    """
+    first = seen.steps[0] if seen.steps else {"parse_number": {"column": seen.name}}
+    own = first.get("parse_number")
+    known = seen.values[~seen.null]
+    if own is None or len(seen.steps) > 1 or not own.keys() <= {"column", "null_values"}:
+        return
+    if seen.whole and len(known) and bool((np.abs(known) < 1000).all()):
+        seen.dtype = "string"
+        seen.steps = [{"parse_number": {**own, "decimal": ",", "thousands": "."}}]
+
+
+def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), decimal: str = "") -> Seen | None:
     """The column of text without nulls if `ParseNumber` or `ParseDuration` reads all of its fields in one of the usual
-    ways."""
+    ways, of which those with this decimal sign are tried first."""
     counts = known.value_counts()
     distinct = pd.Series(counts.index, dtype="str")
     words: dict[str, Any] = {"null_values": list(weak)} if weak else {}
@@ -463,13 +501,13 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
         return None
     units, scales = found
     others = other_units(known, scales)
-    for decimal, thousands in WAYS:
+    for point, thousands in sorted(WAYS, key=lambda way: bool(decimal) and way[0] != decimal):
         options: dict[str, Any] = {}
         remove = [sign for sign in SIGNS if sign != thousands]
         if units or len(remove) < len(SIGNS):
             options["remove"] = [*units, *remove]
-        if decimal != ".":
-            options["decimal"] = decimal
+        if point != ".":
+            options["decimal"] = point
         if thousands != ",":
             options["thousands"] = thousands
         options |= words | ({"scales": scales} if scales else {})
@@ -480,7 +518,7 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
         if parsed.isna().any() or np.isinf(parsed).any():
             continue
         by_text = dict(zip(distinct, parsed, strict=True))
-        example = next((text for text in known.head(1000) if text.strip().endswith(tuple(scales))), known.iloc[0])
+        example = next((text for text in known.head(1000) if _is_telling(text, scales, decimal)), known.iloc[0])
         note = f"{example!r} is {by_text[example]:.12g}"
         if others:
             note += "; " + ", ".join(f"{unit if unit == NO_UNIT else repr(unit)} in {share:.1%} of the rows, "
@@ -491,6 +529,11 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = ()) -> 
             other_units=tuple(others),
         )  # fmt: skip
     return None
+
+
+def _is_telling(text: str, scales: Collection[str], decimal: str) -> bool:
+    """Whether a text shows how a column is read better than others: by a scale, or a sign that could be the other."""
+    return text.strip().endswith(tuple(scales)) or (not scales and bool(decimal) and bool({".", ","} & set(text)))
 
 
 def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:

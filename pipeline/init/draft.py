@@ -30,14 +30,15 @@ from gigabatch.pipeline.init.columns import (
     PLAIN_NUMBER,
     WEAK_NULL_WORDS,
     Seen,
-    column_seen,
     holds_text,
     is_code_name,
     list_separator,
     spaced_lower,
+    take_later_commas,
     units_told,
 )
 from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, now_us, written_dates
+from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_written
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, look
 from gigabatch.pipeline.init.names import are_names
@@ -197,8 +198,9 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
         return made
     if target not in table.sample:
         raise _no_target(target, table)
-    labels = labels_of(target, table.sample[target], table.arrow.get(target), task)
-    made = draft_columns(table, {target: labels}, timed="path" in table.paths)
+    columns = columns_seen(table)
+    labels = labels_of(target, table.sample[target], table.arrow.get(target), task, columns.decimal)
+    made = draft_columns(table, {target: labels}, columns, timed="path" in table.paths)
     if not made.has_features:
         reasons = "; ".join(f"{name!r}: {why}" for name, why in made.left_out.items()) or "It is alone."
         raise DataError(f"input {pattern!r}: no feature is left beside the target {target!r}. {reasons}")
@@ -228,8 +230,8 @@ def _encoding_note(table: Table) -> str:
 
 
 def draft_columns(
-    table: Table, labels: Mapping[str, Labels], *, timed: bool, names: Collection[str] = (),
-    numbers: Collection[str] = (), more: bool = False, lists: bool = True,
+    table: Table, labels: Mapping[str, Labels], seen: SeenColumns | None = None, *, timed: bool,
+    names: Collection[str] = (), numbers: Collection[str] = (), more: bool = False, lists: bool = True,
 ) -> Draft:  # fmt: skip
     """What the columns of a table are: the settings of the recipe but for its files.
 
@@ -239,6 +241,8 @@ def draft_columns(
         As `look` or `look_at` makes it, with the columns of the labels or without.
     labels
         By name of the label; none where no possible leak is looked for.
+    seen
+        What the columns hold; by default what `columns_seen` says.
     timed
         Whether rows may be split by a column of times.
     names
@@ -261,12 +265,10 @@ def draft_columns(
     ({'city': 'string', 'shop_id': 'int64'}, ['price'], {'land': 'one value alone, no'})
     """
     made = Draft(left_out=dict(table.left_out))
-    columns = {
-        name: column_seen(name, table.sample[name], table.arrow.get(name))
-        for name in table.sample
-        if name not in labels
-    }
+    seen = columns_seen(table) if seen is None else seen
+    columns = {name: found for name, found in seen.columns.items() if name not in labels}
     _head(made, table, labels)
+    made.remarks += [seen.remark] if seen.remark else []
     made.remarks += [] if table.arrow else _odd_ends(table, columns)
     flags = {
         indicator_name(name): name for name in (*numbers, *columns) if name in numbers or _is_number(columns[name])
@@ -278,7 +280,10 @@ def draft_columns(
     lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
     kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
     _nulls(made, table, columns, kept, labels)
-    _names(made, kept, labels)
+    _names(made, kept, labels, seen.decimal)
+    for name, found in kept.items():
+        if seen.decimal == "," and found.kind == "number" and is_written(table, name):
+            take_later_commas(found)
     taken = {*table.sample.columns, *names}
     _roles(made, table, kept, timed, taken, lists)
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
@@ -473,8 +478,8 @@ def _leak(seen: Seen, label: Labels) -> str:
     return leak(seen.values[known], label.values[known], label.settings["task"])
 
 
-def _names(made: Draft, kept: Mapping[str, Seen], labels: Mapping[str, Labels]) -> None:
-    """Tell of whole numbers that may be ids or codes, by the labels of their rows."""
+def _names(made: Draft, kept: Mapping[str, Seen], labels: Mapping[str, Labels], decimal: str) -> None:
+    """Tell of whole numbers that may be ids or codes, by the labels of their rows. decimal: as of `columns_seen`."""
     found = []
     for name, seen in kept.items():
         if seen.kind != "number" or not seen.whole or seen.steps:
@@ -486,7 +491,7 @@ def _names(made: Draft, kept: Mapping[str, Seen], labels: Mapping[str, Labels]) 
         made.remarks.append(
             f"Numbers of {', '.join(found)} may be ids or codes: rows of one number have labels alike, and those of "
             f"neighbouring numbers have not. Where they are, take them from continuous to categorical, as {found[0]}: "
-            "int64."
+            f"int64{', and out of inputs and steps' if decimal else ''}."
         )
 
 

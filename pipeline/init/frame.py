@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import without_null_words
+from gigabatch.pipeline.init.decimals import columns_seen
 from gigabatch.pipeline.init.draft import Draft, draft_columns, split_phrases
 from gigabatch.pipeline.init.look import look_at
 from gigabatch.pipeline.init.target import labels_of
@@ -75,9 +76,13 @@ def draft_frame(
     if unusable := [name for name in labels if name in seen.left_out]:
         raise DataError(f"fit: target {unusable[0]!r} cannot be used: {seen.left_out[unusable[0]]}.")
     seen.sample = without_null_words(seen.sample, null_values, dict.fromkeys(seen.sample.columns, "string"))
-    found = {name: labels_of(name, seen.sample[name], seen.arrow[name], task) for name, task in labels.items()}
+    columns = columns_seen(seen)
+    found = {
+        name: labels_of(name, seen.sample[name], seen.arrow[name], task, columns.decimal)
+        for name, task in labels.items()
+    }
     made = draft_columns(
-        seen, found, timed=timed, names=table.column_names, numbers=continuous,
+        seen, found, columns, timed=timed, names=table.column_names, numbers=continuous,
         more=bool(categorical or continuous), lists=lists,
     )  # fmt: skip
     types = made.categories

@@ -20,6 +20,7 @@ from gigabatch.pipeline.init.columns import (
     Seen,
     odd_words,
     other_units,
+    take_later_commas,
     units_told,
     values_seen,
 )
@@ -86,7 +87,7 @@ class Labels:
     advice: str = ""
 
 
-def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str | None) -> Labels:
+def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str | None, decimal: str = "") -> Labels:
     """What a target is.
 
     Parameters
@@ -99,6 +100,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
         Its type in a Parquet file, or None.
     task
         `binary`, `multiclass` or `regression` where a user says so.
+    decimal
+        The decimal sign of the table's texts, as `columns_seen` tells it.
 
     Raises
     ------
@@ -140,9 +143,13 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             + " another column, or give rows of the other label too."
         )
     numeric, numbers, told = bool(known.str.match(PLAIN_NUMBER).all()), known, ""
-    if not numeric and (task == "regression" or (task is None and len(counts) > 2)):
-        written, is_number = _written_numbers(name, known, task)
-        if written is not None:
+    # "1.262" is 1262 where the comma is the decimal sign, unless it is a float of a Parquet file.
+    maybe_grouped = numeric and decimal == "," and (arrow is None or is_text(arrow))
+    if maybe_grouped and task is None:
+        maybe_grouped = not _are_few_and_whole(set(known.drop_duplicates().astype("float64")))
+    if (maybe_grouped or not numeric) and (task == "regression" or (task is None and len(counts) > 2)):
+        written, is_number = _written_numbers(name, known, task, decimal)
+        if written is not None and written.steps:
             ((operator, options),) = written.steps[0].items()
             steps.append({operator: {key: value for key, value in options.items() if key != "column"}})
             null[~null] = ~is_number
@@ -297,7 +304,7 @@ def _in_several_cases(known: pd.Series) -> bool:
     return 1 < folded < distinct.nunique() and (folded == 2 or bool((distinct.str.len() > 1).all()))
 
 
-def _written_numbers(name: str, known: pd.Series, task: str | None) -> tuple[Seen | None, np.ndarray]:
+def _written_numbers(name: str, known: pd.Series, task: str | None, decimal: str) -> tuple[Seen | None, np.ndarray]:
     """Labels that are numbers in another form, and which they are; the others are the few words that stand for null.
 
     None where the labels are names, or few enough whole numbers to be classes.
@@ -306,14 +313,17 @@ def _written_numbers(name: str, known: pd.Series, task: str | None) -> tuple[See
     own = tuple(sorted(set(known[weak]))) + odd_words(known[~weak])
     is_number = ~known.isin(own)
     left = known[is_number]
-    found = values_seen(name, left, True, own) if len(left) else None
+    found = values_seen(name, left, True, own, decimal) if len(left) else None
     if found is not None and found.kind == "date":
         raise DataError(_is_date(name, left.iloc[0]))
     if found is None or found.kind != "number":
         return None, is_number.to_numpy()
     few = left.nunique() <= MOST_INTEGER_CLASSES and bool((found.values == np.floor(found.values)).all())
-    if few and task is None and "parse_number" in found.steps[0]:
+    if few and task is None and found.steps and "parse_number" in found.steps[0]:
         return None, is_number.to_numpy()
+    if decimal == ",":
+        found.whole = bool((found.values == np.floor(found.values)).all())
+        take_later_commas(found)
     if own:
         found.note += f"{', ' * bool(found.note)}{', '.join(map(repr, own))} {'is' if len(own) == 1 else 'are'} null"
     return found, is_number.to_numpy()

@@ -33,6 +33,13 @@ def test_numbers_whose_neighbours_have_other_labels_are_named_as_ids(tmp_path, t
     (remark,) = [remark for remark in made.remarks if "ids or codes" in remark]
     assert remark.startswith("Numbers of s, dept may be ids or codes:")
     assert remark.endswith("take them from continuous to categorical, as s: int64.")
+    written = frame.assign(y=labels[task], price="7,5", z=frame["noise"].astype("str") + ",5")
+    written.to_csv(tmp_path / "commas.csv", index=False, sep=";", decimal=",")
+    (remark,) = [
+        remark for remark in draft_config(str(tmp_path / "commas.csv"), "y", None, 10_000).remarks
+        if "ids or codes" in remark
+    ]  # fmt: skip
+    assert remark.endswith("as s: int64, and out of inputs and steps.")
 
 
 def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
