@@ -147,7 +147,8 @@ class TrivagoRecipe(Recipe):
         """`write_parts`, given what an earlier run left."""
         settings = self.settings
         kept = Kept() if found is None else found.left
-        if engine == "pandas":  # workers have equal shares (`stream.SHARES`)
+        several = engine == "pandas" and run is not run_here
+        if several:  # workers have equal shares (`stream.SHARES`)
             size = sum(os.path.getsize(path) for path in paths if "://" not in path)
             block_bytes = min(block_bytes, max(size // SHARES, LEAST_BLOCK_BYTES))
         blocks = self._blocks(paths, block_bytes, kept, {} if found is None else found.places)
@@ -169,6 +170,7 @@ class TrivagoRecipe(Recipe):
                 run,
                 self.report,
                 None if history is None else Carrying(history, kept, len(self.files(self._pattern("train")))),
+                several,
             )  # fmt: skip
         return FeatureParts(streamed.rows, schema, self._notes(streamed))
 

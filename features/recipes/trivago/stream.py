@@ -41,8 +41,8 @@ from gigabatch.features.recipes.trivago.nights import Kept, Nights, Part
 
 TaskMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 TABLES = ("rows", "clickouts", "pairs")
-# On a CPU a log that would be a few chunks is cut so often that workers have equal shares, but not below so much weight
-# a chunk: then what each costs by itself shows.
+# A log that would be a few chunks is cut so often that several workers have equal shares, but not below so much weight a
+# chunk: then what each costs by itself shows.
 SHARES, LEAST_SHARE = 4, 100_000
 PIECES = 8  # parts of a chunk that is kept: the fewer rows a part has, the fewer are written again for the next cut
 
@@ -375,13 +375,14 @@ def stream_pairs(
     run: TaskMap,
     report: Callable[[str], None],
     carrying: Carrying | None = None,
+    several: bool = False,
 ) -> Streamed:
     """Write the pairs of a log to `out/<split>/part-*.parquet`, chunk by chunk, in order of time.
 
     blocks: each with the place of its file. blank: a task without a number; its folder holds what lies between the
     passes. split: of the labelled clickouts. chunk_weight: log rows and pairs that a chunk holds together at most
     (nearly). run: calls a function on each of a list of tasks, in any process, and gives the results in order.
-    carrying: None computes all.
+    carrying: None computes all. several: whether tasks run beside each other.
 
     Raises
     ------
@@ -402,7 +403,7 @@ def stream_pairs(
     save_properties(properties, folder / "properties", engine)
     times = pd.concat([item.times for item in surveys], ignore_index=True)
     weight = chunk_weight
-    if engine == "pandas":
+    if several:
         weight = min(chunk_weight, max(int(times["weight"].sum()) // SHARES, LEAST_SHARE))
     cuts = {int(bound) for bound in chunk_bounds(times, weight)}
     if front is not None and bool((times["timestamp"] < front).any()):

@@ -9,6 +9,7 @@ import pytest
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, read_files
 from gigabatch.features.recipes.base import SplitFractions
+from gigabatch.features.recipes.trivago import recipe, stream
 from gigabatch.features.recipes.trivago.log import LOG, chunk_bounds
 from gigabatch.features.recipes.trivago.recipe import METADATA, TrivagoRecipe, TrivagoSettings, run_here, trivago_schema
 from gigabatch.features.recipes.trivago.stream import split_of
@@ -112,6 +113,21 @@ def test_tasks_may_run_at_once_and_twice(folder, in_memory, tmp_path):
 
     found, _ = streamed(folder, tmp_path, 2_500, 100_000, twice)
     assert_same(found, in_memory)
+
+
+def test_several_workers_have_equal_shares_of_a_log_that_would_be_one_chunk(folder, in_memory, tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "LEAST_SHARE", 10)
+    monkeypatch.setattr(recipe, "LEAST_BLOCK_BYTES", 10)
+
+    def beside(function, tasks):
+        counts.append((function.__name__, len(tasks)))
+        return run_here(function, tasks)
+
+    counts = []
+    found, _ = streamed(folder, tmp_path, 10**9, 10**9, beside)
+    assert_same(found, in_memory)
+    assert dict(counts)["survey_block"] >= stream.SHARES
+    assert dict(counts)["write_chunk"] >= stream.SHARES
 
 
 def test_a_split_without_rows_has_one_part_with_its_columns(folder, tmp_path):
