@@ -43,7 +43,10 @@ class DataError(ValueError):
 
     @classmethod
     def infinity(cls, column: str) -> "DataError":
-        return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
+        return cls(
+            f"column {column!r} holds an infinity or a number beyond float32 (3.4e38). Clip it or make it null before "
+            "this stage."
+        )
 
 
 def _separator(missing: Sequence[str], available: Sequence[str]) -> str:

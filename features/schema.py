@@ -296,7 +296,14 @@ class Schema:
         names = self.table_columns
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise DataError(f"schema: column(s) {', '.join(twice)} listed twice.")
+            places: list[tuple[str, str]] = [(column.name, column.role) for column in self.columns]
+            places += [(name, "lists") for column in self.lists for name in column.columns]
+            roles = {name: " and ".join(role for other, role in places if other == name) for name in twice}
+            shown = ", ".join(f"{name} ({roles[name]})" for name in twice)
+            raise DataError(
+                f"schema: column(s) {shown} listed twice. A column has one role: take it out of the others, or make a "
+                "copy of it in a step."
+            )
         for column in self.columns:
             if column.role not in ROLES:
                 raise DataError(

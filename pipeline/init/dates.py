@@ -22,6 +22,7 @@ TIME_NAME = re.compile(
     r"(^|[^a-z])(time|timestamp|ts|date|datetime|epoch|at|when|day|datum|zeit|zeitpunkt|zeitstempel|fecha"
     r"|created|updated|modified)([^a-z]|$)"
 )
+UHR = " Uhr"  # behind a time of day, in German
 CLOCK = (
     r"\d{1,2}(?P<minute>:\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"
     r"(?P<half>(?P<blank> ?)[AaPp]\.?[Mm]\.?)?"
@@ -134,6 +135,8 @@ def _formats(text: str) -> list[str]:
     """Formats in which a text may be a time, the likelier one first."""
     if re.match(r"\d{1,2}:\d{2}(?!\d)", text) and (found := re.fullmatch(CLOCK, text)):
         return [_clock(found.groupdict())]
+    if text.endswith(UHR) and (found := re.fullmatch(CLOCK, text.removesuffix(UHR))) and not found["half"]:
+        return [f"{_clock(found.groupdict())}{UHR}"]
     if weekday := WEEKDAY.match(text):
         return [f"%a{weekday[1]}{form}" for form in _formats(text[weekday.end() :])]
     if found := re.fullmatch(YEAR_LAST, text):

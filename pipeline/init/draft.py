@@ -52,6 +52,7 @@ FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of dist
 OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
+RARE, FEW_HELD = 0.05, 50  # share of a label, and its rows in valid and in test, below which they say little
 NOT_WHEN = re.compile(
     r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid|geburt|liefer|bezahlt|storn"
 )
@@ -314,6 +315,16 @@ def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool
     classes = [len(np.unique(found.values[~np.isnan(found.values)])) for found in labels.values()
                if found.settings["task"] == "multiclass"]  # fmt: skip
     held = held_out_rows(rows, min((min(share, 1 - share) for share in ones), default=0.5), max(classes, default=2))
+    size = int(rows * MOST_HELD) if "time" in made.features else held
+    for name, found in labels.items():
+        share = float(np.nanmean(found.values)) if found.settings["task"] == "binary" else 0.5
+        share = min(share, 1 - share)
+        if of_one and share < RARE and size * share < FEW_HELD:
+            made.remarks.append(
+                f"Of the rarer label of {_shown(name)} valid and test hold about {size * share:.0f} rows each, by "
+                "which few models can be told apart. Give more rows, or set features.split to more valid_rows and "
+                "test_rows."
+            )
     if of_one and labels and held < int(rows * MOST_HELD) and "time" not in made.features:
         made.features["split"] = {"valid_rows": held, "test_rows": held}
 

@@ -36,7 +36,12 @@ def test_names_by_role_keep_their_order():
 @pytest.mark.parametrize(
     ("columns", "targets", "message"),
     [
-        ([Column("a", "key", "int64"), Column("a", "time", "int64")], [], "a listed twice"),
+        ([Column("a", "key", "int64"), Column("a", "time", "int64")], [], r"a \(key and time\) listed twice"),
+        (
+            [Column("e", "continuous", "float32"), Column("e", "weight", "float32")],
+            [],
+            r"e \(continuous and weight\) listed twice. A column has one role: take it out of the others",
+        ),
         ([Column("a", "label", "int64")], [], "unknown role 'label'. Known: categorical"),
         ([Column("a", "target", "float32")], [], "targets .* differ"),
         ([], [Target("a", "binary")], "targets .* differ"),

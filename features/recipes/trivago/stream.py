@@ -41,8 +41,8 @@ from gigabatch.features.recipes.trivago.nights import Kept, Nights, Part
 
 TaskMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 TABLES = ("rows", "clickouts", "pairs")
-# A log that would be a few chunks is cut so often that several workers have equal shares, but not below so much weight a
-# chunk: then what each costs by itself shows.
+# A log that would be a few chunks is cut so often that several workers have equal shares, but not below so much weight
+# a chunk: then what each costs by itself shows.
 SHARES, LEAST_SHARE = 4, 100_000
 PIECES = 8  # parts of a chunk that is kept: the fewer rows a part has, the fewer are written again for the next cut
 

@@ -174,3 +174,11 @@ def test_rows_of_the_service_may_hold_numbers_where_the_file_has_text(tmp_path):
     raw = RawRows(SimpleNamespace(raw_workflow=workflow.serving(names), info={}), names)
     for row in ([1262, 3, 16.5], ["1.262", "3", "16,5"], [1262.0, 3.0, 16.5]):
         assert raw([dict(zip(names, row, strict=True))]) == [(1262.0, 3.0, 16.5)]
+
+
+def test_a_time_of_day_with_the_german_word_for_it_is_one(tmp_path):
+    hours, minutes = np.arange(ROWS) % 24, np.arange(ROWS) * 7 % 60
+    texts = [f"{hour:02d}:{minute:02d} Uhr" for hour, minute in zip(hours, minutes, strict=True)]
+    made, frame = read(file_of(tmp_path, {"zeit": texts, **COMMAS}))
+    assert made.features["inputs"]["zeit"] == "datetime[%H:%M Uhr]"
+    assert set(frame["zeit_minute_of_day"]) == set((hours * 60 + minutes).astype("float64"))

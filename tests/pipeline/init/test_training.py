@@ -7,6 +7,7 @@ import yaml
 
 from gigabatch import GigabatchClassifier, fit
 from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.training import held_out_rows, left_to_rows, training_for
 from gigabatch.pipeline.init.write import init
 
@@ -169,3 +170,14 @@ def test_rows_without_a_label_do_not_count_for_the_split(tmp_path):
     frame.to_parquet(tmp_path / "shop.parquet")
     init(str(tmp_path / "shop.parquet"), "sold", out=tmp_path / "shop.yaml")
     assert "split" not in yaml.safe_load((tmp_path / "shop.yaml").read_text())["features"]
+
+
+@pytest.mark.parametrize(("ones", "told"), [(276, "about 28 rows each"), (30_000, "")])
+def test_few_rows_of_a_rarer_label_in_valid_and_test_are_told(tmp_path, ones, told):
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": draw.normal(size=60_000), "y": draw.permutation(60_000) < ones})
+    frame.to_parquet(tmp_path / "t.parquet")
+    made = draft_config(str(tmp_path / "t.parquet"), "y", None, 100_000)
+    found = [text for text in made.remarks if text.startswith("Of the rarer label of y")]
+    assert len(found) == bool(told)
+    assert all(told in text for text in found)
