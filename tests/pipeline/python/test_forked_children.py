@@ -33,4 +33,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_child_predicts_and_fits_as_its_parent_did(kind, use):
     done = subprocess.run([sys.executable, "-c", FORKED, kind, use], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "This process computes on one thread" in done.stderr
+    if use == "predict":
+        assert "This process computes on one thread" in done.stderr
