@@ -29,6 +29,8 @@ import numba
 from numba.core import caching, config, event, serialize, sigutils
 
 log = logging.getLogger(__name__)
+_parallel: list[Any] = []  # dispatchers of loops that run on several threads
+_serial = False
 ROOT = Path(__file__).parent
 CHECKSUM_BYTES = 32
 SUFFIX = ".loop"
@@ -53,9 +55,37 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         found = numba.njit(nogil=True, **options)(function)
         if not config.DISABLE_JIT:
             found._cache = Kept(function)
+            if options.get("parallel"):
+                _parallel.append(found)
         return found
 
     return compiled
+
+
+def is_serial() -> bool:
+    """Whether this process was forked from one whose loops had started OpenMP's threads, so that it has one thread."""
+    return _serial
+
+
+def _after_fork() -> None:
+    """Make the loops serial, and torch's sums, in a child of a process whose loops had started OpenMP's threads.
+
+    GNU's OpenMP waits in a child for threads that only its parent has, and numba ends such a child by SIGTERM. TBB and
+    numba's workqueue start threads anew.
+    """
+    global _serial
+    if _serial or not numba.np.ufunc.parallel._is_initialized or numba.threading_layer() != "omp":
+        return
+    _serial = True
+    for loop in _parallel:
+        loop.targetoptions["parallel"] = False
+        loop._reset_overloads()
+        loop._cache.own += ("serial",)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def folders() -> list[Path]:
@@ -136,7 +166,7 @@ class Kept(caching._Cache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = f"{function.__module__}.{function.__qualname__}".removeprefix("gigabatch.")
-        self.own = sources_of(function), function.__code__.co_firstlineno
+        self.own: tuple[Any, ...] = sources_of(function), function.__code__.co_firstlineno
         self.enabled = self.own[0] is not None
 
     @property

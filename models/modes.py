@@ -1,11 +1,38 @@
-"""Training and evaluation mode, of each module of a model."""
+"""Training and evaluation mode, of each module of a model, and what torch makes by default."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
+import torch
 from torch import nn
+
+
+@contextmanager
+def plain_defaults() -> Iterator[None]:
+    """Within the block, or the function that it decorates, torch makes float32 on the host where nothing is named,
+    whatever `torch.set_default_dtype` and `torch.set_default_device` were told.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.modes import plain_defaults
+    >>> torch.set_default_dtype(torch.float64)
+    >>> with plain_defaults():
+    ...     print(torch.zeros(1).dtype)
+    torch.float32
+    >>> torch.zeros(1).dtype
+    torch.float64
+    >>> torch.set_default_dtype(torch.float32)
+    """
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with nullcontext() if device.type == "cpu" else torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 @contextmanager

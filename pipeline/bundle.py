@@ -37,7 +37,7 @@ from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.model import Model, model_call
-from gigabatch.models.modes import modes_kept
+from gigabatch.models.modes import modes_kept, plain_defaults
 from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.own_code import OwnCodeError, require_told, told
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
@@ -174,7 +174,8 @@ class Bundle:
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
             frame = own_frame(given, "predict", [*nulls, *self._list_names()], ())
-            rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
+            with plain_defaults():
+                rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
             num_ids = len(self.schema.names("categorical"))
             ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
             lists = [column.to(self.device) for column in frame_lists(self.preprocessor, frame)]
@@ -324,6 +325,7 @@ class Bundle:
         return [entry for what, name in dict.fromkeys(used) if (entry := told(what, name)) is not None]
 
 
+@plain_defaults()
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
     """Read what `Bundle.save` wrote.
 
@@ -478,7 +480,9 @@ def standardised_outputs(
         for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
             stop = min(start + BLOCK_ROWS, len(floats))
             own = [column.slice(start, stop) for column in lists]
-            yield model_call(model, ids[start:stop], floats[start:stop], own)
+            with plain_defaults():
+                found = model_call(model, ids[start:stop], floats[start:stop], own)
+            yield found
 
 
 def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -63,15 +63,18 @@ def available_cores() -> int:
 
 @contextlib.contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Within it torch and the compiled loops have so many threads."""
+    """Within it torch and the compiled loops have so many threads; one where a fork left this process one."""
     import numba
     import torch
+
+    from gigabatch.loops import is_serial
 
     def take(number: int) -> None:  # numba first: as its threads start they set torch's number
         numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
         torch.set_num_threads(number)
 
     before = torch.get_num_threads()
+    count = 1 if is_serial() else count
     if count == before:
         yield
         return

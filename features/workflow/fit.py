@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,7 @@ def fit_together(
     scheduler: where the graph is computed, as Dask's `compute` takes it: "threads" holds a partition a core,
     `threads(n)` n of them, and a distributed client as many as its workers have threads.
     """
+    scheduler = threads() if scheduler == "threads" else scheduler
     pending: dict[Any, FittedOperator] = dict(operators)
     states: dict[Any, Any] = {}
     engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
@@ -48,11 +50,21 @@ def fit_together(
     return {key: states[key] for key in operators}
 
 
-def threads(count: int) -> Callable[..., Any]:
-    """A scheduler that holds no more than so many partitions at once, in threads of this process."""
-    import dask.threaded
+def threads(count: int | None = None) -> Callable[..., Any]:
+    """A scheduler that holds no more than so many partitions at once, in threads of this process; None: as many as
+    Dask is configured for, or one a core."""
+    return partial(_computed, count)
 
-    return partial(dask.threaded.get, num_workers=count)
+
+def _computed(count: int | None, graph: Any, keys: Any, **options: Any) -> Any:
+    """Dask keeps the threads of its own pools, which a forked child waits for and does not have."""
+    import dask.threaded
+    from dask.system import CPU_COUNT
+
+    if count is None and dask.config.get("pool", None) is not None:
+        return dask.threaded.get(graph, keys, **options)
+    with ThreadPoolExecutor(count or dask.config.get("num_workers", None) or CPU_COUNT) as pool:
+        return dask.threaded.get(graph, keys, pool=pool, **options)
 
 
 def read_part(part: Any, columns: Collection[str] | None = None) -> Any:

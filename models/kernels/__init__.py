@@ -5,6 +5,8 @@ A kernel is a folder with its versions `reference.py`, `cpu.py` and `cuda.py`; `
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,8 +16,10 @@ from types import ModuleType
 
 import torch
 
+from gigabatch.loops import is_serial
 from gigabatch.models.errors import ModelError, require_known
 
+log = logging.getLogger(__name__)
 VERSIONS = ("reference", "cpu", "cuda")
 CHOICES = ("compiled", "reference")
 KERNELS = ("lookup", "pooled_lookup", "row_update", "folded", "dropout")
@@ -87,6 +91,14 @@ def _start_threads() -> None:
     """
     import numba
 
+    if is_serial():
+        log.warning(
+            "This process computes on one thread: it was forked from one whose threads had started. Begin processes by "
+            "spawn or forkserver, fork before the first fit or prediction, or install tbb."
+        )
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     torch.set_num_threads(threads)
+
+
+os.register_at_fork(after_in_child=_start_threads.cache_clear)

@@ -28,6 +28,7 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
+from gigabatch.models.modes import plain_defaults
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import (
@@ -120,6 +121,7 @@ class _Estimator(BaseEstimator):
         self.categorical, self.continuous = categorical, continuous
         self.validation_fraction, self.device, self.random_state = validation_fraction, device, random_state
 
+    @plain_defaults()
     def _fit(self, X: Any, y: np.ndarray, target: Target, sample_weight: Any, strata: np.ndarray | None) -> None:
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction lies between 0 and 1, found {self.validation_fraction!r}.")

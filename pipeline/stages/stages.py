@@ -41,10 +41,12 @@ from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.batches.residency import Residency, open_source, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
+from gigabatch.loops import is_serial
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
+from gigabatch.models.modes import plain_defaults
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import ModelSpec, model_class
@@ -223,7 +225,7 @@ class Pipeline:
         self.starts: list[FoundRun] = []
         self.measured: Run | None = None  # of a final run: the one whose best epoch it takes
         tell_of_compilation()
-        if config.num_threads is not None:
+        if config.num_threads is not None and not is_serial():
             torch.set_num_threads(config.num_threads)
 
     @classmethod
@@ -623,6 +625,7 @@ class Features:
         """
         return self.pipeline.in_turn(self._encode)
 
+    @plain_defaults()
     def _encode(self) -> Encoded:
         pipeline, config = self.pipeline, self.pipeline.config
         start, engine = pipeline.start, pipeline.engine
@@ -1049,6 +1052,7 @@ class Encoded:
         pipeline.store.use(CHECKPOINTS, name)
         return Codistillation(settings, settings.folder or pipeline.store.root / CHECKPOINTS / name, team)
 
+    @plain_defaults()
     def fit_model(self) -> Artifact:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
         pipeline, config, start = self.features.pipeline, self.config, self.warm_start
@@ -1208,6 +1212,7 @@ class Encoded:
             times = times[self.chosen_rows]  # of the others a start from this run has seen nothing
         return found if times is None else found | {"train_times": times_held(times)}
 
+    @plain_defaults()
     def publish(self, trained: Artifact, promote: bool = True) -> Run:
         """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it.
 
