@@ -113,7 +113,8 @@ class Ranker:
             raise Refusal.invalid("user", "give the user's id, or user_features, or both.")
         row = None if request.user is None else self.users.find(request.user, "user")
         context = request.context or {}
-        optional = self._histories if row is not None else frozenset()
+        # Of a user of whom nothing is known there is no history either, which who asks cannot know.
+        optional = frozenset() if row is None and request.user_features is not None else self._histories
         require_columns(context, self.context_columns, "context", optional)
         self._require_weights(context)
         if request.user_features is None and not context and row is not None:

@@ -324,12 +324,14 @@ def test_a_history_that_is_stored_with_the_user_need_not_be_sent(kind, tmp_path,
         "sent": (asked | {"context": {"hour": 3} | new}, frame.assign(basket=[new["basket"]] * 3)),
         "sent empty": (asked | {"context": {"hour": 3, "basket": None}}, frame.assign(basket=None)),
         "described": (asked | {"user_features": features}, other),
+        "nobody's": (asked | {"user": "nobody"}, rows_of(["nobody"] * 3, items, basket=None)),
     }
     for name, (body, rows) in bodies.items():
         answer = caller.post("/rank", body)
         assert answer.status_code == 200, answer.text
         assert close(answer.json()["scores"], expected(served, rows)), name
-    for body in (asked | {"user": "nobody"}, asked | {"context": {"basket": [1]}}):
+    described = asked | {"user": "nobody", "user_features": features}
+    for body in (described, asked | {"context": {"basket": [1]}}):
         answer = caller.post("/rank", body)
         assert (answer.status_code, answer.json()["fields"][0]["field"]) == (422, "context")
 
