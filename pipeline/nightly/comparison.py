@@ -402,11 +402,15 @@ def recorded(summary: Mapping[str, Any], target: Target, metric: str) -> float |
 
 
 def recorded_constant(summary: Mapping[str, Any], target: Target, metric: str) -> float | None:
-    """What it says of a constant; None where its evaluation compared with none by this metric."""
+    """What it says of a constant; None where its evaluation compared with none by this metric, or where that is
+    perfect, as of labels that are all alike: no share of the way from there can be told."""
     compared = (summary.get("measured") or summary).get("baselines") or {"found": []}
     mine = [item for item in compared["found"] if (item["name"], item["target"]) == ("constant", target.name)]
     found = [part["baseline"] for item in mine for part in item["differences"] if part["metric"] == KEYS[metric]]
-    return float(found[0]) if found else None
+    if not found:
+        return None
+    told = float(found[0]) < 1 if metric in MORE_IS_BETTER else float(found[0]) > 0
+    return float(found[0]) if told else None
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,18 @@ def test_a_record_counts_beside_the_constant_of_its_own_rows(metric, candidate, 
     assert (text is not None and "a fall by more than" in text) == falls
 
 
+@pytest.mark.parametrize(("metric", "perfect"), [("RMSE", 0.0), ("log loss", 0.0), ("AUC", 1.0)])
+def test_a_record_beside_a_perfect_constant_counts_beside_that_of_the_window(metric, perfect):
+    """All labels of the first test split were alike."""
+    found = {"name": "constant", "target": "y", "differences": [{"metric": KEYS[metric], "baseline": perfect}]}
+    target = REGRESSION if metric == "RMSE" else BINARY
+    told = recorded_constant({"baselines": {"found": [found]}}, target, metric)
+    assert told is None
+    values = {"candidate": 0.6, "constant": 0.5} if metric == "AUC" else {"candidate": 1.0, "constant": 2.0}
+    compared = Comparison(metric, 100, **values, current=1.5, gain=0.5, bound=0.4, record=perfect, record_constant=told)
+    assert "a fall by more than" in compared.obstacle(0.2)
+
+
 def test_the_constant_is_the_train_splits_mean_under_the_same_metric():
     labels = torch.tensor([0.0, 0.0, 0.0, 1.0])
     found = bootstrap("logloss", labels * 0.5 + 0.2, labels * 0.5 + 0.2, window(labels, mean=0.4), NightlySettings(), 1)
