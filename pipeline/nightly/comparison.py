@@ -340,28 +340,32 @@ def quantile_of(features: Features, target: Target) -> float | None:
 
 def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
     """Rows of the test split later than everything that any of the models was fitted or selected on, but for those of
-    weight 0, which tell nothing.
+    weight 0, which tell nothing; of a group in which any row weighs more all of them, as a rank counts every row.
 
-    ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows than
+    ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows of a weight above 0 than
     `nightly.min_window_rows`.
     """
     time, wanted = features.schema.only("time"), features.pipeline.config.nightly.min_window_rows
     if time is None:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
     frame = features.frame("test")
-    told = frame[time] > max(ends.values())
-    if (weight := features.schema.only("weight")) is not None:
-        told &= frame[weight] > 0
-    frame = frame[told].reset_index(drop=True)
-    if len(frame) >= wanted:
-        return frame
+    frame = frame[frame[time] > max(ends.values())]
+    weight, group = (features.schema.only(role) for role in ("weight", "group"))
+    count, told = len(frame), frame
+    if weight is not None:
+        told = frame[frame[weight] > 0]
+        count = len(told)
+        if group is not None:
+            told = frame[frame[group].isin(told[group])]
+    if count >= wanted:
+        return told.reset_index(drop=True)
     unit, both = unit_of_times(features), len(ends) > 1
     whose = {1: "the model's", 2: "both models'"}.get(len(ends), "all models'")
     until = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
     rows = "labelled rows" if weight is None else "labelled rows of a weight above 0"
     rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
     raise DataError(
-        f"only {len(frame):,} {rows} come after {whose} training data; "
+        f"only {count:,} {rows} come after {whose} training data; "
         f"nightly.min_window_rows asks for {wanted}. trained_until is {until}. Wait for more data; where such a time "
         f"lies too far ahead, rows with wrong times were trained on: take them out of the files{rollback}."
     )

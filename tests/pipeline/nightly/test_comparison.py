@@ -22,6 +22,7 @@ from gigabatch.pipeline.nightly.comparison import (
     Comparison,
     Window,
     bootstrap,
+    floor,
     quantile_of,
     random_mrr,
     recorded,
@@ -199,6 +200,29 @@ def test_rows_of_weight_0_are_no_rows_of_the_window(weight):
     else:
         with pytest.raises(DataError, match="only 6 labelled rows of a weight above 0 come after the model's"):
             window_rows(features, {"new model": 3})
+
+
+def test_rows_of_weight_0_keep_their_places_in_groups_that_count():
+    """Without them every rank was better than the report's and than the record's."""
+    random = np.random.default_rng(0)
+    group, label = np.repeat(np.arange(400), 10), np.tile([1.0] + [0.0] * 9, 400)
+    score = random.normal(size=4000) + label
+    weight = np.where((label == 0) & (random.random(4000) < 0.7), 0.0, 1.0)
+    weight[group >= 300] = 0.0  # which count for nothing
+    frame = pd.DataFrame({"at": range(4000), "w": weight, "g": group, "y": label, "s": score})
+    schema = SimpleNamespace(only={"time": "at", "weight": "w", "group": "g"}.get, dtypes=lambda: {"at": "int64"})
+    config = SimpleNamespace(nightly=SimpleNamespace(min_window_rows=100, time_unit="none"))
+    features = SimpleNamespace(schema=schema, frame=lambda split: frame, pipeline=SimpleNamespace(config=config))
+    rows = window_rows(features, {"new model": -1})
+    assert len(rows) == 3000
+    y, s, w, g = (torch.tensor(rows[name].to_numpy()) for name in "yswg")
+    found = floor("mrr", s, window(y.float(), weight=w, group=g))
+    ranks = [1 / (1 + (part["s"][1:] > part["s"].iloc[0]).sum()) for _, part in frame[group < 300].groupby("g")]
+    shares = frame[group < 300].groupby("g")["w"].mean()
+    assert found.candidate == pytest.approx(np.average(ranks, weights=shares))
+    config.nightly.min_window_rows = int((weight > 0).sum()) + 1
+    with pytest.raises(DataError, match=f"only {config.nightly.min_window_rows - 1:,} labelled rows of a weight"):
+        window_rows(features, {"new model": -1})
 
 
 def test_infinite_predictions_leave_the_gain_and_its_bound_finite():
