@@ -269,12 +269,12 @@ def compare(
                 floors[target.name] = replace(
                     compared,
                     rows=len(frame),
-                    record=recorded(current.summary, target, compared.metric),
+                    record=recorded(current.summary, target, compared.metric, window.quantile),
                     record_constant=recorded_constant(current.summary, target, compared.metric),
                 )
             if reference is not None:
                 compared = bootstrap(metric, scores["reference"], scores[new], window, settings, seed)
-                record = recorded(reference.summary, target, compared.metric)
+                record = recorded(reference.summary, target, compared.metric, window.quantile)
                 referred[target.name] = replace(compared, rows=len(frame), record=record)
         except DataError as error:
             if place == 0:
@@ -333,9 +333,15 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
 def quantile_of(features: Features, target: Target) -> float | None:
     """Which quantile of a target is predicted (of several the one nearest to the median); None where its mean is."""
     loss = features.pipeline.config.train.losses.get(target.name)
-    if loss is not None and loss.kind == "quantile":
-        return 0.5 if loss.tau is None else loss.tau
-    return target.quantiles[target.central] if target.quantiles else None
+    tau = None if loss is None else _tau(loss.kind, loss.tau)
+    return target.quantiles[target.central] if tau is None and target.quantiles else tau
+
+
+def _tau(kind: str | None, tau: float | None) -> float | None:
+    """Which quantile a loss of that kind and setting learns; None where it learns none."""
+    if kind != "quantile":
+        return None
+    return 0.5 if tau is None else tau
 
 
 def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
@@ -396,10 +402,16 @@ def train_mean(features: Features, place: int = 0) -> Tensor:
     return (labels.double() * mass).sum() / mass.sum()
 
 
-def recorded(summary: Mapping[str, Any], target: Target, metric: str) -> float | None:
-    """What a run's summary.json says of this metric on its test split; of a final run, on that of the measured one."""
-    if metric == PINBALL and target.quantiles:  # there it is the mean of all of them
-        return None
+def recorded(summary: Mapping[str, Any], target: Target, metric: str, quantile: float | None = None) -> float | None:
+    """What a run's summary.json says of this metric on its test split; of a final run, on that of the measured one.
+
+    quantile: that of the window, see `quantile_of`; a pinball loss of another one is no record of it.
+    """
+    if metric == PINBALL:
+        loss = summary["config"]["train"].get("losses", {}).get(target.name, {})
+        tau = _tau(loss.get("kind"), loss.get("tau"))
+        if target.quantiles or tau is None or tau != quantile:  # of several it is the mean of all of them
+            return None
     summary = summary.get("measured") or summary
     value = summary.get("targets", {}).get("test", {}).get(target.name, {}).get(KEYS[metric])
     return None if value is None else float(value)

@@ -175,6 +175,7 @@ def test_a_quantile_is_compared_by_its_pinball_loss():
         ((), {}, None),
         ((), {"y": {"kind": "huber"}}, None),
         ((), {"y": {"kind": "quantile", "tau": 0.9}}, 0.9),
+        ((), {"y": {"kind": "quantile"}}, 0.5),
         ((0.1, 0.4, 0.9), {}, 0.4),
     ],
 )
@@ -183,9 +184,15 @@ def test_a_window_knows_which_quantile_is_predicted(quantiles, losses, wanted):
     features = SimpleNamespace(pipeline=SimpleNamespace(config=SimpleNamespace(train=train)))
     target = Target("y", "regression", max(len(quantiles), 1), quantiles=quantiles)
     assert quantile_of(features, target) == wanted
-    summary = {"targets": {"test": {"y": {"rmse": 3.0, "pinball": 2.0}}}}
-    assert recorded(summary, target, "RMSE") == 3
-    assert recorded(summary, target, "pinball loss") == (None if quantiles else 2)  # theirs is the mean of all
+    trained = {name: {"kind": loss.kind, "tau": loss.tau} for name, loss in train.losses.items()}
+    summary = {
+        "targets": {"test": {"y": {"rmse": 3.0, "pinball": 2.0}}},
+        "config": {"train": {"losses": trained}},
+    }
+    assert recorded(summary, target, "RMSE", wanted) == 3
+    for tau in (wanted, 0.5):  # that of a run of another quantile would stand beside the constant of this one
+        is_record = not quantiles and wanted is not None and tau == wanted  # of several it is the mean of all
+        assert recorded(summary, target, "pinball loss", tau) == (2 if is_record else None)
 
 
 @pytest.mark.parametrize("weight", [None, "w"])
