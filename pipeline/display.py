@@ -146,7 +146,7 @@ def render_table(rows: Rows, title: str | None = None, file: TextIO | None = Non
     if _is_cell(file):
         CellOutput().draw(html_table(rows, title), plain_table(rows, title))
         return
-    _write(file, _rich_table(rows, title, file) if rows and _is_terminal(file) else plain_table(rows, title))
+    write(file, _rich_table(rows, title, file) if rows and _is_terminal(file) else plain_table(rows, title))
 
 
 def plain_table(rows: Rows, title: str | None = None) -> str:
@@ -292,7 +292,7 @@ class _CellLog(logging.Handler):
             self.handleError(record)
 
 
-def _write(file: TextIO | None, text: str) -> None:
+def write(file: TextIO | None, text: str) -> None:
     """Write with '?' for what the file's encoding lacks. `file` is None where a process has no standard output."""
     if file is None:
         return
@@ -309,7 +309,7 @@ def note(text: str) -> None:
     if _is_cell(sys.stderr):
         CellOutput().draw(cell_text(_printable(text)), _printable(text))
     else:
-        _write(sys.stderr, _printable(text) + "\n")
+        write(sys.stderr, _printable(text) + "\n")
 
 
 def set_aside(seconds: float) -> None:
@@ -457,10 +457,10 @@ class _Lines:
         """Before anything is done."""
 
     def draw(self, work: Progress) -> None:
-        _write(self._file, f"{work.label}: {work.told()}\n")
+        write(self._file, f"{work.label}: {work.told()}\n")
 
     def end(self, work: Progress, stopped: bool) -> None:
-        _write(self._file, f"{work.label}: {work.told_last(stopped)}\n")
+        write(self._file, f"{work.label}: {work.told_last(stopped)}\n")
 
     def resume(self, count: int) -> None:
         """`count` is done, at no speed."""
@@ -559,7 +559,7 @@ def tell(log: logging.Logger, label: str, text: str) -> None:
         CellOutput().draw(cell_line(label, text), f"{label}: {text}")
     elif _detail != "quiet":
         with suppress(OSError, ValueError):
-            _write(sys.stderr, f"{label}: {_printable(text)}\n")
+            write(sys.stderr, f"{label}: {_printable(text)}\n")
 
 
 def tell_skipped(stage: str) -> None:

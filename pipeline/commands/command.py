@@ -95,6 +95,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
                             raise AnotherRankFailed(str(error)) from error
                         raise
                 return function(**arguments)
+        except (typer.TyperException, typer.Exit, typer.Abort):  # of the command line, which is no night
+            raise
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, AnotherRankFailed):
                 return FAILED

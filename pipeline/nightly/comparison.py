@@ -269,12 +269,12 @@ def compare(
                 floors[target.name] = replace(
                     compared,
                     rows=len(frame),
-                    record=recorded(current.summary, target, compared.metric),
+                    record=recorded(current.summary, target, compared.metric, window.quantile),
                     record_constant=recorded_constant(current.summary, target, compared.metric),
                 )
             if reference is not None:
                 compared = bootstrap(metric, scores["reference"], scores[new], window, settings, seed)
-                record = recorded(reference.summary, target, compared.metric)
+                record = recorded(reference.summary, target, compared.metric, window.quantile)
                 referred[target.name] = replace(compared, rows=len(frame), record=record)
         except DataError as error:
             if place == 0:
@@ -333,35 +333,45 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
 def quantile_of(features: Features, target: Target) -> float | None:
     """Which quantile of a target is predicted (of several the one nearest to the median); None where its mean is."""
     loss = features.pipeline.config.train.losses.get(target.name)
-    if loss is not None and loss.kind == "quantile":
-        return 0.5 if loss.tau is None else loss.tau
-    return target.quantiles[target.central] if target.quantiles else None
+    tau = None if loss is None else _tau(loss.kind, loss.tau)
+    return target.quantiles[target.central] if tau is None and target.quantiles else tau
+
+
+def _tau(kind: str | None, tau: float | None) -> float | None:
+    """Which quantile a loss of that kind and setting learns; None where it learns none."""
+    if kind != "quantile":
+        return None
+    return 0.5 if tau is None else tau
 
 
 def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
     """Rows of the test split later than everything that any of the models was fitted or selected on, but for those of
-    weight 0, which tell nothing.
+    weight 0, which tell nothing; of a group in which any row weighs more all of them, as a rank counts every row.
 
-    ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows than
+    ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows of a weight above 0 than
     `nightly.min_window_rows`.
     """
     time, wanted = features.schema.only("time"), features.pipeline.config.nightly.min_window_rows
     if time is None:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
     frame = features.frame("test")
-    told = frame[time] > max(ends.values())
-    if (weight := features.schema.only("weight")) is not None:
-        told &= frame[weight] > 0
-    frame = frame[told].reset_index(drop=True)
-    if len(frame) >= wanted:
-        return frame
+    frame = frame[frame[time] > max(ends.values())]
+    weight, group = (features.schema.only(role) for role in ("weight", "group"))
+    count, told = len(frame), frame
+    if weight is not None:
+        told = frame[frame[weight] > 0]
+        count = len(told)
+        if group is not None:
+            told = frame[frame[group].isin(told[group])]
+    if count >= wanted:
+        return told.reset_index(drop=True)
     unit, both = unit_of_times(features), len(ends) > 1
     whose = {1: "the model's", 2: "both models'"}.get(len(ends), "all models'")
     until = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
     rows = "labelled rows" if weight is None else "labelled rows of a weight above 0"
     rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
     raise DataError(
-        f"only {len(frame):,} {rows} come after {whose} training data; "
+        f"only {count:,} {rows} come after {whose} training data; "
         f"nightly.min_window_rows asks for {wanted}. trained_until is {until}. Wait for more data; where such a time "
         f"lies too far ahead, rows with wrong times were trained on: take them out of the files{rollback}."
     )
@@ -392,21 +402,31 @@ def train_mean(features: Features, place: int = 0) -> Tensor:
     return (labels.double() * mass).sum() / mass.sum()
 
 
-def recorded(summary: Mapping[str, Any], target: Target, metric: str) -> float | None:
-    """What a run's summary.json says of this metric on its test split; of a final run, on that of the measured one."""
-    if metric == PINBALL and target.quantiles:  # there it is the mean of all of them
-        return None
+def recorded(summary: Mapping[str, Any], target: Target, metric: str, quantile: float | None = None) -> float | None:
+    """What a run's summary.json says of this metric on its test split; of a final run, on that of the measured one.
+
+    quantile: that of the window, see `quantile_of`; a pinball loss of another one is no record of it.
+    """
+    if metric == PINBALL:
+        loss = summary["config"]["train"].get("losses", {}).get(target.name, {})
+        tau = _tau(loss.get("kind"), loss.get("tau"))
+        if target.quantiles or tau is None or tau != quantile:  # of several it is the mean of all of them
+            return None
     summary = summary.get("measured") or summary
     value = summary.get("targets", {}).get("test", {}).get(target.name, {}).get(KEYS[metric])
     return None if value is None else float(value)
 
 
 def recorded_constant(summary: Mapping[str, Any], target: Target, metric: str) -> float | None:
-    """What it says of a constant; None where its evaluation compared with none by this metric."""
+    """What it says of a constant; None where its evaluation compared with none by this metric, or where that is
+    perfect, as of labels that are all alike: no share of the way from there can be told."""
     compared = (summary.get("measured") or summary).get("baselines") or {"found": []}
     mine = [item for item in compared["found"] if (item["name"], item["target"]) == ("constant", target.name)]
     found = [part["baseline"] for item in mine for part in item["differences"] if part["metric"] == KEYS[metric]]
-    return float(found[0]) if found else None
+    if not found:
+        return None
+    told = float(found[0]) < 1 if metric in MORE_IS_BETTER else float(found[0]) > 0
+    return float(found[0]) if told else None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files, statistics_kept
 from gigabatch.pipeline.contract.state import owed, read_state
-from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.display import render_table, write
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.manifest import keep_newest
 from gigabatch.pipeline.nightly.night import (
@@ -136,7 +137,10 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
             log.warning("stopped: %s; what was decided stands", failed)
             break  # with the code of the line: refused data ask for a person, a night that was stopped asks for none
     if outcome.code < 128:  # of a signal the command tells
-        print(outcome.text)
+        try:
+            write(sys.stdout, f"{outcome.text}\n")
+        except (OSError, ValueError) as error:  # a full disk, a closed file
+            log.error("standard output could not be written (%s); what was decided stands", error)
     return outcome.code
 
 

@@ -22,6 +22,7 @@ from gigabatch.pipeline.nightly.comparison import (
     Comparison,
     Window,
     bootstrap,
+    floor,
     quantile_of,
     random_mrr,
     recorded,
@@ -174,6 +175,7 @@ def test_a_quantile_is_compared_by_its_pinball_loss():
         ((), {}, None),
         ((), {"y": {"kind": "huber"}}, None),
         ((), {"y": {"kind": "quantile", "tau": 0.9}}, 0.9),
+        ((), {"y": {"kind": "quantile"}}, 0.5),
         ((0.1, 0.4, 0.9), {}, 0.4),
     ],
 )
@@ -182,9 +184,15 @@ def test_a_window_knows_which_quantile_is_predicted(quantiles, losses, wanted):
     features = SimpleNamespace(pipeline=SimpleNamespace(config=SimpleNamespace(train=train)))
     target = Target("y", "regression", max(len(quantiles), 1), quantiles=quantiles)
     assert quantile_of(features, target) == wanted
-    summary = {"targets": {"test": {"y": {"rmse": 3.0, "pinball": 2.0}}}}
-    assert recorded(summary, target, "RMSE") == 3
-    assert recorded(summary, target, "pinball loss") == (None if quantiles else 2)  # theirs is the mean of all
+    trained = {name: {"kind": loss.kind, "tau": loss.tau} for name, loss in train.losses.items()}
+    summary = {
+        "targets": {"test": {"y": {"rmse": 3.0, "pinball": 2.0}}},
+        "config": {"train": {"losses": trained}},
+    }
+    assert recorded(summary, target, "RMSE", wanted) == 3
+    for tau in (wanted, 0.5):  # that of a run of another quantile would stand beside the constant of this one
+        is_record = not quantiles and wanted is not None and tau == wanted  # of several it is the mean of all
+        assert recorded(summary, target, "pinball loss", tau) == (2 if is_record else None)
 
 
 @pytest.mark.parametrize("weight", [None, "w"])
@@ -199,6 +207,29 @@ def test_rows_of_weight_0_are_no_rows_of_the_window(weight):
     else:
         with pytest.raises(DataError, match="only 6 labelled rows of a weight above 0 come after the model's"):
             window_rows(features, {"new model": 3})
+
+
+def test_rows_of_weight_0_keep_their_places_in_groups_that_count():
+    """Without them every rank was better than the report's and than the record's."""
+    random = np.random.default_rng(0)
+    group, label = np.repeat(np.arange(400), 10), np.tile([1.0] + [0.0] * 9, 400)
+    score = random.normal(size=4000) + label
+    weight = np.where((label == 0) & (random.random(4000) < 0.7), 0.0, 1.0)
+    weight[group >= 300] = 0.0  # which count for nothing
+    frame = pd.DataFrame({"at": range(4000), "w": weight, "g": group, "y": label, "s": score})
+    schema = SimpleNamespace(only={"time": "at", "weight": "w", "group": "g"}.get, dtypes=lambda: {"at": "int64"})
+    config = SimpleNamespace(nightly=SimpleNamespace(min_window_rows=100, time_unit="none"))
+    features = SimpleNamespace(schema=schema, frame=lambda split: frame, pipeline=SimpleNamespace(config=config))
+    rows = window_rows(features, {"new model": -1})
+    assert len(rows) == 3000
+    y, s, w, g = (torch.tensor(rows[name].to_numpy()) for name in "yswg")
+    found = floor("mrr", s, window(y.float(), weight=w, group=g))
+    ranks = [1 / (1 + (part["s"][1:] > part["s"].iloc[0]).sum()) for _, part in frame[group < 300].groupby("g")]
+    shares = frame[group < 300].groupby("g")["w"].mean()
+    assert found.candidate == pytest.approx(np.average(ranks, weights=shares))
+    config.nightly.min_window_rows = int((weight > 0).sum()) + 1
+    with pytest.raises(DataError, match=f"only {config.nightly.min_window_rows - 1:,} labelled rows of a weight"):
+        window_rows(features, {"new model": -1})
 
 
 def test_infinite_predictions_leave_the_gain_and_its_bound_finite():
@@ -332,6 +363,18 @@ def test_a_record_counts_beside_the_constant_of_its_own_rows(metric, candidate, 
     assert recorded_constant({"baselines": None}, target, metric) is None
     text = Comparison(metric, 100, candidate, constant, current=100.0, gain=1.0, bound=0.5, **told).obstacle(0.2)
     assert (text is not None and "a fall by more than" in text) == falls
+
+
+@pytest.mark.parametrize(("metric", "perfect"), [("RMSE", 0.0), ("log loss", 0.0), ("AUC", 1.0)])
+def test_a_record_beside_a_perfect_constant_counts_beside_that_of_the_window(metric, perfect):
+    """All labels of the first test split were alike."""
+    found = {"name": "constant", "target": "y", "differences": [{"metric": KEYS[metric], "baseline": perfect}]}
+    target = REGRESSION if metric == "RMSE" else BINARY
+    told = recorded_constant({"baselines": {"found": [found]}}, target, metric)
+    assert told is None
+    values = {"candidate": 0.6, "constant": 0.5} if metric == "AUC" else {"candidate": 1.0, "constant": 2.0}
+    compared = Comparison(metric, 100, **values, current=1.5, gain=0.5, bound=0.4, record=perfect, record_constant=told)
+    assert "a fall by more than" in compared.obstacle(0.2)
 
 
 def test_the_constant_is_the_train_splits_mean_under_the_same_metric():

@@ -1,10 +1,13 @@
 """The nightly job: promote, keep, refuse, fail."""
 
+import errno
+import io
 import json
 import os
 import re
 import shutil
 import signal
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -393,6 +396,25 @@ def test_no_files_at_all_are_refused(tiny):
     (tiny.raw / "day-000.csv").unlink()
     assert run_nightly(tiny.config) == REFUSED
     assert pointer(tiny, "current") is None
+
+
+class Full(io.TextIOWrapper):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("output", [io.TextIOWrapper, Full])
+def test_an_output_that_takes_no_line_changes_nothing_of_what_was_decided(tiny, monkeypatch, output):
+    (tiny.raw / "day-000.csv").rename(tiny.raw / "day-täglich.csv")
+    with (tiny.raw / "day-täglich.csv").open("a") as file:
+        file.write("no,row,of,it\n")
+    monkeypatch.setattr(sys, "stdout", output(io.BytesIO(), "ascii"))
+    assert main(["-q", "nightly", "--config", str(tiny.config)]) == REFUSED
+    (night,) = nights(tiny)
+    assert night["exit_code"] == REFUSED
+    assert "täglich" in night["decision"]
+    if output is io.TextIOWrapper:
+        assert b"day-t?glich.csv" in sys.stdout.buffer.getvalue()
 
 
 def strict(line: str) -> dict:
