@@ -19,7 +19,7 @@ from gigabatch.features.columns.times import microseconds
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
-from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
+from gigabatch.features.operators.numbers.parse_number import MINUS, SIGNS, ParseNumber
 from gigabatch.pipeline.init.dates import (
     TIME_NAME,
     abbreviations,
@@ -579,6 +579,7 @@ def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:
 
 def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
     """Signs and words beside a number, such that those that mean the same are equal; and as they are written."""
+    text = text.replace(MINUS, "-")
     number = IN_FIELD.search(text)
     if number is None:
         return frozenset(), NO_UNIT
@@ -586,7 +587,7 @@ def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
     shown = ""
     for part in (text[: number.start()], text[number.end() :]):
         signs = [letter for letter in part if letter in UNIT_SIGNS]
-        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}()+-'")
+        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}\u202f\u2009()+-'")
         first, _, rest = word.partition(" ")
         word = (rest if first in scales else word).strip()
         units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, _singular(word)) if unit)

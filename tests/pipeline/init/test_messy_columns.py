@@ -1060,6 +1060,21 @@ def test_amounts_with_units_in_one_and_several_and_with_narrow_blanks_are_number
     assert not [remark for remark in made.remarks if "another unit" in remark]  # a day is a unit of days
 
 
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["\N{MINUS SIGN}340", "255", "7"], [-340.0, 255.0, 7.0]),
+        (["\N{MINUS SIGN}340 €", "255 €", "7 €"], [-340.0, 255.0, 7.0]),
+        (["€\N{NARROW NO-BREAK SPACE}-\N{NARROW NO-BREAK SPACE}5", "€ 6", "€ 7"], [-5.0, 6.0, 7.0]),
+        (["€\N{THIN SPACE}-\N{THIN SPACE}5", "€ 6", "€ 7"], [-5.0, 6.0, 7.0]),
+    ],
+    ids=["minus", "minus-euro", "narrow", "thin"],
+)
+def test_a_minus_and_narrow_blanks_are_no_units(texts, expected):
+    seen = column_seen("amount", pd.Series(texts), None)
+    assert (seen.kind, seen.values.tolist(), seen.other_units) == ("number", expected, ())
+
+
 def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
     texts = [f"{n % 12 + 1}:05{'am' if n % 2 else 'pm'}" for n in range(ROWS)]
     made, _ = drafted(tmp_path, texts, "opens")
