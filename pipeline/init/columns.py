@@ -19,8 +19,16 @@ from gigabatch.features.columns.times import microseconds
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
-from gigabatch.features.operators.numbers.parse_number import SIGNS, ParseNumber
-from gigabatch.pipeline.init.dates import abbreviations, counted, has_offsets, is_iso, written_dates
+from gigabatch.features.operators.numbers.parse_number import MINUS, SIGNS, ParseNumber
+from gigabatch.pipeline.init.dates import (
+    TIME_NAME,
+    abbreviations,
+    counted,
+    has_offsets,
+    is_iso,
+    now_us,
+    written_dates,
+)
 from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, are_among, found_in
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
@@ -56,6 +64,8 @@ SCALES = (
 )  # fmt: skip
 CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
+SLASHED, PADDED = r"\s*\d{1,2}/\d{1,2}/\d{2}\s*$", r"\s*\d{2}/\d{2}/\d{2}\s*$"
+MOST_LATE = 0.05  # share of days in the future, of which more say that the numbers are none
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 TWO_DECIMALS = r"[^0-9.,]*[0-9]+([.,][0-9]{3})*([.,][0-9]{1,2})?[^0-9.,]*$"  # with whatever sign of a currency beside
 CODE_NAME = re.compile(
@@ -418,7 +428,8 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], de
     # "2:13" is a time of day where the column's name says so, else a duration.
     colons_alone = all_match(known, CLOCK.pattern)
     is_duration = colons_alone and not DAYTIME.search(spaced_lower(name))
-    if not is_duration and (times := written_dates(known, bool(own))) is not None:
+    times = None if is_duration else written_dates(known, bool(own))
+    if times is not None and not _may_be_codes(name, known, times.values):
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
         if zoned := re.search(r" ([A-Z]{2,5})(?:\]| %Y)", times.dtype):
@@ -428,6 +439,14 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], de
             name, "date", times.values, times.dtype, note=note, either=times.either, others=times.others, zone=zone
         )
     return _parsed_numbers(name, known, own, decimal)
+
+
+def _may_be_codes(name: str, known: pd.Series, moments: np.ndarray) -> bool:
+    """Whether days such as 2/6/20 may be sizes or codes: neither the name nor zeros in front say that they are days,
+    and the name is one of codes, or more than a few moments (microseconds) lie in the future."""
+    if TIME_NAME.search(spaced_lower(name)) or not all_match(known, SLASHED) or all_match(known, PADDED):
+        return False
+    return is_code_name(name) or bool((moments > now_us()).mean() > MOST_LATE)
 
 
 def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], decimal: str) -> Seen | None:
@@ -560,6 +579,7 @@ def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:
 
 def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
     """Signs and words beside a number, such that those that mean the same are equal; and as they are written."""
+    text = text.replace(MINUS, "-")
     number = IN_FIELD.search(text)
     if number is None:
         return frozenset(), NO_UNIT
@@ -567,7 +587,7 @@ def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
     shown = ""
     for part in (text[: number.start()], text[number.end() :]):
         signs = [letter for letter in part if letter in UNIT_SIGNS]
-        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}()+-'")
+        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}\u202f\u2009()+-'")
         first, _, rest = word.partition(" ")
         word = (rest if first in scales else word).strip()
         units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, _singular(word)) if unit)

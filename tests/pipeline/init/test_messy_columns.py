@@ -261,6 +261,24 @@ def test_years_of_two_digits_that_lie_in_the_future_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "last_year", "late", "is_time"),
+    [
+        ("lens", 59, 0, False), ("ratio", 9, 0.1, False), ("sku", 24, 0, False), ("lot_id", 24, 0, False),
+        ("signup", 24, 0, True), ("signup", 24, 0.01, True), ("date_id", 24, 0, True), ("due_date", 59, 0, True),
+    ],
+)  # fmt: skip
+def test_three_numbers_with_slashes_are_dates_where_name_or_years_say_so(tmp_path, name, last_year, late, is_time):
+    draw = np.random.default_rng(0)
+    months, days = draw.integers(1, 4, ROWS), draw.integers(5, 7, ROWS)
+    years = np.where(np.arange(ROWS) < late * ROWS, 60, draw.integers(1, last_year + 1, ROWS))
+    texts = [f"{month}/{day}/{year:02}" for month, day, year in zip(months, days, years, strict=True)]
+    made, _ = drafted(tmp_path, texts, name)
+    taken = {name: "datetime[%m/%d/%y]"} if is_time else {}
+    assert made.features.get("inputs", {}) == taken
+    assert is_time or (made.features.get("time"), made.features.get("categorical")) == (None, [name])
+
+
+@pytest.mark.parametrize(
     ("name", "form", "dtype"), [("seen_ts", "%s", "s"), ("x", "%s000", "ms"), ("date", "%Y%m%d", "%Y%m%d")]
 )
 def test_times_as_numbers_are_times_where_a_parquet_file_holds_them_as_text(name, form, dtype):
@@ -1040,6 +1058,21 @@ def test_amounts_with_units_in_one_and_several_and_with_narrow_blanks_are_number
     expected = numbers if expected else 5000 + numbers + 0.5 * (",5" in form)
     np.testing.assert_array_equal(np.sort(found["waited"]), np.sort(expected))
     assert not [remark for remark in made.remarks if "another unit" in remark]  # a day is a unit of days
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["\N{MINUS SIGN}340", "255", "7"], [-340.0, 255.0, 7.0]),
+        (["\N{MINUS SIGN}340 €", "255 €", "7 €"], [-340.0, 255.0, 7.0]),
+        (["€\N{NARROW NO-BREAK SPACE}-\N{NARROW NO-BREAK SPACE}5", "€ 6", "€ 7"], [-5.0, 6.0, 7.0]),
+        (["€\N{THIN SPACE}-\N{THIN SPACE}5", "€ 6", "€ 7"], [-5.0, 6.0, 7.0]),
+    ],
+    ids=["minus", "minus-euro", "narrow", "thin"],
+)
+def test_a_minus_and_narrow_blanks_are_no_units(texts, expected):
+    seen = column_seen("amount", pd.Series(texts), None)
+    assert (seen.kind, seen.values.tolist(), seen.other_units) == ("number", expected, ())
 
 
 def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
