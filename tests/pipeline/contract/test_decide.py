@@ -1001,15 +1001,27 @@ def test_a_store_on_a_disk_that_is_not_mounted_is_named_with_where_it_leads(lear
     assert len(night(learned, 6).accepted) == 1
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
-def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, number):
+@pytest.mark.parametrize(
+    "lack",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        OSError("Memory mapping file failed: Cannot allocate memory"),  # Arrow's
+        pd.errors.ParserError("Error tokenizing data. C error: out of memory"),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=["files", "memory", "mapping", "parser", "threads"],
+)
+def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, lack):
     def refuse(*_, **__):
-        raise OSError(number, os.strerror(number))
+        raise lack
 
     learned.write(6, shop_day(6))
     with monkeypatch.context() as patch:
         patch.setattr(sources, "read_plain", refuse)
-        with pytest.raises(OSError, match=os.strerror(number)):
+        with pytest.raises(
+            (OSError, MemoryError), match=re.escape(lack.strerror if getattr(lack, "errno", 0) else str(lack))
+        ):
             night(learned, 6)
     decision = night(learned, 6)
     assert (len(decision.accepted), decision.quarantined) == (1, ())
