@@ -18,6 +18,7 @@ from gigabatch.features.engines import pandas as engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading import sources
 from gigabatch.features.refit.statistics_files import save_statistics
+from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.contract import decide as decide_module
 from gigabatch.pipeline.contract.decide import (
     accept,
@@ -961,7 +962,8 @@ def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it
     assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"
 
 
-def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned):
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned, by_hand):
     """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it."""
     config = learned.config()
     (kept,) = statistics_kept(config)
@@ -970,7 +972,12 @@ def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind
         store.build(kept.parent.name, f"other{number}", lambda folder: {})
         os.utime(config.artifacts / ".used" / config.name / kept.parent.name / f"other{number}", (2e9 + number,) * 2)
     del store
-    _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
+    if by_hand:
+        path = learned.root / "shop.yaml"
+        path.write_text(json.dumps(config.to_dict()))  # JSON is YAML
+        assert main(["gc", "--keep", str(config.nightly.keep.artifacts), "--config", str(path)]) == 0
+    else:
+        _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
     assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "other1", "other2", "other3"])
 
 
