@@ -146,8 +146,8 @@ class Comparison(Floor):
         constants = f"{here} tonight" if self.record_constant is None else f"{there} there, {here} tonight"
         return (
             f"The current model's own test split gave {record} when it was trained, and the new one has {candidate} on "
-            f"tonight's rows. Of the way from a constant ({constants}) to perfection that was {before:.0%}, and this is "
-            f"{found:.0%}: a fall by more than nightly.max_skill_drop, {max_skill_drop}. Look at tonight's data; if "
+            f"tonight's rows. Of the way from a constant ({constants}) to perfection that was {before:.0%}, and this "
+            f"is {found:.0%}: a fall by more than nightly.max_skill_drop, {max_skill_drop}. Look at tonight's data; if "
             "the world did change so much, raise nightly.max_skill_drop for one night."
         )
 

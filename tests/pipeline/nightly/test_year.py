@@ -77,7 +77,7 @@ CONFIG = RunConfig(name="a", recipe="flights")  # tolerance .001, reference_tole
         ({"y": compared()}, {"y": compared(bound=-0.0051)}, KEPT, "small losses have added up"),
         # A target in millions, and one in millionths: a tolerance in its own unit lets none through, or any.
         ({"y": compared("RMSE", bound=-900.0, candidate=5e5, constant=1e6)}, {}, PROMOTED, None),
-        ({"y": compared("RMSE", bound=-0.0012346, candidate=0.5, constant=1.2344)}, {}, KEPT, "above -0.0012344."),
+        ({"y": compared("RMSE", bound=-0.0012346, candidate=0.5, constant=1.23452)}, {}, KEPT, "above -0.0012345."),
         ({"y": compared("RMSE", bound=-1100.0, candidate=5e5, constant=1e6)}, {}, KEPT, "is not above -1000."),
         ({"y": compared("RMSE", bound=-2e-7, candidate=5e-7, constant=1e-6)}, {}, KEPT, "is not above -1e-09."),
         ({"y": compared("log loss", bound=-0.0005, candidate=0.005, constant=0.01)}, {}, KEPT, "above -1e-05."),
