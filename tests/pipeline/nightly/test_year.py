@@ -1,6 +1,7 @@
 """What lets a nightly job be left alone: the reference, every target, what a killed night leaves, and the disk."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -104,6 +105,10 @@ def test_every_target_and_the_reference_must_hold(floors, reference, code, reaso
         (
             Comparison("RMSE", 1000, 12345.67, 20000.0, 12345.68, gain=0.01, bound=0.002), {},
             "RMSE 12345.67 against 12345.68 on",
+        ),
+        (
+            Comparison("RMSE", 1000, 1.0, 2.0, math.inf, gain=1e300, bound=-0.0), {},
+            "gain no number, lower bound +0, tolerance",
         ),
         (
             compared(), {"y": Comparison("AUC", 1000, 0.8, 0.5, 0.80001, gain=-1e-5, bound=-0.00501)},
