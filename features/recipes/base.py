@@ -189,6 +189,8 @@ class RawFiles:
         Adds columns that roles name and files do not hold, such as a label that follows from two columns.
     made_from
         The settings that `make` goes by and that are not their defaults, as JSON types.
+    texts_read
+        Columns of text of numbers that steps or a model read as text, too.
     """
 
     name: str
@@ -208,6 +210,7 @@ class RawFiles:
     make: Callable[[Any], Any] | None = None
     made_from: Mapping[str, Any] = field(default_factory=dict)
     decimal_marks: Mapping[str, str] = field(default_factory=dict)
+    texts_read: frozenset[str] = frozenset()
 
     @property
     def time(self) -> str | None:
@@ -223,8 +226,9 @@ class RawFiles:
 
     @property
     def numbers_in_text(self) -> list[str]:
-        """Columns of text that are numbers to steps, and no category to a model: see `number_name`."""
-        return [name for name in self.dtypes if number_name(name) in self.roles and name not in self.roles]
+        """Columns of text that are numbers to steps and nothing else to steps or a model: see `number_name`."""
+        apart = self.roles.keys() | self.texts_read
+        return [name for name in self.dtypes if number_name(name) in self.roles and name not in apart]
 
     def read(self, engine: str, path: str, cache: FileCache | None = None) -> Any:
         """The rows of one file, as the recipe gets them."""

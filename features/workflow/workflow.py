@@ -739,6 +739,24 @@ class Workflow:
                 found.setdefault(*way)
         return found
 
+    def texts_read(self, outputs: Collection[str]) -> set[str]:
+        """Those raw columns of `numbers_in_text` whose text enters more than these numbers: a step reads it that makes
+        no number of it, or it is one of `outputs` in the end."""
+        chains, read = self.numbers_in_text, set()
+        texts: dict[str, str | None] = {name: name for name in chains}  # by column, the raw one whose text it holds
+        for position, step in enumerate(self.steps):
+            sources: dict[str, str] = {}
+            for name in step.inputs:
+                raw = texts.get(name)
+                if raw is None or isinstance(step, ParseNumber | ParseDuration):
+                    continue
+                if isinstance(step, Rename) or any(step is link for link in chains[raw]):
+                    sources |= dict.fromkeys(step.tells({name}), raw)
+                else:
+                    read.add(raw)
+            texts |= {name: sources.get(name) for name in self.made(position)}
+        return read.union(raw for name in outputs if (raw := texts.get(name)) is not None)
+
     def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
         """Keep the steps that make the output columns for rows without labels, as a workflow of its own.
 

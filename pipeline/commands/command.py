@@ -17,6 +17,7 @@ import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
 from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank
+from gigabatch.pipeline.memory import is_out_of_memory
 from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_line, stopped_text
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ USE_RUNS = ("evaluate", "score", "export", "embed")  # that is not there is said
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
-)  # fmt: skip
-NO_MEMORY = (  # oneDNN, torch, numba's threads, C++
-    "could not create a primitive", "can't allocate memory", "cannot allocate memory", "unable to mmap",
-    "unable to allocate", "bad_alloc", "can't start new thread", "out of memory",
 )  # fmt: skip
 NO_COLUMN = ("column size limit", "size_type range", "size_type limit", "too large for a cudf column")  # libcudf
 Verbose = Annotated[
@@ -163,16 +160,6 @@ def within_memory(function: Callable[..., int]) -> Callable[..., int]:
             ) from error
 
     return run
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: an error made for it, or one of the texts of libraries that have none."""
-    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM or "mapping failed" in str(error)
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
 
 
 @contextlib.contextmanager

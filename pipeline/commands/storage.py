@@ -16,13 +16,17 @@ def gc(
         int, typer.Option("--keep", help="Artifacts of each stage and configuration, and runs of each name, that stay.")
     ] = 3,
 ) -> int:
-    """Remove old artifacts and runs; never what current, previous and latest name, or what another command uses now."""
+    """Remove old artifacts and runs; never what current, previous and latest name, another command uses, or the next
+    night needs."""
     from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.nightly.needed import needed
     from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 
-    settings = load_config(config, overrides, whole=False)
+    settings = load_config(config, overrides, whole="features")
+    leases = needed(settings)  # held while others are removed
     removed, freed = collect_artifacts(settings.artifacts, keep)
     runs, freed_runs = collect_runs(settings.runs, keep)
+    del leases
     removed, freed = removed + runs, freed + freed_runs
     for path in removed:
         print(f"removed {path}")

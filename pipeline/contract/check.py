@@ -29,6 +29,7 @@ from gigabatch.pipeline.contract.measure import (
 )
 from gigabatch.pipeline.contract.state import ACCEPTED, NO_CHECKSUM, FileEntry
 from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, flow, unbounded
+from gigabatch.pipeline.memory import is_out_of_memory
 
 DAY = 86_400.0
 NEVER = 1e-4  # chance below which a file without a rare class is a fault of the file
@@ -329,11 +330,15 @@ def _rules(
     return rules
 
 
-def _lack(error: BaseException | None) -> OSError | None:
+def _lack(error: BaseException | None) -> Exception | None:
     """What the machine had too little of, of which an error tells that seems to be of a file."""
-    while error is not None and not (isinstance(error, OSError) and error.errno in LACKS):
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in LACKS:
+            return error
+        if is_out_of_memory(error):
+            return MemoryError(str(error))
         error = error.__cause__
-    return error
+    return None
 
 
 def known_rows(before: FileEntry | None) -> Known | None:

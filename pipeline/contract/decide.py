@@ -757,11 +757,11 @@ def _drifts(
         terms: KindTerms | None = contract.files.get(name) if contract is not None else None
         own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
         calendar = [column for column, item in terms.columns.items() if item.calendar] if terms else []
-        calendar += kind.numbers_in_text
         labels = [column for column, role in kind.roles.items() if role == "label"]
         levels = contract.drift if contract else None
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
-            compared = functools.partial(drift, terms=levels, labels=labels, own=own, calendar=calendar)
+            beside = functools.partial(drift, calendar=calendar, unmeasured=kind.numbers_in_text)
+            compared = functools.partial(beside, terms=levels, labels=labels, own=own)
             found.all[name] = whole = compared(old, fresh)
             if mine is not None:
                 found.checked[name] = whole if theirs is None else compared(old.merge(theirs), mine)

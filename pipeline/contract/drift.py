@@ -125,6 +125,7 @@ def drift(
     labels: Collection[str] = (),
     own: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
     calendar: Collection[str] = (),
+    unmeasured: Collection[str] = (),
 ) -> Drift:
     """Compare new rows with old ones.
 
@@ -139,8 +140,9 @@ def drift(
     own
         Levels by column and measure, in place of those of `terms`.
     calendar
-        Columns of which nulls alone are measured: their values follow from the days that rows are of, or are measured
-        as the numbers that steps make of them.
+        Columns of which nulls alone are measured: their values follow from the days that rows are of.
+    unmeasured
+        Columns of text that are measured as the numbers that steps make of them.
 
     Returns
     -------
@@ -177,6 +179,8 @@ def drift(
         either = alike[0] / state.rows + alike[1] / fresh.rows if name in old.lists else of_rows
         found = category_churn(name, state, fresh, state.vocabulary, alike=alike)
         columns.append(found)
+        if name in unmeasured:
+            continue
         _nulls(found_by, found, either)
         if name in calendar:
             continue

@@ -104,7 +104,8 @@ class Comparison(Floor):
         none.
     record_constant
         That of a constant on that split, beside which the record counts: where labels are rarer, or numbers smaller,
-        every loss is. None where the evaluation had none; then the window's constant stands for it.
+        every loss is. None where the evaluation had none by this metric, as by MRR, of a quantile, with drawn negatives
+        or without baselines; then the window's constant stands for it.
     prediction_churn
         How far the two models' predictions of the window's rows are apart on average, which decides nothing: see
         `Window.churn`. None in lines of older versions, and where it has no unit.
@@ -141,11 +142,12 @@ class Comparison(Floor):
         if found >= before - max_skill_drop:
             return None
         then = self.constant if self.record_constant is None else self.record_constant
-        record, constant = apart([self.record, then])
+        record, candidate, there, here = apart([self.record, self.candidate, then, self.constant])
+        constants = f"{here} tonight" if self.record_constant is None else f"{there} there, {here} tonight"
         return (
-            f"The current model's own test split gave {record} when it was trained. Of the way from a "
-            f"constant ({constant}) to perfection that was {before:.0%}, and this is "
-            f"{found:.0%}: a fall by more than nightly.max_skill_drop, {max_skill_drop}. Look at tonight's data; if "
+            f"The current model's own test split gave {record} when it was trained, and the new one has {candidate} on "
+            f"tonight's rows. Of the way from a constant ({constants}) to perfection that was {before:.0%}, and this "
+            f"is {found:.0%}: a fall by more than nightly.max_skill_drop, {max_skill_drop}. Look at tonight's data; if "
             "the world did change so much, raise nightly.max_skill_drop for one night."
         )
 

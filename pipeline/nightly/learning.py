@@ -20,7 +20,7 @@ from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle, require_exportable
 from gigabatch.pipeline.nightly.codes import FAILED, KEPT, MORE_IS_BETTER, PROMOTED, REFUSED
-from gigabatch.pipeline.nightly.comparison import Comparison, Judged, Other, compare
+from gigabatch.pipeline.nightly.comparison import MOST, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.night import (
     NOTHING_NEW,
     PENDING,
@@ -214,7 +214,10 @@ def judge(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Out
 
 
 def _signed(*values: float) -> list[str]:
-    return [text if text.startswith("-") else f"+{text}" for text in apart(values, 2)]
+    """With their signs; "no number" of one that is only told apart from numbers."""
+    found = iter(apart([value + 0.0 for value in values if abs(value) < MOST], 2))
+    texts = [next(found) if abs(value) < MOST else "no number" for value in values]
+    return [text if text.startswith(("-", "no")) else f"+{text}" for text in texts]
 
 
 def _of_target(judged: Judged, name: str) -> str:
@@ -229,13 +232,14 @@ def _obstacles(judged: Judged, settings: NightlySettings) -> Iterator[str]:
         if obstacle := found.obstacle(settings.max_skill_drop):
             yield f"{target}{obstacle}"
         elif not found.holds(settings.tolerance):
-            yield f"{target}The lower bound of the gain is not above {-found.tolerated(settings.tolerance):.4g}."
+            _, _, least = _signed(found.gain, found.bound, -found.tolerated(settings.tolerance))  # as `judge` does
+            yield f"{target}The lower bound of the gain is not above {least}."
     for name, found in judged.reference.items():
         if not found.holds(settings.reference_tolerance):
             bound, least = _signed(found.bound, -found.tolerated(settings.reference_tolerance))
             yield (
                 f"{_of_target(judged, name)}Against the reference, which was current {settings.reference_nights} "
-                f"nights ago or is the oldest that is known, the {found.metric} is "
+                f"nights ago or is the oldest that counts, the {found.metric} is "
                 f"{' to '.join(apart([found.candidate, found.current]))}; the lower bound of the gain, {bound}, is not "
                 f"above {least}: small losses have added up."
             )

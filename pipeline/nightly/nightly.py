@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
-from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files, statistics_kept
+from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files
 from gigabatch.pipeline.contract.state import owed, read_state
 from gigabatch.pipeline.display import render_table, write
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.manifest import keep_newest
+from gigabatch.pipeline.nightly.needed import needed
 from gigabatch.pipeline.nightly.night import (
     MOST_NAMES,
     NOTHING_NEW,
@@ -44,7 +45,7 @@ from gigabatch.pipeline.nightly.night import (
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
 from gigabatch.pipeline.nightly.reference import keep_champions
-from gigabatch.pipeline.runs.find import home_of, run_link
+from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import CURRENT, RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records
 from gigabatch.pipeline.runs.verify import require_own
@@ -53,7 +54,6 @@ from gigabatch.pipeline.stopping import Stopped, hold_back, let_through, stopped
 from gigabatch.pipeline.store.artifacts import verified
 from gigabatch.pipeline.store.files import FULL, ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
-from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.tracking import tell_champion
 
@@ -392,19 +392,6 @@ def _tidy(night: Night) -> None:
     del leases
     if removed:
         log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
-
-
-def needed(config: RunConfig) -> list[Lease]:
-    """Leases of what tomorrow needs, too, however long ago it was used: the runs and artifacts that the configuration
-    itself names as starts, and the statistics of accepted rows."""
-    found = []
-    names = [name for name in (config.preprocess.from_, config.train.start_from) if name is not None]
-    for path in (*(run_link(config, name).resolve() for name in names), *map(Path.resolve, statistics_kept(config))):
-        for root in (config.runs, config.artifacts):
-            if path.is_relative_to(root.resolve()):
-                found.append(lease := Lease(root))
-                lease.add("/".join(path.relative_to(root.resolve()).parts[:2]))
-    return found
 
 
 def _show(night: Night, outcome: Outcome, entry: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ from gigabatch.pipeline.nightly.codes import (
     REFUSED,
 )
 from gigabatch.pipeline.reports.charts import Chart, Curves, calibration_chart, curves_chart, stacked_chart
-from gigabatch.pipeline.reports.night import Bar, Card, Gain, NightPage, Part, Section, Square, render_night
+from gigabatch.pipeline.reports.night import LARGEST, Bar, Card, Gain, NightPage, Part, Section, Square, render_night
 from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stopping import stopped_by
@@ -70,7 +70,6 @@ MOST_LISTED = 400  # nights in the index
 MOST_LATE = 5  # pages of earlier lines that one night makes up for
 SLICES_SHOWN = 10
 SERVING = "Figures are as where the models serve (train.prior). "
-LARGEST = 1e18  # in charts
 LEFT_SECONDS = 3600  # how old a temporary file is that nobody writes any more
 HEAD = 1000  # bytes of a page, in which stands whose it is
 ROLES = {"current": "current model", "candidate": "new model", "reference": "reference"}  # in order of their colours

@@ -23,7 +23,8 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import FAILED, REFUSED
 from gigabatch.pipeline.nightly.comparison import cannot_be_judged, changed_since, window_rows
 from gigabatch.pipeline.nightly.learning import other_model, require_times
-from gigabatch.pipeline.nightly.nightly import PENDING, needed, refused_by, require_first, require_later_rows, waits
+from gigabatch.pipeline.nightly.needed import needed
+from gigabatch.pipeline.nightly.nightly import PENDING, refused_by, require_first, require_later_rows, waits
 from gigabatch.pipeline.nightly.notify import require_notice
 from gigabatch.pipeline.nightly.reference import reference_of
 from gigabatch.pipeline.nightly.start import COLD, WARM, tonight

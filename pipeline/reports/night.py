@@ -23,6 +23,7 @@ from gigabatch.pipeline.reports.report import (
     template,
 )
 
+LARGEST = 1e18  # in charts
 CARDS_SHOWN = 9  # of many columns; the rest is folded
 DRIFT_AT = 0.6  # of a bar's length: where the level of drift stands
 BARS = ("seconds", "share", "never_trained_share")
@@ -167,7 +168,7 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
                 for item in gains
                 if item.metric == metric
                 for end in (item.gain, item.low, item.high, item.tolerated)
-                if end is not None and is_finite(end)
+                if end is not None and abs(end) < LARGEST
             ),
             default=0.0,
         )
@@ -178,7 +179,9 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
         widest = 1.1 * ends[item.metric] or 1.0
         low, high = (item.gain if end is None else end for end in (item.low, item.high))
         places = {"low": low, "place": item.gain, "high": high}
-        bar: dict[str, Any] = {name: round(50 + 50 * value / widest, 2) for name, value in places.items()}
+        bar: dict[str, Any] = {
+            name: min(max(round(50 + 50 * value / widest, 2), 0.0), 100.0) for name, value in places.items()
+        }
         tolerated = None if item.tolerated is None else round(50 - 50 * item.tolerated / widest, 2)
         found.append(
             bar
@@ -186,7 +189,7 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
                 "name": item.name,
                 "tolerated": tolerated,
                 "holds": item.tolerated is None or item.low is None or item.low > -item.tolerated,
-                "text": f"{signed_text(item.gain)} ({_end(item.low)} to {_end(item.high)})",
+                "text": f"{_end(item.gain)} ({_end(item.low)} to {_end(item.high)})",
                 "metric": item.metric,
             }
         )
@@ -194,4 +197,6 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
 
 
 def _end(value: float | None) -> str:
-    return "?" if value is None else signed_text(value)
+    if value is None:
+        return "?"
+    return signed_text(value + 0.0) if abs(value) < LARGEST else "no number"

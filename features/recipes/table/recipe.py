@@ -847,6 +847,7 @@ class TableRecipe(Recipe):
                 self._nullable,
                 filled, make=self._as_checked, made_from=made_from, unit="us" if self._time_inputs() else None,
                 decimal_marks=self._workflow.decimal_marks,
+                texts_read=frozenset(self._workflow.texts_read((*chosen.categories, *chosen.keys))),
             )
             for name, pattern in self._patterns().items()
         )  # fmt: skip

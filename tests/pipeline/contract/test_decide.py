@@ -18,6 +18,7 @@ from gigabatch.features.engines import pandas as engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading import sources
 from gigabatch.features.refit.statistics_files import save_statistics
+from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.contract import decide as decide_module
 from gigabatch.pipeline.contract.decide import (
     accept,
@@ -961,7 +962,8 @@ def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it
     assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"
 
 
-def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned):
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned, by_hand):
     """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it."""
     config = learned.config()
     (kept,) = statistics_kept(config)
@@ -970,7 +972,12 @@ def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind
         store.build(kept.parent.name, f"other{number}", lambda folder: {})
         os.utime(config.artifacts / ".used" / config.name / kept.parent.name / f"other{number}", (2e9 + number,) * 2)
     del store
-    _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
+    if by_hand:
+        path = learned.root / "shop.yaml"
+        path.write_text(json.dumps(config.to_dict()))  # JSON is YAML
+        assert main(["gc", "--keep", str(config.nightly.keep.artifacts), "--config", str(path)]) == 0
+    else:
+        _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
     assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "other1", "other2", "other3"])
 
 
@@ -1001,15 +1008,27 @@ def test_a_store_on_a_disk_that_is_not_mounted_is_named_with_where_it_leads(lear
     assert len(night(learned, 6).accepted) == 1
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
-def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, number):
+@pytest.mark.parametrize(
+    "lack",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        OSError("Memory mapping file failed: Cannot allocate memory"),  # Arrow's
+        pd.errors.ParserError("Error tokenizing data. C error: out of memory"),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=["files", "memory", "mapping", "parser", "threads"],
+)
+def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, lack):
     def refuse(*_, **__):
-        raise OSError(number, os.strerror(number))
+        raise lack
 
     learned.write(6, shop_day(6))
     with monkeypatch.context() as patch:
         patch.setattr(sources, "read_plain", refuse)
-        with pytest.raises(OSError, match=os.strerror(number)):
+        with pytest.raises(
+            (OSError, MemoryError), match=re.escape(lack.strerror if getattr(lack, "errno", 0) else str(lack))
+        ):
             night(learned, 6)
     decision = night(learned, 6)
     assert (len(decision.accepted), decision.quarantined) == (1, ())

@@ -102,19 +102,40 @@ def test_rows_out_of_range_alone_are_left_out_where_bad_rows_are_dropped(priced)
     assert (report.accepted, report.dropped) == (True, (3, 1700))
 
 
-@pytest.mark.parametrize("is_category", [False, True])
-def test_drift_is_measured_on_the_numbers_and_told_once(priced, is_category):
-    """The text's own values told the same again, unless the model takes these for categories."""
+BESIDE = {"parse_number": EUROS["parse_number"] | {"output": "amount"}}
+HASHED = {"hash_bucket": {"column": "price", "num_buckets": 50, "output": "how"}}
+TIDY = {"clean_text": {"column": "price", "case": "lower", "output": "tidy"}}
+TIDY_HASHED = {"hash_bucket": HASHED["hash_bucket"] | {"column": "tidy"}}
+KNOWN = {"categorical": ["user", "city"], "continuous": ["amount"]}
+
+
+@pytest.mark.parametrize(
+    ("how", "of_text"),
+    [
+        ({}, set()),
+        (KNOWN | {"steps": [{"rename": {"mapping": {"price": "paid"}}}, {"parse_number": EUROS["parse_number"] | {
+            "column": "paid", "output": "amount"}}]}, set()),
+        (KNOWN | {"steps": [TIDY, {"parse_number": BESIDE["parse_number"] | {"column": "tidy"}}]}, set()),
+        (KNOWN | {"steps": [BESIDE], "categorical": ["user", "city", "price"]}, {"nulls", "unseen", "psi"}),
+        (KNOWN | {"steps": [BESIDE, HASHED], "categorical": ["user", "city", "how"]}, {"nulls", "unseen", "psi"}),
+        (KNOWN | {"steps": [HASHED, BESIDE], "categorical": ["user", "city", "how"]}, {"nulls", "unseen", "psi"}),
+        (KNOWN | {"steps": [TIDY, BESIDE], "categorical": ["user", "city", "tidy"]}, {"nulls", "unseen", "psi"}),
+        (KNOWN | {"steps": [TIDY, {"parse_number": BESIDE["parse_number"] | {"column": "tidy"}}],
+                  "categorical": ["user", "city", "tidy"]}, {"nulls", "unseen", "psi"}),
+        (KNOWN | {"steps": [TIDY, TIDY_HASHED, {"parse_number": BESIDE["parse_number"] | {"column": "tidy"}}],
+                  "categorical": ["user", "city", "how"]}, {"nulls", "unseen", "psi"}),
+    ],
+    ids=["alone", "renamed", "cleaned", "category", "hashed after", "hashed before", "own", "way", "hashed"],
+)  # fmt: skip
+def test_drift_is_measured_on_the_numbers_and_told_once(priced, how, of_text):
+    """The text's own values told the same again, unless a model or a step takes these for what they are."""
     priced.write(6, texts(6, 2))
-    beside = {"parse_number": EUROS["parse_number"] | {"output": "amount"}}
-    both = {"categorical": ["user", "city", "price"], "continuous": ["amount"], "steps": [beside]}
-    config = priced.config(**STEPS | (both if is_category else {}))
+    config = priced.config(**STEPS | how)
     decision = decide(config, check_new(config, now=end_of(6)))
     (found,) = decision.drift.values()
     moved = {item.measure: item.verdict for item in found.measures if item.column == "price (number)"}
     assert moved["psi"] == moved["quantile"] == "drift"
-    of_text = {item.measure for item in found.measures if item.column == "price"}
-    assert of_text == ({"nulls", "unseen", "psi"} if is_category else {"nulls"})
+    assert {item.measure for item in found.measures if item.column == "price"} == of_text
 
 
 def test_text_of_another_name_and_spelling_and_durations_are_read_as_the_steps_read_them(tmp_path):

@@ -339,7 +339,7 @@ def test_a_candidate_must_beat_a_constant_and_not_fall_far_below_the_current_mod
         ("log loss", 0.199, 0.2, 0.45, 0.69, True),  # a rarer label: nearly nothing was learned, and the loss is less
         ("log loss", 0.13, 0.2, 0.45, 0.69, False),
         ("RMSE", 12.0, 20.0, 3.0, 5.0, False),  # larger numbers: the same share of the way
-        ("RMSE", 18.0, 20.0, 3.0, 5.0, True),
+        ("RMSE", 18.5, 20.5, 3.5, 5.5, True),
     ],
 )
 def test_a_record_counts_beside_the_constant_of_its_own_rows(metric, candidate, constant, record, then, falls):
@@ -363,6 +363,8 @@ def test_a_record_counts_beside_the_constant_of_its_own_rows(metric, candidate, 
     assert recorded_constant({"baselines": None}, target, metric) is None
     text = Comparison(metric, 100, candidate, constant, current=100.0, gain=1.0, bound=0.5, **told).obstacle(0.2)
     assert (text is not None and "a fall by more than" in text) == falls
+    if falls:  # both constants are named
+        assert f"from a constant ({then} there, {constant} tonight) to perfection" in text
 
 
 @pytest.mark.parametrize(("metric", "perfect"), [("RMSE", 0.0), ("log loss", 0.0), ("AUC", 1.0)])

@@ -24,6 +24,7 @@ from gigabatch.pipeline.nightly.findings import Findings, Part, Slice, TableHeal
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.nightly.pages import Material, churn_cards, drift_cards, history_charts, verdict, write_night
 from gigabatch.pipeline.reports.charts import Calibration
+from gigabatch.pipeline.reports.night import Gain, gain_bars
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stopping import Stopped
 from gigabatch.pipeline.store.garbage import collect_runs
@@ -443,3 +444,16 @@ def test_a_disk_that_refuses_the_folder_leaves_the_record(tmp_path):
     with pytest.raises(FileExistsError):
         write_night(tmp_path, night(0), Material())
     assert len((tmp_path / "nightly.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_gain_that_is_no_number_leaves_the_bars_of_others_as_they_are():
+    """A model's infinite prediction: its bar's text had 301 digits, and the others were squeezed to nothing."""
+    other = Gain("z", "RMSE", 0.01, 0.0, 0.02, 0.001)
+    (alone,) = gain_bars([other])
+    for ends in ((-1e300, -1e300, -1e300), (-0.0, -1e300, 0.0)):
+        bar, beside = gain_bars([Gain("y", "RMSE", *ends, 0.001), other])
+        assert beside == alone
+        assert "no number" in bar["text"]
+        assert len(bar["text"]) < 60
+        assert 0 <= bar["low"] <= bar["place"] <= bar["high"] <= 100
+    assert bar["text"].startswith("+0.0000 (")

@@ -1,6 +1,7 @@
 """What lets a nightly job be left alone: the reference, every target, what a killed night leaves, and the disk."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -77,6 +78,7 @@ CONFIG = RunConfig(name="a", recipe="flights")  # tolerance .001, reference_tole
         ({"y": compared()}, {"y": compared(bound=-0.0051)}, KEPT, "small losses have added up"),
         # A target in millions, and one in millionths: a tolerance in its own unit lets none through, or any.
         ({"y": compared("RMSE", bound=-900.0, candidate=5e5, constant=1e6)}, {}, PROMOTED, None),
+        ({"y": compared("RMSE", bound=-0.0012346, candidate=0.5, constant=1.23452)}, {}, KEPT, "above -0.0012345."),
         ({"y": compared("RMSE", bound=-1100.0, candidate=5e5, constant=1e6)}, {}, KEPT, "is not above -1000."),
         ({"y": compared("RMSE", bound=-2e-7, candidate=5e-7, constant=1e-6)}, {}, KEPT, "is not above -1e-09."),
         ({"y": compared("log loss", bound=-0.0005, candidate=0.005, constant=0.01)}, {}, KEPT, "above -1e-05."),
@@ -103,6 +105,10 @@ def test_every_target_and_the_reference_must_hold(floors, reference, code, reaso
         (
             Comparison("RMSE", 1000, 12345.67, 20000.0, 12345.68, gain=0.01, bound=0.002), {},
             "RMSE 12345.67 against 12345.68 on",
+        ),
+        (
+            Comparison("RMSE", 1000, 1.0, 2.0, math.inf, gain=1e300, bound=-0.0), {},
+            "gain no number, lower bound +0, tolerance",
         ),
         (
             compared(), {"y": Comparison("AUC", 1000, 0.8, 0.5, 0.80001, gain=-1e-5, bound=-0.00501)},
