@@ -49,10 +49,11 @@ IN_FIELD = re.compile(r"[.,]?[0-9](?:[0-9.,'\s]*[0-9])?[.,]?(?:[eE][+-]?[0-9]+)?
 FRONT_UNIT = re.compile(rf"^[\s(+-]*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
 # Any other word behind a number is its unit where nearly all fields of the column have it.
 WITH_UNIT = re.compile(
-    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}\u202f\u2009]*?(?:[eE][+-]?[0-9]+)?[\s)]*"
+    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}\u202f\u2009]*?(?:[eE][+-]?[0-9]+|[.,][-–—−])?[\s)]*"
     r"(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
 )
 UNIT_SHARE = 0.9
+MINUS_BEHIND = rf"[-−]\s*[{UNIT_SIGNS}]?\s*$"
 SCALED_UNIT = re.compile(r"^([^\W\d_]+\.?) +(.+)$")  # k USD
 UNCLEAR_SCALES = ("m", "b", "t")  # metres, bits, tons
 NO_UNITS = ("am", "pm", "a.m.", "p.m.", "ad", "bc", "n", "s", "e", "w", "e2", "e3")  # their opposites are no other unit
@@ -551,7 +552,10 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), dec
 
 
 def _is_telling(text: str, scales: Collection[str], decimal: str) -> bool:
-    """Whether a text shows how a column is read better than others: by a scale, or a sign that could be the other."""
+    """Whether a text shows how a column is read better than others: by a scale, a dash behind, or a sign that could be
+    the other."""
+    if re.search(r"[0-9.,]\s*[-–—−]", text):
+        return True
     return text.strip().endswith(tuple(scales)) or (not scales and bool(decimal) and bool({".", ","} & set(text)))
 
 
@@ -587,7 +591,7 @@ def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
     shown = ""
     for part in (text[: number.start()], text[number.end() :]):
         signs = [letter for letter in part if letter in UNIT_SIGNS]
-        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}\u202f\u2009()+-'")
+        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}\u202f\u2009()+-–—'")
         first, _, rest = word.partition(" ")
         word = (rest if first in scales else word).strip()
         units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, _singular(word)) if unit)
@@ -612,11 +616,14 @@ def _units_beside(
     may_be_code: whether unknown words are parts of names, such as those of articles.
     """
     # The first texts tell most columns of names.
-    first = [re.sub(f"[{UNIT_SIGNS}]", "", text) for text in distinct.head(FIRST_TEXTS)]
+    beside = f"[{UNIT_SIGNS}]|{MINUS_BEHIND}"
+    first = [re.sub(beside, "", text) for text in distinct.head(FIRST_TEXTS)]
     if not all(WITH_UNIT.search(FRONT_UNIT.sub("", text)) for text in first):
         return None
     signs = [sign for sign in UNIT_SIGNS if sign not in SIGNS and bool(distinct.str.contains(sign, regex=False).any())]
-    bare = distinct.str.replace(f"[{UNIT_SIGNS}]", "", regex=True)
+    if may_be_code and bool(found_in(distinct, MINUS_BEHIND).any()):
+        return None
+    bare = distinct.str.replace(beside, "", regex=True)
     fronts = [*signs, *_longest_first(bare.str.extract(FRONT_UNIT)[0].dropna())]
     found = bare.str.replace(FRONT_UNIT, "", regex=True).str.extract(WITH_UNIT)[0]
     if bool(found.isna().any()) or bool(found.str.lower().isin(NO_UNITS).any()):

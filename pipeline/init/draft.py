@@ -459,8 +459,9 @@ def _mostly_numbers(seen: Seen) -> str:
         return ""
     shown = ", ".join(repr(text) for text in amounts.drop_duplicates().head(2))
     return (
-        f"{_shown(seen.name)} holds numbers in {1 - len(others) / len(known):.0%} of the rows, and texts such as "
-        f"{shown}, so each text is a value of its own. Where they are amounts, write numbers in the file, or nothing."
+        f"{_shown(seen.name)} holds numbers in {1 - len(others) / len(known):.0%} of the rows with a value, and texts "
+        f"such as {shown}, so each text is a value of its own. Where they are amounts, write numbers in the file, or "
+        "nothing."
     )
 
 

@@ -1075,6 +1075,36 @@ def test_a_minus_and_narrow_blanks_are_no_units(texts, expected):
     assert (seen.kind, seen.values.tolist(), seen.other_units) == ("number", expected, ())
 
 
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["255", "340-", "1,200-", "7"], [255, -340, -1200, 7]),
+        (["255.50", "340.00-", "7.25\N{MINUS SIGN}", "7.00"], [255.5, -340, -7.25, 7]),
+        (["340.-", "255.-", "1'200.50", "7.\N{EN DASH}"], [340, 255, 1200.5, 7]),
+        (["340,-", "255,95", "1.200,-", "7,\N{EM DASH}"], [340, 255.95, 1200, 7]),
+        (["340,- €", "255,95 €", "7,-€", "8,00 €"], [340, 255.95, 7, 8]),
+        (["340- €", "255 €", "€7-", "8 €"], [-340, 255, -7, 8]),
+        (["340,- kr", "255,95 kr", "7,-kr", "8,00 kr"], [340, 255.95, 7, 8]),
+    ],
+    ids=["whole", "cents", "swiss", "comma", "euro", "negative-euro", "kr"],
+)
+def test_amounts_with_a_dash_behind_are_numbers(tmp_path, texts, expected):
+    made, found = drafted(tmp_path, texts * 50, "amount")
+    assert made.features["continuous"] == ["amount", "z"]
+    np.testing.assert_array_equal(np.sort(found["amount"]), np.sort(np.float64(expected * 50)))
+    shown = next(text for text in texts if text.rstrip(" €kr")[-1] in "-–—\N{MINUS SIGN}")
+    assert f"{shown!r} is {expected[texts.index(shown)]}" in made.notes["amount"]
+    assert not [remark for remark in made.remarks if "another unit" in remark]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("kind", ["3-door", "5-door", "4-door"]), ("mark", ["2-", "3+", "4"]), ("article_no", ["340-", "255-", "12"])],
+)
+def test_a_dash_before_a_word_and_in_a_code_is_no_minus(name, texts):
+    assert column_seen(name, pd.Series(texts), None).kind == "category"
+
+
 def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
     texts = [f"{n % 12 + 1}:05{'am' if n % 2 else 'pm'}" for n in range(ROWS)]
     made, _ = drafted(tmp_path, texts, "opens")
@@ -1084,8 +1114,9 @@ def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
 def test_a_column_of_numbers_with_some_texts_is_told_of(tmp_path):
     """<5.0 and 90+ make names of all numbers beside them, which nothing said."""
     texts = [f"<{n % 40}.5" if n % 20 == 0 else f"{n % 40}+" if n % 20 == 1 else f"{n % 40}" for n in range(ROWS)]
-    made, _ = drafted(tmp_path, texts, "level")
-    (told,) = [remark for remark in made.remarks if remark.startswith("level holds numbers in 90% of the rows")]
+    made, _ = drafted(tmp_path, texts + [None] * ROWS, "level")
+    said = "level holds numbers in 90% of the rows with a value, "
+    (told,) = [remark for remark in made.remarks if remark.startswith(said)]
     assert "'<0.5', '1+'" in told
     few, _ = drafted(tmp_path, ["3+" if n % 4 == 3 else str(n % 4) for n in range(ROWS)], "children")
     named, _ = drafted(tmp_path, texts, "diagnosis_code")
