@@ -207,8 +207,8 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
     """Two columns as one type, so that they can stand below each other; one without any value takes the other's.
 
     Whole numbers beside floats become floats (a file whose integers have nulls reads as floats). Errors
-    (`DataError`): other kinds beside each other; whole numbers of 2^53 and beyond beside floats; what
-    `require_unrounded` refuses.
+    (`DataError`): other kinds beside each other; whole numbers of 2^53 and beyond beside floats, and of 2^63 and beyond
+    beside others of another type; what `require_unrounded` refuses.
     """
     if bool(left.isna().all()):
         return nulls_like(len(left), right), right
@@ -222,7 +222,7 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
         require_unrounded(canonicalize(left, where), canonicalize(right, where), where)
     if len(kinds) == 1:
         wide = kinds == {WHOLE} and left.dtype != right.dtype
-        return (_as_int64(left), _as_int64(right)) if wide else (left, right)
+        return (_as_int64(left, where), _as_int64(right, where)) if wide else (left, right)
     if kinds != {WHOLE, FLOAT}:
         raise DataError(
             f"{where}: some rows hold {category_kind(left)} ({left.dtype}), others {category_kind(right)} "
@@ -234,11 +234,9 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
     return left.astype("float64"), right.astype("float64")
 
 
-def _as_int64(column: Any) -> Any:
-    null = column.isna()
-    if not bool(null.any()):
-        return column.astype("int64")
-    return engine_of(column).with_nulls(column.fillna(0).astype("int64"), null)
+def _as_int64(column: Any, where: str) -> Any:
+    null, whole = column.isna(), _whole(column, where).astype("int64")
+    return engine_of(column).with_nulls(whole, null) if bool(null.any()) else whole
 
 
 def nulls_like(length: int, like: Any) -> Any:

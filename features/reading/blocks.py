@@ -12,6 +12,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def _raw_blocks(
             if len(dtypes) == 1:
                 alone = one_column_records(module, stack.enter_context(opened(path)), separator, header)
             text = text_columns(dtypes)
-            options = csv_options(separator, header, null_values, text, alone is not None)
+            options = partial(csv_options, separator, header, null_values, blank_rows=alone is not None)
             if alone is None:
                 file, has_header = stack.enter_context(opened(path)), header is None
                 head, blocks = record_blocks(file, separator, rows, has_header=has_header)
@@ -193,15 +194,21 @@ def _raw_blocks(
                         yield plain
                         continue
                 try:
-                    frame = module.frames.read_csv(io.BytesIO(content), **options)
+                    frame = module.frames.read_csv(io.BytesIO(content), **options(text))
                     require_columns(frame, dtypes, f"input {path}")
                     refuse_guesses(module, frame, path, dtypes, header, separator, content)
-                    if unsure := columns_with_exponents(frame, dtypes, path, content):
-                        raise DataError(f"column {unsure[0]!r} may hold numbers with exponents")
+                    as_text = partial(_columns_as_text, content, options)
+                    if unsure := columns_with_exponents(frame, dtypes, path, content, as_text):
+                        raise DataError(f"column {unsure[0]!r} holds numbers with exponents")
                 except (DataError, *UNREADABLE) as error:
                     # Read whole, the file is refused with the place of what is wrong, or has a sense that blocks lack.
                     raise NotInParts(f"input {path}: a block of it cannot be read by itself ({error})") from error
                 yield frame
+
+
+def _columns_as_text(content: bytes, options: Callable[..., dict[str, Any]], columns: list[str]) -> Any:
+    """Columns of a block as they are written."""
+    return load_engine("pandas").frames.read_csv(io.BytesIO(content), **options(columns), usecols=columns)
 
 
 def file_frames(

@@ -32,7 +32,7 @@ from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, req
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
-from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords
+from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -432,10 +432,13 @@ def _read_one(
     content: bytes | None = None,
     blank_rows: bool = True,
 ) -> Any:
-    def parse(text: Collection[str]) -> Any:
+    def parse(text: Collection[str], **columns: Any) -> Any:
         """The CSV file; text: columns that are left as they are written."""
         given = path if content is None else io.BytesIO(content)
-        return module.read_csv(given, **csv_options(separator, names, null_values, text, as_rows))
+        return module.read_csv(given, **csv_options(separator, names, null_values, text, as_rows), **columns)
+
+    def as_text(columns: list[str]) -> Any:
+        return parse(columns, usecols=columns)
 
     as_rows = False
     with naming(path):
@@ -462,11 +465,6 @@ def _read_one(
                 if plain is not None:
                     return module.from_pandas(plain)
             frame = parse(text)
-            unsure = {*rounded_columns(frame, dtypes), *columns_with_exponents(frame, dtypes, path, content)}
-            if unsure:
-                frame, words = parse([*text, *unsure]), list(NullWords(null_values).texts)
-                for name in unsure:  # held against null words by their value, as the reader does with numbers
-                    frame[name] = frame[name].where(~without_zeros(frame[name]).isin(words))
         else:
             raise DataError(
                 f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
@@ -475,6 +473,13 @@ def _read_one(
     refuse_guesses(module, frame, path, dtypes, names, separator, content)
     if len(frame) == 0:
         raise DataError(f"input {path}: it has a header but no rows.")
+    if not path.endswith(PARQUET_ENDINGS):
+        with naming(path):
+            exponents = columns_with_exponents(frame, dtypes, path, content, as_text)
+            if unsure := sorted({*rounded_columns(frame, dtypes), *exponents}):
+                written = as_text(unsure)
+                for name in unsure:
+                    frame[name] = _as_written(written[name], frame[name], null_values)
     return frame[list(dtypes)]
 
 
@@ -610,23 +615,51 @@ def _whole_decimals(column: Column) -> Any:
     return engine.with_nulls(whole, null) if bool(null.any()) else whole
 
 
-def columns_with_exponents(frame: Frame, dtypes: Mapping[str, str], path: str, content: bytes | None) -> list[str]:
-    """Columns of integers of a CSV file that the reader made floats of, if numbers of the file may have exponents: 1e3
-    is no whole number in text, as 1.23457E+12 was one with more digits."""
-    floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
-    if floats:
-        with opened(path, content) as file:
-            end = b""
-            while chunk := file.read(1 << 22):
-                if EXPONENT.search(end + chunk):
-                    return floats
-                end = chunk[-3:]
-    return []
+def columns_with_exponents(
+    frame: Frame, dtypes: Mapping[str, str], path: str, content: bytes | None, as_text: Callable[[list[str]], Frame]
+) -> list[str]:
+    """Columns of integers of a CSV file that the reader made floats of, and that hold numbers with exponents: 1e3 is no
+    whole number in text, as 1.23457E+12 was one with more digits.
+
+    as_text: reads columns of the file as they are written, which is asked only where the file may hold exponents.
+    """
+    floats = [name for name in _read_as_floats(frame, dtypes) if bool(frame[name].notna().any())]
+    if not floats or not _may_hold_exponents(path, content):
+        return []
+    written = as_text(floats)
+    return [name for name in floats if bool(written[name].str.contains("[eE]").fillna(False).any())]
+
+
+def _may_hold_exponents(path: str, content: bytes | None) -> bool:
+    """Whether any field of the file looks as if it did, an id such as 68fd1e64 too."""
+    with opened(path, content) as file:
+        end = b""
+        while chunk := file.read(1 << 22):
+            if EXPONENT.search(end + chunk):
+                return True
+            end = chunk[-3:]
+    return False
+
+
+def _as_written(text: Column, floats: Column, null_values: Collection[str]) -> Any:
+    """A column as it is written, with null where the floats that the reader made of it are null or a null word, unless
+    rounding alone made them one."""
+    words, null = NullWords(null_values), floats.isna()
+    if (hit := words.among(floats)) is not None:
+        null = null | hit
+    hidden = engine_of(text).to_pandas(without_zeros(text[null & text.notna()]).drop_duplicates().to_frame("text"))
+    others = [one for one in hidden["text"] if number_of(one) not in words]
+    return text.where(~null | without_zeros(text).isin(others)) if others else text.where(~null)
+
+
+def _read_as_floats(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
+    """Columns of integers that the reader made floats of, because of a null, a point or an exponent."""
+    return [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
 
 
 def rounded_columns(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
-    """Columns of integers that the reader made floats of, because of a null, though floats skip some of their size."""
-    floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
+    """Columns of integers that the reader made floats of, though floats skip some of their size."""
+    floats = _read_as_floats(frame, dtypes)
     return [name for name in floats if bool((frame[name].abs() >= exact_below(frame[name].dtype)).any())]
 
 

@@ -222,7 +222,7 @@ class WorkflowTransformer(_FrameTransformer):
         ------
         DataError
             Where a step is misspelt or a column is missing; the message names the step. Where steps read a name that
-            both `y` and a column of X have.
+            both `y` and a column of X have, or that column holds the labels of `y`.
         """
         self._fit(X, y)
         return self
@@ -245,6 +245,11 @@ class WorkflowTransformer(_FrameTransformer):
                 "Call the label by another name, such as label='target', where steps mean y; leave y out where they "
                 "mean the column."
             )
+        if y is not None and self.label in frame.columns and _entries(frame[self.label]) == _entries(y):
+            raise DataError(
+                f"WorkflowTransformer: column {self.label!r} of X holds the labels that y gives, and would be a "
+                "feature. Drop it from X; where it is meant, call the label by another name, such as label='target'."
+            )
         if reads_label:
             frame = frame.assign(**{self.label: np.asarray(y)})
         fitted = Workflow(steps, [self.label] * reads_label)
@@ -265,3 +270,9 @@ class WorkflowTransformer(_FrameTransformer):
         """Rows after the steps, without the label, on the frame's index."""
         check_is_fitted(self)
         return self.workflow_.transform(read_frame(self, X, reset=False))
+
+
+def _entries(values: Any) -> list[Any]:
+    """Values of labels as Python's own, None for null, to be compared whatever type holds them."""
+    column = pd.Series(np.asarray(values).ravel()).astype("object")
+    return column.where(column.notna(), None).tolist()

@@ -90,3 +90,16 @@ def test_whole_numbers_below_2_24_stand_beside_float32():
     assert (str(left.dtype), str(right.dtype)) == ("float64", "float64")
     with pytest.raises(DataError, match=r"2\^24"):
         same_kind(pd.Series([BIG], name="id"), pd.Series([BIG], dtype="float32", name="id"), "Test")
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "UInt64"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_whole_numbers_beyond_int64_are_refused_beside_others_in_place_of_wrapping_round(dtype, swap):
+    values = [2**63 + 1, 1] if dtype == "uint64" else [2**63 + 1, None]
+    pair = pd.Series(values, dtype=dtype, name="id"), pd.Series([1, None], dtype="Int64", name="id")
+    with pytest.raises(DataError, match=r"Test: column 'id' holds integers of 2\^63 and beyond. Read them as text."):
+        same_kind(*(pair[::-1] if swap else pair), "Test")
+    kept = pd.Series([2**63 - 1, *values[1:]], dtype=dtype, name="id")
+    left, right = same_kind(kept, pair[1], "Test")
+    assert left.dropna().astype("int64").tolist() == [2**63 - 1, *[v for v in values[1:] if v]]
+    assert right.dropna().astype("int64").tolist() == [1]

@@ -387,7 +387,7 @@ def test_a_whole_number_with_an_exponent_is_refused_in_files_as_in_frames(tmp_pa
     (tmp_path / "a.csv").write_text(f"n,x\n7,a\n,b\n{text},c\n")
     with pytest.raises(DataError, match=rf"a.csv, line 4: column 'n' .*'{re.escape(text)}' is not written as a whole"):
         read_files("pandas", str(tmp_path / "a.csv"), {"n": dtype, "x": "string"}, nullable={"n"})
-    with pytest.raises(NotInParts, match="column 'n' may hold numbers with exponents"):
+    with pytest.raises(NotInParts, match="column 'n' holds numbers with exponents"):
         list(read_blocks(str(tmp_path / "a.csv"), {"n": dtype, "x": "string"}, 3, nullable={"n"}))
     with pytest.raises(DataError, match="is not written as a whole number"):
         cast(pd.DataFrame({"n": ["7", text]}), {"n": dtype}, "here")
@@ -401,6 +401,62 @@ def test_whole_numbers_beside_exponents_or_large_ones_are_held_against_null_word
     found = read_files("pandas", str(tmp_path / "a.csv"), dtypes, null_values=["", "-999"], nullable={"n"})
     assert [None if pd.isna(value) else int(value) for value in found["n"]] == [None, 28, None, last]
     assert found["x"].tolist() == ["a", "3e5", "b", "c"]
+
+
+def read_calls(monkeypatch):
+    """What columns pandas is asked for, call by call; None is all of them."""
+    calls, read = [], pd.read_csv
+    monkeypatch.setattr(pd, "read_csv", lambda *given, **how: calls.append(how.get("usecols")) or read(*given, **how))
+    return calls
+
+
+@pytest.mark.parametrize("other", ["68fd1e64", "5e3", "0b9c1d7e-1e05-4f6a-9d1e-0a2b3c4d5e6f", "1e-05"])
+@pytest.mark.parametrize("names", [None, ["n", "x", "f"]])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_what_looks_like_an_exponent_in_another_column_leaves_blocks_as_they_are(tmp_path, other, names, rows):
+    """Hex ids, UUIDs and floats that pandas wrote had such files read whole."""
+    text = f"7,a,.5\n,b,.25\n3.0,{other},{other if other == '1e-05' else 2}\n"
+    (tmp_path / "a.csv").write_text(("" if names else "n,x,f\n") + text)
+    dtypes = {"n": "int64", "x": "string", "f": "float64"}
+    blocks = list(read_blocks(str(tmp_path / "a.csv"), dtypes, rows, names=names, nullable={"n"}))
+    assert len(blocks) == -(-3 // rows)
+    found = pd.concat(blocks, ignore_index=True)
+    assert [None if pd.isna(value) else int(value) for value in found["n"]] == [7, None, 3]
+    assert found["x"].tolist() == ["a", "b", other]
+    whole = read_files("pandas", str(tmp_path / "a.csv"), dtypes, names=names, nullable={"n"})
+    pd.testing.assert_frame_equal(whole, found)
+
+
+def test_columns_are_read_anew_only_where_they_may_hold_exponents(tmp_path, monkeypatch):
+    """All columns were read twice, in whole files and, had they stayed, in blocks."""
+    (tmp_path / "a.csv").write_text("n,x,f,m\n7,a,.5,1\n,b,.25,2\n3,68fd1e64,1e-05,3\n")
+    dtypes = {"n": "int64", "x": "string", "f": "float64", "m": "int64"}
+    calls = read_calls(monkeypatch)
+    read_files("pandas", str(tmp_path / "a.csv"), dtypes, nullable={"n"})
+    assert calls == [None, ["n"]]
+    calls.clear()
+    list(read_blocks(str(tmp_path / "a.csv"), dtypes, 3, nullable={"n"}))
+    assert calls == [None, ["n"]]
+
+
+@pytest.mark.parametrize(("word", "written"), [("-999.5", "-999.50"), ("-9.99", "-9.990"), ("1000", "1e3")])
+@pytest.mark.parametrize("other", ["a", "1e-05"])
+def test_a_null_word_among_whole_numbers_is_null_by_its_value_whatever_another_column_holds(
+    tmp_path, word, written, other
+):
+    (tmp_path / "a.csv").write_text(f"n,x\n7,a\n{written},b\n3,{other}\n")
+    dtypes, how = {"n": "int64", "x": "string"}, {"null_values": ["", word], "nullable": {"n"}}
+    found = read_files("pandas", str(tmp_path / "a.csv"), dtypes, **how)
+    assert [None if pd.isna(value) else int(value) for value in found["n"]] == [7, None, 3]
+
+
+def test_a_large_whole_number_is_no_null_word_though_its_float_is(tmp_path):
+    (tmp_path / "a.csv").write_text(f"n,x\n{2**53 + 1},a\n,b\n{2**53}.0,c\n{2**53 + 1}.00,d\n{2**54},e\n")
+    dtypes, how = {"n": "int64", "x": "string"}, {"null_values": ["", str(2**53)], "nullable": {"n"}}
+    found = read_files("pandas", str(tmp_path / "a.csv"), dtypes, **how)
+    assert [None if pd.isna(value) else int(value) for value in found["n"]] == [
+        2**53 + 1, None, None, 2**53 + 1, 2**54
+    ]  # fmt: skip
 
 
 def test_what_is_written_as_a_number_is_read_as_one():

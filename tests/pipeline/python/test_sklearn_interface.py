@@ -210,6 +210,23 @@ def test_a_column_called_as_the_label_is_a_feature_unless_steps_read_it():
     assert made.transform(x[["x"]])["y"].tolist() == [0.0, 0.5, 1.0]
 
 
+@pytest.mark.parametrize("values", [[0, 1, 1, 0], [0.5, None, 2.0, 1], [*"abaa"], [True, False, False, True]])
+@pytest.mark.parametrize("nullable", [False, True])
+def test_labels_that_x_still_holds_are_no_feature(values, nullable):
+    """X was the frame that y was taken from, and a model behind found its own labels among the features."""
+    column = pd.Series(values).convert_dtypes() if nullable else pd.Series(values)
+    x = pd.DataFrame({"x": [1.0, 2.0, 4.0, 3.0], "y": column}, index=[3, 1, 0, 2])
+    x["y"] = column.to_numpy() if not nullable else column.array
+    steps = [{"min_max": {"column": "x"}}]
+    for labels in (x["y"], pd.Series(values).to_numpy(), x["y"].tolist(), x[["y"]]):
+        for fit in (WorkflowTransformer(steps).fit, WorkflowTransformer(steps).fit_transform):
+            with pytest.raises(DataError, match=r"column 'y' of X holds the labels.*label='target'"):
+                fit(x, labels)
+    assert WorkflowTransformer(steps, label="target").fit(x, x["y"]).columns_out_ == ["x", "y"]
+    assert WorkflowTransformer(steps).fit(x, [5, 6, 7, 8]).columns_out_ == ["x", "y"]
+    assert WorkflowTransformer(steps).fit(x[["x"]], x["y"]).columns_out_ == ["x"]
+
+
 def test_a_label_and_a_column_of_one_name_are_refused_where_steps_read_it():
     x = pd.DataFrame({"city": list("aabb"), "day": [0, 1, 2, 3], "y": [10.0, 20.0, 30.0, 40.0]})
     steps = [{"folded_target_encoding": {"by": ["city"], "targets": ["y"], "fold_key": "day", "smoothing": 0.0}}]
