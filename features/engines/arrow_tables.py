@@ -191,6 +191,8 @@ def _handed_over(frame: Any, where: str, needed: Collection[str] | None, columns
 
 
 def _of_pandas(column: pd.Series, name: str, where: str) -> pa.ChunkedArray:
+    if column.dtype == "category" and str(column.cat.categories.dtype).startswith("interval"):
+        column = column.cat.rename_categories(str)  # what `pd.cut` gives are names of its bins
     try:
         found = pa.array(column, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

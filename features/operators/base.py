@@ -225,7 +225,8 @@ class ColumnOperator(Operator):
 
     @abstractmethod
     def compute(self, frame: Frame) -> dict[str, Column]:
-        """The output columns by name."""
+        """The output columns by name: `outputs` and no other, with the frame's index, or arrays of its length. Of a
+        class that is not of this package the frame holds `inputs` alone."""
 
     def transform(self, frame: Frame) -> Frame:
         return with_columns(frame.copy(deep=False), self._free(frame))
@@ -243,7 +244,7 @@ class ColumnOperator(Operator):
 
     def _free(self, frame: Frame) -> dict[str, Column]:
         self.require_free(frame.columns, self.outputs)
-        return self.compute(frame)
+        return _made(self, "compute", frame, self.inputs, self.outputs)
 
 
 class FittedOperator(Configured, ABC):
@@ -341,8 +342,11 @@ class FittedOperator(Configured, ABC):
     def made_of(self, frame: Frame, state: Any, train: bool = False) -> dict[str, Column]:
         """`columns`, or `train_columns`, of a frame that has the columns for it, and none that must not be replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
-        self.require_free(frame.columns, self.outputs_of(state))
-        return (self.train_columns if train else self.columns)(as_plain(frame, self.inputs), state)
+        outputs = self.outputs_of(state)
+        self.require_free(frame.columns, outputs)
+        other = train and type(self).train_columns is not FittedOperator.train_columns
+        method = "train_columns" if other else "columns"  # by the name of the one that is written, for errors
+        return _made(self, method, as_plain(frame, self.inputs), (*self.inputs, *self.applied_inputs), outputs, state)
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
@@ -354,7 +358,7 @@ class FittedOperator(Configured, ABC):
         merged = None
         for frame in partitions:
             require_columns(frame, self.inputs, type(self).__name__)
-            part = self.partial(as_plain(frame, self.inputs))
+            part = call(self, "partial", as_plain(frame, self.inputs), self.inputs)
             merged = part if merged is None else self.merge(merged, part)
         if merged is None:
             raise DataError(f"{type(self).__name__}: nothing to fit on, no partition was given.")
@@ -370,6 +374,74 @@ class WithinGroups:
     @property
     def group_keys(self) -> tuple[str, ...]:
         return self.by
+
+
+def call(operator: Configured, method: str, frame: Frame, read: Collection[str], *rest: Any) -> Any:
+    """What a method of the operator gives of the frame and what else it takes.
+
+    An operator of a user is shown those columns of `read` that are there: then it reads no label that it does not
+    name, and what it assigns to its frame reaches no later step. Those of the package read what they say they do, and
+    are spared the selection.
+    """
+    if type(operator).__module__.partition(".")[0] == "gigabatch":
+        return getattr(operator, method)(frame, *rest)
+    shown = [name for name in dict.fromkeys(read) if name in frame.columns]
+    try:
+        return getattr(operator, method)(frame[shown], *rest)
+    except (KeyError, AttributeError) as error:
+        hidden = [name for name in frame.columns if name not in shown and repr(name) in str(error)]
+        if not hidden:
+            raise
+        raise DataError(
+            f"{type(operator).__name__}.{method} reads column {hidden[0]!r}, which the operator does not "
+            f"name as an input. Take the column's name as an argument that `reads` lists; it lists "
+            f"{', '.join(map(repr, shown)) or 'none'}."
+        ) from error
+
+
+def _made(
+    operator: Configured,
+    method: str,
+    frame: Frame,
+    read: Collection[str],
+    outputs: Sequence[str],
+    *rest: Any,
+) -> dict[str, Column]:
+    """The columns that `call` gives; `DataError` unless they are `outputs` and each row is at its own place."""
+    found = call(operator, method, frame, read, *rest)
+    where = f"{type(operator).__name__}.{method}"
+    if not isinstance(found, dict):
+        raise DataError(
+            f"{where} returned {'None' if found is None else type(found).__name__}, expected a dict of columns."
+        )
+    for what, names in (
+        ("returned", [name for name in found if name not in outputs]),
+        ("did not return", [name for name in outputs if name not in found]),
+    ):
+        if names:
+            raise DataError(
+                f"{where} {what} {', '.join(map(repr, names))}; the outputs that `writes` names are "
+                f"{', '.join(map(repr, outputs)) or 'none'}. Return just those."
+            )
+    for name, column in found.items():
+        require_rows(column, frame, f"{where}: {name!r}")
+    return found
+
+
+def require_rows(found: Any, frame: Frame, where: str) -> None:
+    """Raise `DataError` where a column or a frame has another index than the frame, or an array another length; a
+    scalar stands for every row."""
+    if is_own(found):
+        # An operator passes the index on, so that its values are hardly ever compared.
+        same = found.index is frame.index or found.index.equals(frame.index)
+    else:
+        same = isinstance(found, str | bytes) or getattr(found, "shape", None) == () or not hasattr(found, "__len__")
+        same = same or len(found) == len(frame)
+    if not same:
+        raise DataError(
+            f"{where}: returned {len(found)} row(s) for {len(frame)}, or another index. Each row must "
+            "come out at its own place; to leave rows out use Filter."
+        )
 
 
 def of_another_library(change: Callable[[Any], Any], frame: Any, where: str, read: Collection[str]) -> Any:

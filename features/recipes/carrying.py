@@ -180,10 +180,10 @@ def follow(
         assert isinstance(step, ColumnOperator)
         earlier = before.pasts[position] if before is not None and isinstance(step, LooksBack) else None
         try:
+            if not isinstance(step, LooksBack):
+                return step.made_of(frame)
             require_columns(frame, step.inputs, type(step).__name__)
             step.require_free(frame.columns, step.outputs)
-            if not isinstance(step, LooksBack):
-                return step.compute(frame)
             if earlier is not None:
                 step.require_later(frame, new, earlier)
             if num_finished:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.plain_types import as_plain
-from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.base import FittedOperator, call
 
 
 def fit_together(
@@ -87,9 +87,14 @@ def _one_pass(
     def partials(part: Any) -> dict[Any, Any]:
         frame = as_plain(read_part(part), inputs) if read is None else read(part, inputs)
         prepared = prepare(frame)
+
+        def contribution(key: Any) -> Any:
+            operator = operators[key]
+            return call(operator, "partial", view(prepared, key), operator.inputs)
+
         found = _found_together(operators, lambda key: view(prepared, key))
         rest = [key for key in operators if key not in found]
-        alone = engine_of(frame).map_columns(lambda key: operators[key].partial(view(prepared, key)), rest)
+        alone = engine_of(frame).map_columns(contribution, rest)
         return found | dict(zip(rest, alone, strict=True))
 
     def merge(left: dict, right: dict) -> dict:

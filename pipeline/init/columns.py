@@ -240,12 +240,15 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
             return Seen(name, "list", np.full(len(column), 1.0), elements=elements)
     if pa.types.is_null(arrow):
         return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value")
+    of_pandas = arrow.extension_name if isinstance(arrow, pa.BaseExtensionType) else ""
     way = (
         "write each of its fields as a column" if pa.types.is_struct(arrow)
         else "write a number, such as seconds" if pa.types.is_duration(arrow)
-        else "write text, such as 14:05" if pa.types.is_time(arrow) else ""
+        else "write text, such as 14:05" if pa.types.is_time(arrow)
+        else "write the time at which each begins" if of_pandas == "pandas.period"
+        else "write text, or an end of each as a number" if of_pandas == "pandas.interval" else ""
     )  # fmt: skip
-    note = f"the recipe does not read columns of type {arrow}{'; ' * bool(way)}{way}"
+    note = f"the recipe does not read columns of type {of_pandas or arrow}{'; ' * bool(way)}{way}"
     return Seen(name, "other", np.full(len(column), 1.0), note=note)
 
 

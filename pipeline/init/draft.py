@@ -834,8 +834,11 @@ def _free_prefix(name: str, names: Collection[str]) -> str:
 
 
 def _share_of_copies(table: Table) -> float:
-    """Share of the rows of the sample that equal an earlier one in every column but lists."""
-    plain = [name for name in table.sample if not pa.types.is_nested(table.arrow.get(name, pa.null()))]
+    """Share of the rows of the sample that equal an earlier one in every column but lists and pandas' own types."""
+    kinds = {name: table.arrow.get(name, pa.null()) for name in table.sample}
+    plain = [
+        name for name, kind in kinds.items() if not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+    ]
     if not plain:
         return 0.0
     # A copy in all columns is one in a few, which most rows are not.

@@ -9,7 +9,7 @@ from typing import Any
 
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns
-from gigabatch.features.operators.base import Operator, with_columns
+from gigabatch.features.operators.base import Operator, require_rows, with_columns
 from gigabatch.features.operators.rows.fingerprint import function_hash
 from gigabatch.own_code import Registry, came_from, running_module
 
@@ -172,9 +172,5 @@ class LambdaFunction(Operator):
                 f"{where}: returned column(s) {', '.join(map(repr, others))}, which are not among the outputs "
                 f"{', '.join(map(repr, self.outputs))} that it was registered with. Return only those."
             )
-        if len(found) != len(frame) or not found.index.equals(frame.index):
-            raise DataError(
-                f"{where}: returned {len(found)} row(s) for {len(frame)}, or another index. Each row must "
-                "come out at its own place; to leave rows out use Filter."
-            )
+        require_rows(found, frame, where)
         return with_columns(frame.copy(deep=False), {name: found[name] for name in self.outputs})

@@ -110,7 +110,9 @@ def choose_candidates(sweep: Sweep, noise: Sequence[NoisePoint], small: int) -> 
     if not larger:
         return [], "no larger batch takes 5 % less time per row"
     scale = noise[-1].scale.simple if noise else math.inf
-    below = [size for size in larger if size <= scale] or larger[:1]
+    below = [size for size in larger if size <= scale]
+    if not below:
+        return larger[:1], f"every batch above the run's own {small:,} is above the noise scale, and this is the least"
     because = "beyond it time per row no longer shrinks" if below == larger else "the next is above the noise scale"
     return below[::-1], because
 

@@ -113,6 +113,20 @@ def test_roles_may_be_given(rows, places):
     assert run.path.parent.name == "shop"
 
 
+def test_periods_and_intervals_are_left_out_with_what_to_write_and_bins_are_categories():
+    x = np.arange(60.0)
+    frame = pd.DataFrame({
+        "x": np.sin(x), "day": pd.period_range("2020-01", periods=60, freq="D"),
+        "span": pd.arrays.IntervalArray.from_breaks(range(61)), "bin": pd.cut(x, [-1, 29, 60]), "y": [0, 1] * 30,
+    })  # fmt: skip
+    table = arrow_table(frame, "fit")
+    assert table["bin"].to_pylist() == ["(-1, 29]"] * 30 + ["(29, 60]"] * 30
+    made = draft_frame(table, labels={"y": None}, timed=True)
+    assert made.left_out["day"].endswith("of type pandas.period; write the time at which each begins")
+    assert made.left_out["span"].endswith("of type pandas.interval; write text, or an end of each as a number")
+    assert (list(made.features["categorical"]), made.features["continuous"]) == (["bin"], ["x"])
+
+
 def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(rows, places, capsys):
     fit(rows, places, target="sold")
     (text,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("fit: "))

@@ -123,7 +123,9 @@ def test_candidates_are_batches_that_are_faster_the_noise_scale_setting_the_firs
                      step_time(4096, 1.0))  # fmt: skip
     assert choose_candidates(sweep, [noise_point(1e9)], 256)[0] == [2048, 1024, 512]
     assert choose_candidates(sweep, [noise_point(5.0), noise_point(1500.0)], 256)[0] == [1024, 512]
-    assert choose_candidates(sweep, [noise_point(10.0)], 256)[0] == [512]
+    assert choose_candidates(sweep, [noise_point(600.0)], 256) == ([512], "the next is above the noise scale")
+    above = "every batch above the run's own 256 is above the noise scale, and this is the least"
+    assert choose_candidates(sweep, [noise_point(10.0)], 256) == ([512], above)
     assert choose_candidates(sweep, [], 1024)[0] == [2048]
     assert choose_candidates(sweep, [], 2048) == ([], "no larger batch takes 5 % less time per row")
 

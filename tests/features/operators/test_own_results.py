@@ -1,0 +1,163 @@
+"""What an operator of a user gives: its outputs alone, each row at its own place, made of what it says it reads."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch import ColumnOperator, FittedOperator, Workflow
+from gigabatch.features.errors import DataError
+
+FRAME = pd.DataFrame({"z": [3.0, 1.0, 2.0], "hours": [2.0, 2.0, 4.0], "km": [7.0, 8.0, 9.0], "r": [0, 1, 0]})
+KEPT = FRAME.iloc[[0, 2]]  # as a filter leaves it
+
+
+class Own(ColumnOperator):
+    reads, writes = ("column", "by"), ("output",)
+
+    def __init__(self, column="z", by="hours", output="speed"):
+        self.column, self.by, self.output = column, by, output
+
+
+def own(body, *arguments):
+    """An operator whose `compute` is this function."""
+    return type("Boom", (Own,), {"compute": body, "__module__": __name__})(*arguments)
+
+
+def share(**methods):
+    """A fitted operator with these methods in the place of its own."""
+
+    class Boom(FittedOperator):
+        reads, writes = ("column",), ("output",)
+
+        def __init__(self, column="z", output="share"):
+            self.column, self.output = column, output
+
+        def partial(self, frame):
+            return float(frame[self.column].max())
+
+        def merge(self, left, right):
+            return max(left, right)
+
+        def finish(self, partial):
+            return partial
+
+        def columns(self, frame, state):
+            return {self.output: frame[self.column] / state}
+
+    for name, method in methods.items():
+        setattr(Boom, name, method)
+    return Boom()
+
+
+OTHER_ROWS = {
+    "index of its own": lambda s, f: {s.output: pd.Series(f[s.column].to_numpy())},
+    "sorted": lambda s, f: {s.output: f[s.column].sort_values().reset_index(drop=True)},
+    "another order": lambda s, f: {s.output: f[s.column].iloc[::-1]},
+    "too few": lambda s, f: {s.output: f[s.column].head(1)},
+    "twice": lambda s, f: {s.output: pd.concat([f[s.column]] * 2)},
+    "short array": lambda s, f: {s.output: f[s.column].to_numpy()[:1]},
+    "long list": lambda s, f: {s.output: [0.0] * 3},
+}
+
+
+@pytest.mark.parametrize("case", OTHER_ROWS)
+def test_a_column_of_other_rows_is_an_error(case):
+    with pytest.raises(DataError, match=r"Boom.compute: 'speed': returned \d row\(s\) for 2, or another index"):
+        own(OTHER_ROWS[case])(KEPT)
+    with pytest.raises(DataError, match="at its own place"):
+        Workflow([own(OTHER_ROWS[case])]).transform(KEPT)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        lambda f: f["z"] * 2,
+        lambda f: pd.Series([6.0, 4.0], index=[0, 2]),
+        lambda f: f["z"].to_numpy() * 2,
+        lambda f: [6.0, 4.0],
+        lambda f: pd.array([6.0, 4.0]),
+    ],
+)
+def test_columns_of_its_rows_and_arrays_of_their_number_are_taken(column):
+    found = own(lambda s, f: {s.output: column(f)})(KEPT)
+    assert found["speed"].tolist() == [6.0, 4.0]
+    assert found.index.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("value", [1.5, "ab", np.float32(1.5), np.array(1.5)])
+def test_a_scalar_stands_for_every_row(value):
+    assert own(lambda s, f: {s.output: value})(KEPT)["speed"].tolist() == [value, value]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda s, f: {s.output: 1.0, "km": 0.0, "r": 1}, "Boom.compute returned 'km', 'r'; .* are 'speed'"),
+        (lambda s, f: {}, "Boom.compute did not return 'speed'"),
+        (lambda s, f: None, "Boom.compute returned None, expected a dict of columns"),
+        (lambda s, f: f[[s.column]], "Boom.compute returned DataFrame, expected a dict of columns"),
+    ],
+)
+def test_what_are_not_the_outputs_is_an_error(result, message):
+    with pytest.raises(DataError, match=message):
+        own(result)(FRAME)
+    with pytest.raises(DataError, match=message):
+        Workflow([own(result)]).transform(FRAME)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda f: f["r"], lambda f: f[["z", "r"]]["r"], lambda f: f[["r"]]["r"], lambda f: f.r]
+)
+def test_a_column_that_it_does_not_say_it_reads_is_an_error(read):
+    with pytest.raises(
+        DataError, match=r"Boom.compute reads column 'r', which .* `reads` lists; it lists 'z', 'hours'"
+    ):
+        own(lambda s, f: {s.output: read(f)})(FRAME)
+
+
+def test_an_error_of_its_own_stays_what_it_is():
+    with pytest.raises(KeyError, match="nowhere"):
+        own(lambda s, f: {}["nowhere"])(FRAME)
+
+
+def test_what_it_assigns_reaches_no_other_step():
+    def careless(self, frame):
+        frame[self.column] = 0.0
+        frame["km"] = -1.0
+        frame["r"] = 1
+        return {self.output: frame[self.by] * 2}
+
+    later = own(lambda s, f: {s.output: f[s.column] + f[s.by]}, "z", "km", "later")
+    found = Workflow([own(careless), later]).transform(FRAME)
+    assert found["speed"].tolist() == [4.0, 4.0, 8.0]
+    assert found["later"].tolist() == [10.0, 9.0, 11.0]
+    assert found[FRAME.columns].equals(FRAME)
+
+
+def test_operators_that_learn_are_held_to_the_same():
+    cases = {
+        "Boom.partial reads column 'r'": share(partial=lambda s, f: float(f["r"].max())),
+        "Boom.columns reads column 'r'": share(columns=lambda s, f, state: {s.output: f["r"]}),
+        "Boom.columns returned None": share(columns=lambda s, f, state: None),
+        "Boom.columns returned 'km'": share(columns=lambda s, f, state: {s.output: 1.0, "km": 0.0}),
+        r"Boom.columns: 'share': returned 2 row\(s\) for 2, or another index": share(
+            columns=lambda s, f, state: {s.output: f[s.column].reset_index(drop=True)}
+        ),
+        "Boom.train_columns: 'share': returned 1": share(train_columns=lambda s, f, state: {s.output: f["z"].head(1)}),
+    }
+    for message, operator in cases.items():
+        with pytest.raises(DataError, match=message):
+            operator.apply_to_train(KEPT, operator.fit([KEPT]))
+        with pytest.raises(DataError, match=message):
+            Workflow([operator]).fit_transform([KEPT])
+
+
+def test_what_partial_assigns_reaches_no_other_operator():
+    def careless(self, frame):
+        frame[self.column] = 9.0
+        return 1.0
+
+    careless, other = share(partial=careless), share()
+    other.output = "other"
+    found = Workflow([careless, other]).fit_transform([FRAME])
+    assert pd.concat(found)["other"].tolist() == [1.0, 1 / 3, 2 / 3]
