@@ -243,6 +243,7 @@ PROCESS_WIDE = re.compile(
 KNOWN = {
     "loaders/kernels/threads.py": {"torch.set_num_threads"},
     "models/kernels/__init__.py": {"torch.set_num_threads"},
+    "models/modes.py": {"torch.set_default_dtype"},  # set again at the end of its block
     "models/optimizers/precision.py": {"torch.backends.cuda.matmul"},  # set again at the end of its block
     "pipeline/joining.py": {"torch.cuda.set_device", "torch.set_num_threads"},  # a rank's share of the machine
     "pipeline/lab/advise/links.py": {"torch.cuda.set_device", "torch.set_num_threads"},  # of processes of its own

@@ -194,7 +194,7 @@ def _raw_blocks(
                         yield plain
                         continue
                 try:
-                    frame = module.frames.read_csv(io.BytesIO(content), **options(text))
+                    frame = module.read_csv(io.BytesIO(content), **options(text))
                     require_columns(frame, dtypes, f"input {path}")
                     refuse_guesses(module, frame, path, dtypes, header, separator, content)
                     as_text = partial(_columns_as_text, content, options)
@@ -208,7 +208,7 @@ def _raw_blocks(
 
 def _columns_as_text(content: bytes, options: Callable[..., dict[str, Any]], columns: list[str]) -> Any:
     """Columns of a block as they are written."""
-    return load_engine("pandas").frames.read_csv(io.BytesIO(content), **options(columns), usecols=columns)
+    return load_engine("pandas").read_csv(io.BytesIO(content), **options(columns), usecols=columns)
 
 
 def file_frames(
