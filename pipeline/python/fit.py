@@ -137,7 +137,7 @@ def fit(
         phrases="lists" not in said and "list_separator" not in said,
     )  # fmt: skip
     if not made.has_features and not features.get("lists"):
-        raise DataError(f"fit: no column is left to learn from: {made.told()}.")
+        raise DataError(f"fit: no column is left to learn from: {made.told() or 'there is none but the target'}.")
     found = made.features
     if (time_type := _time_type(table, said)) is not None:
         found["inputs"] = {said["time"]: time_type} | found.get("inputs", {})
@@ -162,6 +162,8 @@ def fit(
     if timed and len(table) <= MOST_TRIED_ROWS:
         found["path"] = str(rows.path / ROWS)
         try_splits(made)
+    if unread := [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]:
+        made.remarks.append(f"The index {', '.join(map(repr, unread))} is not read; reset_index() makes columns of it.")
     remarks = "".join(f" {remark}" for remark in made.remarks)
     note(f"fit: {made.told()}; target {found['targets']}.{remarks}")
     if made.leaks:

@@ -560,6 +560,8 @@ class Features:
         split, columns
             As of `frame`.
         """
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise DataError(f"features: seed is a whole number from 0 on, found {seed!r}.")
         num_rows = self._num_rows(split)
         drawn = np.random.default_rng(seed).choice(num_rows, min(_num_rows(n), num_rows), replace=False)
         return self._rows_at(split, np.sort(drawn), columns)

@@ -226,7 +226,7 @@ class TableSettings:
 
     def _check_schema(self) -> None:
         """Raise what the schema would refuse once the files have been read."""
-        columns = [Column(name, "categorical", dtype) for name, dtype in self.categories.items()]
+        columns = [Column(name, "categorical", self.categories[name]) for name in self.categorical]
         columns += [Column(name, "continuous", "float32") for name in self.continuous]
         columns += [Column(name, "target", "float32") for name in self.targets]
         columns += [Column(self.weight, "weight", "float32")] if self.weight else []

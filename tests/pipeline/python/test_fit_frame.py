@@ -128,8 +128,9 @@ def test_periods_and_intervals_are_left_out_with_what_to_write_and_bins_are_cate
 
 
 def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(rows, places, capsys):
-    fit(rows, places, target="sold")
+    fit(rows.set_index("city"), places, target="sold")
     (text,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("fit: "))
+    assert "The index 'city' is not read; reset_index() makes columns of it." in text
     assert "'positive': 'yes'" in text
     assert "left out one (one value alone, 1), uuid (another value in each row)" in text
 
@@ -142,6 +143,7 @@ def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(r
         (lambda frame: frame.assign(sold="yes"), {"target": "sold"}, "target 'sold': it holds one label alone, 'yes'"),
         (lambda frame: frame.assign(sold=None), {"target": "sold"}, "target 'sold': it holds no label"),
         (lambda frame: frame[["sold", "one"]], {"target": "sold"}, "no column is left to learn from"),
+        (lambda frame: frame[["sold"]], {"target": "sold"}, r"to learn from: there is none but the target\.$"),
         (lambda frame: frame, {"target": "sold", "drop": ["nothing"]}, "nothing"),
         (lambda frame: frame, {"target": "sold", "weight": "nothing"}, "nothing"),
         (lambda frame: frame, {"target": "sold", "drop": ["city"], "categorical": ["city"]}, "'city' have two roles"),

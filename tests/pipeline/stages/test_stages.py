@@ -291,6 +291,7 @@ def test_some_rows_and_columns_of_the_features_are_those_of_the_whole_frame(tiny
     for call, said in (
         (lambda: features.head(-1), "a whole number from 0 on, found -1"),
         (lambda: features.sample(2.5), r"a whole number from 0 on, found 2\.5"),
+        (lambda: features.sample(5, seed=-1), "seed is a whole number from 0 on, found -1"),
         (lambda: features.frame("train", "x"), r"columns is a list of names, found 'x'\. Give \['x'\]"),
         (lambda: features.head(1, columns=["nothing"]), "nothing"),
         (

@@ -395,6 +395,7 @@ def test_positive_may_be_a_number_in_yaml(table, saved):
         ({"train_path": "a", "test_path": "b", "time": "at"}, "time splits one path"),
         ({"path": "a", "categorical": ("x_na",)}, "column 'x_na' and the indicator of nulls in column 'x'"),
         ({"path": "a", "categorical": ("y",)}, r"column.* y \(.*\) listed twice"),
+        ({"path": "a", "categorical": ("shop", "shop")}, r"shop \(categorical and categorical\) listed twice"),
     ],
 )
 def test_settings_that_make_no_sense_are_an_error(settings, message):
