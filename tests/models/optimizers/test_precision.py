@@ -154,6 +154,8 @@ def test_switches_of_precision_are_set_in_one_place():
     files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
     found = {str(path.relative_to(ROOT)): named for path in files if (named := switches(path.read_text()))}
     assert found == {
+        # What the process had is set again at the end of the block.
+        "models/modes.py": ["plain_defaults: set_default_dtype"] * 2,
         "models/optimizers/precision.py": [
             *(f"module: {name}" for name in REDUCTIONS),
             "full_reductions: backends",
