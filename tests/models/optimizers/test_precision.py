@@ -159,7 +159,7 @@ def test_switches_of_precision_are_set_in_one_place():
         "models/optimizers/precision.py": [
             *(f"module: {name}" for name in REDUCTIONS),
             "full_reductions: backends",
-        ]
+        ],
     }
 
 
