@@ -291,11 +291,11 @@ def test_a_refused_night_that_is_stopped_after_its_line_ends_with_the_code_of_th
     assert "stopped:" in caplog.text
 
 
-@pytest.mark.parametrize("where", ["append_record", "print", "folder_lock"])
+@pytest.mark.parametrize("where", ["append_record", "write", "folder_lock"])
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_signal_between_the_line_and_the_end_of_a_night_adds_no_second_line(finished, monkeypatch, where, stopped):
     """Between the pieces of work that can be stopped; the command took it for a night that had no line."""
-    real = getattr(nightly, where, print)
+    real = getattr(nightly, where)
     sent = []
 
     def signalled(*given, **more):
@@ -309,7 +309,7 @@ def test_a_signal_between_the_line_and_the_end_of_a_night_adds_no_second_line(fi
             yield
         sent.append(os.kill(os.getpid(), signal.SIGTERM))
 
-    monkeypatch.setattr(nightly, where, locked if where == "folder_lock" else signalled, raising=False)
+    monkeypatch.setattr(nightly, where, locked if where == "folder_lock" else signalled)
     if stopped:
         monkeypatch.setattr(nightly, "_night", lambda night: os.kill(os.getpid(), signal.SIGTERM))
     write_day(finished.raw, 1, 600)
@@ -578,7 +578,7 @@ def test_a_first_model_that_is_no_better_than_a_constant_is_kept_out_until_a_per
     assert night["candidate"] == pytest.approx(auc, abs=1e-9)
     assert night["decision"].startswith(
         f"Kept out: no model is current. The new one has AUC {auc:.4f} on 300 rows that it has not seen, a constant "
-        "0.5000. It is no better than a constant prediction"
+        "0.5. It is no better than a constant prediction"
     )
     assert "<html" in (tiny.home / "nightly.html").read_text()
     assert main(["runs", "--config", str(tiny.config)]) == 0
