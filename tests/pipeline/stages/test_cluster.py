@@ -156,7 +156,7 @@ def test_workers_killed_in_the_middle_change_nothing(log, in_process, scheduler,
 
 def test_threads_of_this_process_give_results_in_order():
     cluster = Cluster(3)
-    assert cluster.scheduler.keywords == {"num_workers": 3}
+    assert cluster.scheduler.args == (3,)
     assert not cluster.distributed
 
     def slow_start(number):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Target
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, WholeTrainSettings
 from gigabatch.pipeline.nightly.comparison import recorded
@@ -180,8 +181,9 @@ def test_the_final_run_is_told_apart_where_rows_that_it_learnt_would_judge_it(co
     kept = {"train.start_from": str(final.path), "preprocess.from": str(final.path), "train.epochs": 1}
     Pipeline.from_config(config, kept).train()
     assert "has learnt from test rows (152 of 200)" in caplog.text
-    assert recorded(final.summary, "sold", "AUC") == final.summary["measured"]["targets"]["test"]["sold"]["auc"]
-    assert recorded(final.summary, "sold", "AUC") != final.summary["targets"]["test"]["sold"]["auc"]
+    sold = Target("sold", "binary")
+    assert recorded(final.summary, sold, "AUC") == final.summary["measured"]["targets"]["test"]["sold"]["auc"]
+    assert recorded(final.summary, sold, "AUC") != final.summary["targets"]["test"]["sold"]["auc"]
 
 
 def test_fit_returns_the_measured_run_where_no_final_one_can_be_and_nobody_asked(config, frame, capsys):
