@@ -488,7 +488,7 @@ def _names(given: Any) -> tuple[str, ...]:
 
 
 def unused(name: str, taken: Collection[str]) -> str:
-    """The name, with as many `_` behind it as make it none of `taken`; for columns that only an operator sees."""
+    """The name, with as many `_` behind it as make it none of `taken`; for columns that no user has named."""
     while name in taken:
         name += "_"
     return name

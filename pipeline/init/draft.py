@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gigabatch.features.columns.time_types import PIVOT, time_type
 from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.features.operators.base import unused
 from gigabatch.features.operators.categories.text_hash import TextHash
 from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.rows.date_parts import DateParts
@@ -587,7 +588,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
             continue
         if seen.kind == "text":
             if tokens:
-                words = _free_name(f"{name}_words", names)
+                words = unused(f"{name}_words", names)
                 step: TextTokens | TextHash = TextTokens(name, words)
                 lists[words] = {"elements": "string"}
                 made.words[words] = {"min_count": FEWEST_OF_WORD}
@@ -809,7 +810,7 @@ def _history(made: Draft, names: set[str]) -> None:
         return
     user, item = (entities[entity]["key"] for entity in ENTITY_NAMES)
     made_names = (*made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ()))
-    output = _free_name("history", names.union(made_names))
+    output = unused("history", names.union(made_names))
     options = {"by": [user], "time": time, "order": ROW, "column": item, "length": HISTORY_LENGTH, "output": output}
     made.proposed = {"steps": [{"history": options}], "lists": {output: {"shares": item}}}
     made.remarks.append(
@@ -817,13 +818,6 @@ def _history(made: Draft, names: set[str]) -> None:
         "a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
         "(docs/lists.md). Delete the leading '# ' of these lines and compare."
     )
-
-
-def _free_name(name: str, names: Collection[str]) -> str:
-    """The name, with `_` behind it until no column has it."""
-    while name in names:
-        name += "_"
-    return name
 
 
 def _free_prefix(name: str, names: Collection[str]) -> str:

@@ -21,6 +21,7 @@ from sklearn.utils.validation import _check_sample_weight, _num_samples, check_i
 from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.operators.base import unused
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.features.workflow.steps import READING, parse_steps
@@ -146,9 +147,9 @@ class _Estimator(BaseEstimator):
             shift = _lost_mean(y, bounded)
             y = y - shift
         if LABEL in rows.columns:
-            target = replace(target, name=_free(OTHER_LABEL, rows))
+            target = replace(target, name=unused(OTHER_LABEL, rows.columns))
         rows = rows.assign(**{target.name: y})
-        weights = None if weight is None else _free(WEIGHT, rows)
+        weights = None if weight is None else unused(WEIGHT, rows.columns)
         if weights is not None:
             rows = rows.assign(**{weights: weight})
         made = self.workflow_.fit([rows.iloc[train_rows]]).transform
@@ -309,13 +310,6 @@ class _Estimator(BaseEstimator):
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-def _free(name: str, frame: pd.DataFrame) -> str:
-    """The name, with as many lines before it as no column of the frame has."""
-    while name in frame.columns:
-        name = f"_{name}"
-    return name
 
 
 def _loss(target: Target, settings: TrainSettings, classes: list[str]) -> TargetLoss:
