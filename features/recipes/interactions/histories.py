@@ -145,8 +145,8 @@ def require_times(time: str | None) -> None:
 
 def split_histories(
     splits: Mapping[str, Any], layout: Layout, history: HistorySettings, order: str, positives: Mapping[str, Any]
-) -> tuple[dict[str, Any], str]:
-    """The splits with their rows' histories, and a sentence about them.
+) -> dict[str, Any]:
+    """The splits with their rows' histories.
 
     splits: by name, in their order of time. positives: those rows of each that histories may hold. order: a unique
     integer column that says which of two rows of one moment comes first.
@@ -157,11 +157,7 @@ def split_histories(
         seen.append(positives[name])
         events = engine_of(rows).frames.concat(seen, ignore_index=True)
         found[name] = with_histories(rows, events, layout, history, order, rows[layout.time])
-    empty = {
-        name: f"{int((rows[HISTORY].list.len() == 0).sum()):,} of {len(rows):,} rows of {name}"
-        for name, rows in found.items()
-    }
-    return found, f"Empty histories: {', '.join(empty.values())}."
+    return found
 
 
 def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySettings, order: str, at: Any | None) -> Any:

@@ -6,7 +6,8 @@ The recipes `interactions` and `movielens` differ in how they read files; the re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,8 +15,9 @@ from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.tally import tally
-from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place
 from gigabatch.features.recipes.interactions.histories import (
+    HISTORY,
     HistorySettings,
     require_pandas,
     require_times,
@@ -32,6 +34,8 @@ ORDER = "__order__"
 GIVEN = "__split__"  # place in `SPLITS` of each row, where the splits are given
 SPLITS = ("train", "valid", "test")
 RATING_THRESHOLD = 4.0
+NUM_ROWS = "__rows__"
+SHARED = (("valid", "train"), ("test", "train"), ("test", "valid"))  # pairs of given splits
 FEWEST = 3  # interactions of a user that leave-one-out splits: one for each of train, valid and test
 
 
@@ -125,42 +129,231 @@ def interaction_tables(
     Raises:
         DataError: where the rules leave a split without rows or the labels without a contrast, or repeats are refused.
     """
-    notes: list[str] = []
-    if rules.history is not None:
-        require_times(layout.time)
-        require_pandas(engine_of(frame).NAME)
-    frame = _in_order(frame, layout)
-    frame = _without_repeats(frame, layout, rules.repeats, notes)
-    frame = _labelled(frame, layout, rules, notes)
-    splits = _split(frame, layout, rules, notes)
-    _note_cold_items(splits, layout.item, notes)
-    for entity, side in sides.items():
-        missing = 0
+    engine = engine_of(frame)
+    made = UserSplits(layout, rules, sides, engine.NAME)
+    frame = made.clean(frame)
+    made.require_labels()
+    moments = cut_moments(engine.array(frame[layout.time]), rules.split) if rules.way == "time" else None
+    splits = made.split(frame, moments)
+    made.require_splits()
+    schema = made.schema
+    workflow = made.workflow(splits["train"])
+    return FeatureTables({k: v[schema.table_columns] for k, v in splits.items()}, schema, made.notes(), workflow)
+
+
+def cut_moments(times: Any, fractions: SplitFractions) -> tuple[Any, Any]:
+    """The last moment of train and that of valid, as `split_by_time` has them; times: an array in ascending order."""
+    first, second = (times[max(end - 1, 0)] for end in fractions.ends(len(times)))
+    return first, second
+
+
+class UserSplits:
+    """Make the splits of the rows of some users after those of others, or of all at once; what is told and refused is
+    about all of them.
+
+    Parameters
+    ----------
+    layout, rules, sides
+        As of `interaction_tables`.
+    engine
+        Of the frames.
+
+    Raises
+    ------
+    DataError
+        For histories without a time, or with an engine that makes no lists.
+    """
+
+    def __init__(self, layout: Layout, rules: InteractionRules, sides: Mapping[str, SideColumns], engine: str) -> None:
+        if rules.history is not None:
+            require_times(layout.time)
+            require_pandas(engine)
+        self.layout, self.rules, self.sides = layout, rules, sides
+        self._counts: Counter[str] = Counter()
+        self._repeated: Any = None
+        self._items: dict[str, Any] = {}
+
+    @property
+    def schema(self) -> Schema:
+        """Of the splits."""
+        history = self.rules.history
+        return interaction_schema(self.layout, self.sides, () if history is None else (history.column(self.layout),))
+
+    def workflow(self, train: Any) -> Workflow:
+        """From raw rows to features; train: rows of that split."""
+        dtypes = {one.name: one.dtype for one in self.schema.columns if one.role in ("categorical", "continuous")}
+        lists = {} if self.rules.history is None else self.rules.history.dtypes(self.layout)
+        return Workflow((), [TARGET], dtypes | lists).fit([train])
+
+    def clean(self, frame: Any) -> Any:
+        """Rows in order of time, without repeats and with their target; with task ranking the positives alone."""
+        return self._labelled(self._without_repeats(_in_order(frame, self.layout)))
+
+    def split(self, frame: Any, moments: tuple[Any, Any] | None = None) -> dict[str, Any]:
+        """Splits of rows that were cleaned, in their order. moments: of `cut_moments`, where splits are cut by time."""
+        splits = self._split(frame, moments)
+        self._count_items(splits)
+        for entity, side in self.sides.items():
+            for name, rows in splits.items():
+                splits[name], missing = side.attach(rows)
+                self._counts[f"lacking {entity}"] += missing
+        if self.rules.history is not None:
+            columns = [self.layout.user, self.layout.item, str(self.layout.time), ROW]
+            liked = {name: rows[columns][rows[TARGET] == 1] for name, rows in splits.items()}
+            splits = split_histories(splits, self.layout, self.rules.history, ROW, liked)
+            for name, rows in splits.items():
+                self._counts[f"empty {name}"] += int((rows[HISTORY].list.len() == 0).sum())
         for name, rows in splits.items():
-            splits[name], lacking = side.attach(rows)
-            missing += lacking
-        if missing:
-            notes.append(
-                f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
+            self._counts[name] += len(rows)
+        return splits
+
+    def require_labels(self) -> None:
+        """Raise `DataError`, once all rows were cleaned, for repeats that are refused and labels without a contrast."""
+        rules, counts, least = self.rules, self._counts, self.rules.least_positive
+        if rules.repeats == "error" and counts["repeated"]:
+            identity = self.layout.identity
+            raise DataError(
+                f"interactions: {counts['repeated']:,} row(s) repeat another's {', '.join(identity)}, for example "
+                f"{self._repeated}. Drop them, or set repeats to last or all."
             )
-    lists: tuple[ListColumn, ...] = ()
-    list_types: dict[str, str] = {}
-    if rules.history is not None:
-        lists, list_types = (rules.history.column(layout),), rules.history.dtypes(layout)
-    schema = interaction_schema(layout, sides, lists)
-    if rules.history is not None:
-        columns = [layout.user, layout.item, str(layout.time), ROW]
-        liked = {name: rows[columns][rows[TARGET] == 1] for name, rows in splits.items()}
-        splits, told = split_histories(splits, layout, rules.history, ROW, liked)
-        notes.append(told)
-    dtypes = {column.name: column.dtype for column in schema.columns if column.role in ("categorical", "continuous")}
-    workflow = Workflow((), [TARGET], dtypes | list_types).fit([splits["train"]])
-    return FeatureTables({k: v[schema.table_columns] for k, v in splits.items()}, schema, tuple(notes), workflow)
+        liked, labelled = counts["liked"], counts["labelled"]
+        if least is None:
+            return
+        if rules.task == "rating" and liked in (0, labelled):
+            raise DataError(
+                f"interactions: {liked:,} of {labelled:,} ratings are at least {least:g}, so there is nothing to tell "
+                "apart. Set threshold, or task: ranking."
+            )
+        if liked == 0:
+            raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
+
+    def require_splits(self) -> None:
+        """Raise `DataError`, once all rows were split, where leave_one_out finds none for valid and test."""
+        if self.rules.way == "leave_one_out" and not self._counts["test"]:
+            raise DataError(
+                f"interactions: no user has {FEWEST} interactions, so leave_one_out finds no row for valid and test. "
+                "Give more data, or set split_by."
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """What is to be told of all rows, once they were split."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        counts, identity = self._counts, ", ".join(self.layout.identity)
+        if counts["repeated"]:
+            yield (
+                f"{counts['repeated']:,} of {counts['rows']:,} rows are repeated later ({identity}); the last of each is "
+                "kept."
+            )
+        if self.rules.positives_alone and self.rules.least_positive is not None:
+            low = counts["labelled"] - counts["liked"]
+            least = self.rules.least_positive
+            yield f"{low:,} of {counts['labelled']:,} rows are rated below {least:g} and left out."
+        if counts["few"]:
+            yield f"{counts['few']:,} user(s) have fewer than {FEWEST} interactions; all of theirs are in train."
+        for one, other in SHARED:
+            if shared := counts[f"{one} in {other}"]:
+                yield (
+                    f"{shared:,} of {counts[f'distinct {one}']:,} interactions of the given {one} split ({identity}) "
+                    f"are in {other} too; they are kept, as given."
+                )
+        for name in ("valid", "test"):
+            known = self._items["train"][self.layout.item]
+            items = self._items[name]
+            cold = int(items[NUM_ROWS][~items[self.layout.item].isin(known)].sum())
+            if cold:
+                yield f"{cold:,} of {counts[name]:,} rows of {name} are of items that train does not have."
+        for entity, side in self.sides.items():
+            if missing := counts[f"lacking {entity}"]:
+                yield (
+                    f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
+                )
+        if self.rules.history is not None:
+            told = (f"{counts[f'empty {name}']:,} of {counts[name]:,} rows of {name}" for name in SPLITS)
+            yield f"Empty histories: {', '.join(told)}."
+
+    def _without_repeats(self, frame: Any) -> Any:
+        """frame: in order of time. The rows that stay keep that order."""
+        self._counts["rows"] += len(frame)
+        if self.rules.repeats == "all":
+            return frame
+        repeated = _repeated(frame, self.layout, self.rules.repeats)
+        count = int(repeated.sum())
+        if count == 0:
+            return frame
+        self._counts["repeated"] += count
+        if self.rules.repeats == "error":
+            self._repeated = self._repeated or frame[repeated].head(1)[self.layout.identity].to_dict("records")[0]
+        return frame[~repeated].reset_index(drop=True)
+
+    def _labelled(self, frame: Any) -> Any:
+        """The frame, in its order, with its target; with task ranking only its positives."""
+        frame, least = frame.copy(deep=False), self.rules.least_positive
+        if least is None:
+            frame[TARGET] = (frame[ROW] >= 0).astype("float32")
+            return frame
+        liked = frame[self.layout.rating] >= least
+        self._counts["labelled"] += len(frame)
+        self._counts["liked"] += int(liked.sum())
+        if self.rules.task == "rating":
+            frame[TARGET] = liked.astype("float32")
+            return frame
+        frame = frame[liked].reset_index(drop=True)
+        frame[TARGET] = (frame[ROW] >= 0).astype("float32")
+        return frame
+
+    def _split(self, frame: Any, moments: tuple[Any, Any] | None) -> dict[str, Any]:
+        """frame: in order of time; so are the splits."""
+        layout, rules = self.layout, self.rules
+        if rules.way == "given":
+            splits = {name: frame[frame[GIVEN] == number] for number, name in enumerate(SPLITS)}
+            splits = {name: rows.drop(columns=[GIVEN]).reset_index(drop=True) for name, rows in splits.items()}
+            self._count_shared(splits)
+            return splits
+        if moments is not None:
+            times, (first, second) = frame[layout.time], moments
+            masks = {"train": times <= first, "valid": (times > first) & (times <= second), "test": times > second}
+            return {name: frame[mask].reset_index(drop=True) for name, mask in masks.items()}
+        engine = engine_of(frame)
+        if rules.way == "random":
+            return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(len(frame)))
+        if layout.time is None:
+            frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
+            frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)
+        last, before, few = leave_one_out(engine.arrays, engine.codes(frame[layout.user]))
+        self._counts["few"] += few
+        masks = {"train": ~(last | before), "valid": before, "test": last}
+        splits = {name: frame[engine.series(mask, frame)].reset_index(drop=True) for name, mask in masks.items()}
+        if layout.time is None:
+            splits = {name: rows.sort_values([ROW]).reset_index(drop=True) for name, rows in splits.items()}
+        return splits
+
+    def _count_shared(self, splits: Mapping[str, Any]) -> None:
+        """How many rows of the given valid and test are in another given split too."""
+        own = {name: rows[self.layout.identity].drop_duplicates() for name, rows in splits.items()}
+        for name, rows in own.items():
+            self._counts[f"distinct {name}"] += len(rows)
+        for one, other in SHARED:
+            both = engine_of(own[one]).frames.concat([own[other], own[one]], ignore_index=True)
+            self._counts[f"{one} in {other}"] += int(both.duplicated().sum())
+
+    def _count_items(self, splits: Mapping[str, Any]) -> None:
+        """How many rows of each item the splits have."""
+        item = self.layout.item
+        for name, rows in splits.items():
+            parts = [rows[[item]].assign(**{NUM_ROWS: 1})]
+            if name in self._items:
+                parts.append(self._items[name])
+            found = engine_of(rows).frames.concat(parts, ignore_index=True)
+            self._items[name] = found.groupby(item, sort=False)[NUM_ROWS].sum().reset_index()
 
 
 def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
     """The interactions that histories hold, in order of time; `frame` as of `interaction_tables`."""
-    frame = _without_repeats(_in_order(frame, layout), layout, rules.repeats, [])
+    frame = _in_order(frame, layout)
+    if rules.repeats != "all":
+        frame = frame[~_repeated(frame, layout, rules.repeats)].reset_index(drop=True)
     least = rules.least_positive
     return frame if least is None else frame[frame[layout.rating] >= least].reset_index(drop=True)
 
@@ -187,95 +380,11 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: 
     return Schema(tuple(columns), (Target(TARGET, "binary"),), entities, lists)
 
 
-def _labelled(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> Any:
-    """The frame, in its order, with its target; with task ranking only its positives."""
-    frame = frame.copy(deep=False)
-    least = rules.least_positive
-    if least is None:
-        frame[TARGET] = (frame[ROW] >= 0).astype("float32")
-        return frame
-    liked = frame[layout.rating] >= least
-    num_liked = int(liked.sum())
-    if rules.task == "rating":
-        if num_liked in (0, len(frame)):
-            raise DataError(
-                f"interactions: {num_liked:,} of {len(frame):,} ratings are at least {least:g}, so there is nothing to "
-                "tell apart. Set threshold, or task: ranking."
-            )
-        frame[TARGET] = liked.astype("float32")
-        return frame
-    if num_liked == 0:
-        raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
-    notes.append(f"{len(frame) - num_liked:,} of {len(frame):,} rows are rated below {least:g} and left out.")
-    frame = frame[liked].reset_index(drop=True)
-    frame[TARGET] = (frame[ROW] >= 0).astype("float32")
-    return frame
-
-
-def _without_repeats(frame: Any, layout: Layout, repeats: str, notes: list[str]) -> Any:
-    """frame: in order of time. The rows that stay keep that order."""
-    if repeats == "all":
-        return frame
+def _repeated(frame: Any, layout: Layout, repeats: str) -> Any:
+    """Which rows of a frame in order of time are repeated later."""
     # What given splits share stays in them, or they would no longer be the given ones.
     same = [*layout.identity, *([GIVEN] if GIVEN in frame.columns and repeats == "last" else [])]
-    repeated = frame[same].duplicated(keep="last")
-    count = int(repeated.sum())
-    if count == 0:
-        return frame
-    if repeats == "error":
-        example = frame[repeated].head(1)[layout.identity].to_dict("records")[0]
-        raise DataError(
-            f"interactions: {count:,} row(s) repeat another's {', '.join(layout.identity)}, for example {example}. "
-            "Drop them, or set repeats to last or all."
-        )
-    notes.append(
-        f"{count:,} of {len(frame):,} rows are repeated later ({', '.join(layout.identity)}); the last of each is kept."
-    )
-    return frame[~repeated].reset_index(drop=True)
-
-
-def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> dict[str, Any]:
-    """frame: in order of time; so are the splits."""
-    if rules.way == "given":
-        splits = {name: frame[frame[GIVEN] == number] for number, name in enumerate(SPLITS)}
-        splits = {name: rows.drop(columns=[GIVEN]).reset_index(drop=True) for name, rows in splits.items()}
-        _note_shared(splits, layout, notes)
-        return splits
-    if rules.way == "time":
-        return split_by_time(frame, str(layout.time), ROW, rules.split)
-    engine = engine_of(frame)
-    if rules.way == "random":
-        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(len(frame)))
-    if layout.time is None:
-        frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
-        frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)
-    users = engine.codes(frame[layout.user])
-    last, before, few = leave_one_out(engine.arrays, users)
-    if not bool(last.any()):
-        raise DataError(
-            f"interactions: no user has {FEWEST} interactions, so leave_one_out finds no row for valid and test. Give "
-            "more data, or set split_by."
-        )
-    if few:
-        notes.append(f"{few:,} user(s) have fewer than {FEWEST} interactions; all of theirs are in train.")
-    masks = {"train": ~(last | before), "valid": before, "test": last}
-    splits = {name: frame[engine.series(mask, frame)].reset_index(drop=True) for name, mask in masks.items()}
-    if layout.time is None:
-        splits = {name: rows.sort_values([ROW]).reset_index(drop=True) for name, rows in splits.items()}
-    return splits
-
-
-def _note_shared(splits: Mapping[str, Any], layout: Layout, notes: list[str]) -> None:
-    """Say how many rows of the given valid and test are in another given split too."""
-    own = {name: rows[layout.identity].drop_duplicates() for name, rows in splits.items()}
-    for one, other in (("valid", "train"), ("test", "train"), ("test", "valid")):
-        both = engine_of(own[one]).frames.concat([own[other], own[one]], ignore_index=True)
-        shared = int(both.duplicated().sum())
-        if shared:
-            notes.append(
-                f"{shared:,} of {len(own[one]):,} interactions of the given {one} split ({', '.join(layout.identity)}) "
-                f"are in {other} too; they are kept, as given."
-            )
+    return frame[same].duplicated(keep="last")
 
 
 def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:
@@ -290,14 +399,6 @@ def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:
     from_end[order] = ends[users[order]] - 1 - xp.arange(len(users))
     enough = (counts >= FEWEST)[users]
     return enough & (from_end == 0), enough & (from_end == 1), int((counts < FEWEST).sum())
-
-
-def _note_cold_items(splits: dict[str, Any], item: str, notes: list[str]) -> None:
-    known = splits["train"][item].drop_duplicates().reset_index(drop=True)
-    for name in ("valid", "test"):
-        cold = int((~splits[name][item].isin(known)).sum())
-        if cold:
-            notes.append(f"{cold:,} of {len(splits[name]):,} rows of {name} are of items that train does not have.")
 
 
 def _hashed(frame: Any, layout: Layout, seed: int) -> Any:
