@@ -52,10 +52,16 @@ class StagedRows:
     time, row
         Columns of a row's time, without nulls, and of its place among all, by which rows of one time are in order. No
         time: rows come back as they came. No row: rows of one time come back in one frame, in no order of their own.
+    by_row
+        Whether rows of one time come in the order of `row`. Where only those of each frame do, all of one time come back
+        in one frame.
     """
 
-    def __init__(self, engine: str, folder: Path, rows: int, time: str | None, row: str | None) -> None:
+    def __init__(
+        self, engine: str, folder: Path, rows: int, time: str | None, row: str | None, by_row: bool = True
+    ) -> None:
         self.engine, self.folder, self.rows, self.time, self.row = load_engine(engine), folder, rows, time, row
+        self._together = row is None or not by_row
         self.num_rows = 0
         self._groups: list[list[Path]] = []
         self._sizes: list[int] = []
@@ -91,7 +97,7 @@ class StagedRows:
             self._type = times.dtype
             with self._times.open("ab") as file:
                 times.tofile(file)
-            later = times[0] > self._last if self.row is None else times[0] >= self._last
+            later = times[0] > self._last if self._together else times[0] >= self._last
             self._in_order &= bool(later) and bool((times[1:] >= times[:-1]).all())
             self._last = times[-1]
 
@@ -165,7 +171,7 @@ class StagedRows:
                 self.engine.write_parquet(frame.iloc[order[start:stop]].reset_index(drop=True), dealt[place][-1])
             path.unlink()
         self._groups = []
-        alone = set() if self.row is None else set(np.searchsorted(starts, many, side="right").tolist())
+        alone = set() if self._together else set(np.searchsorted(starts, many, side="right").tolist())
         for place in sorted(dealt):
             self._groups += [[path] for path in dealt[place]] if place in alone else [dealt[place]]
 

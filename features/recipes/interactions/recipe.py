@@ -7,17 +7,20 @@ contexts, for ranking from positives alone or for telling high ratings from low 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.encodings import UTF8, require_encoding
+from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
+from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
 from gigabatch.features.reading.sources import kept_files, read_files
-from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions
+from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.histories import (
     require_pandas,
     require_times,
@@ -25,6 +28,7 @@ from gigabatch.features.recipes.interactions.histories import (
     scored_types,
 )
 from gigabatch.features.recipes.interactions.layout import Layout
+from gigabatch.features.recipes.interactions.parts import stage_users, write_user_parts
 from gigabatch.features.recipes.interactions.side_tables import (
     SideColumns,
     SideTable,
@@ -37,9 +41,11 @@ from gigabatch.features.recipes.interactions.splits import (
     SPLITS,
     TARGET,
     InteractionRules,
+    UserSplits,
     interaction_tables,
     positives,
 )
+from gigabatch.features.recipes.staging import part_by_part
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ENTITIES
 
@@ -222,13 +228,66 @@ class InteractionsRecipe(Recipe):
     def build(self, engine: str) -> FeatureTables:
         if self.settings.history is not None:
             require_pandas(engine)
-        frame, layout = self._timed(engine)
+        frame, layout = self._timed(self.read(engine))
         self.report("read")
         return interaction_tables(frame, layout, self.settings, self._sides(engine))
 
-    def _timed(self, engine: str) -> tuple[Any, Layout]:
-        """`read` with its times as numbers, and the layout that says what they are."""
-        frame, layout = self.read(engine), self.settings.layout
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
+    ) -> FeatureParts | None:
+        """The splits in memory that does not grow with the interactions, where there are more than `rows_per_part`; a
+        user's rows are in memory together. Else None, which has `build` hold all rows."""
+        rows = sum(about_rows(path) for pattern in self.settings.paths.values() for path in self.files(pattern))
+        if rows <= rows_per_part:
+            return None
+        encoded = (
+            None if is_utf8(self.settings.encoding) else f"files in {self.settings.encoding} are not read in parts"
+        )
+        return part_by_part(
+            self, engine, folder, rows, encoded, lambda: self._write_parts(engine, folder, rows_per_part)
+        )
+
+    def _write_parts(self, engine: str, folder: Path, rows: int) -> FeatureParts:
+        """`write_parts`: rows are read into files by user, split a group of users after the other, and put in order."""
+        self.require_files_of_one_split(self.settings.paths)
+        layouts: list[Layout] = []
+
+        def timed_blocks() -> Iterator[Any]:
+            for frame in self._blocks(engine, rows):
+                frame, layout = self._timed(frame)
+                if len(frame) and layout not in layouts:
+                    layouts.append(layout)
+                if len(layouts) > 1:
+                    raise NotInParts(f"{layout.time!r} holds times of several kinds")
+                yield frame
+
+        staged = stage_users(engine, folder / "raw" / "users", timed_blocks(), rows, self.settings.user)
+        if not layouts:
+            raise NotInParts("no row is there")
+        self.report("read")
+        made = UserSplits(layouts[0], self.settings, self._sides(engine), engine)
+        return write_user_parts(engine, folder, staged, rows, made)
+
+    def _blocks(self, engine: str, rows: int) -> Iterator[Any]:
+        """The rows that `read` gives, block by block."""
+        module, chosen, dtypes, first_row = load_engine(engine), self.settings, self._dtypes(), 0
+        for split, pattern in chosen.paths.items():
+            for path in self.files(pattern):
+                whole = partial(self._read_files, engine, [path], dtypes)
+                for frame in file_frames(
+                    path, dtypes, rows, whole, self.cache, self.without, null_values=chosen.null_values,
+                    separator=chosen.separator, names=chosen.column_names, nullable=self._nullable,
+                ):  # fmt: skip
+                    self._require_filled(frame, f"{pattern}, rows {first_row:,} to {first_row + len(frame):,}")
+                    frame[ROW] = module.arrays.arange(first_row, first_row + len(frame))
+                    if chosen.way == "given":
+                        frame[GIVEN] = module.arrays.full(len(frame), SPLITS.index(split), dtype="int64")
+                    first_row += len(frame)
+                    yield frame
+
+    def _timed(self, frame: Any) -> tuple[Any, Layout]:
+        """Rows with their times as numbers, and the layout that says what these are."""
+        layout = self.settings.layout
         if layout.time:
             raw = frame[layout.time]
             frame[layout.time] = moments(raw)
@@ -243,9 +302,7 @@ class InteractionsRecipe(Recipe):
         self.require_files_of_one_split(self.settings.paths)
         for split, pattern in self.settings.paths.items():
             frame = self._read_files(engine, pattern, self._dtypes())
-            for name in (layout.user, layout.item, layout.time, layout.rating):
-                if name:
-                    require_filled(frame[name], pattern)
+            self._require_filled(frame, pattern)
             found[split] = frame
         if len(found) == 1:
             return found["train"]
@@ -260,6 +317,18 @@ class InteractionsRecipe(Recipe):
         frame = module.frames.concat([found[name] for name in SPLITS], ignore_index=True)
         frame[ROW] = module.arrays.arange(len(frame))
         return frame
+
+    def _require_filled(self, frame: Any, where: str) -> None:
+        """Raise `DataError` for a null in a column that takes none."""
+        layout = self.settings.layout
+        for name in (layout.user, layout.item, layout.time, layout.rating):
+            if name:
+                require_filled(frame[name], where)
+
+    @property
+    def _nullable(self) -> set[str]:
+        """Columns of categories that may hold nulls."""
+        return self.settings.layout.categorical.keys() - {self.settings.user, self.settings.item}
 
     def _dtypes(self) -> dict[str, str]:
         layout = self.settings.layout
@@ -279,7 +348,7 @@ class InteractionsRecipe(Recipe):
                 {layout.rating: "regression"} if layout.rating else {}, nulls, chosen.separator,
                 chosen.encoding,
                 None if names is None else tuple(names),
-                frozenset(name for name in layout.categorical if name not in (chosen.user, chosen.item)),
+                frozenset(self._nullable),
                 frozenset(name for name in (layout.user, layout.item, layout.time, layout.rating) if name),
                 unit=None if chosen.time_type is None else "us",
             )
@@ -307,13 +376,12 @@ class InteractionsRecipe(Recipe):
             frame, _ = side.attach(frame)
         if not further.looked_up:
             return frame
-        interactions, layout = self._timed(engine)
+        interactions, layout = self._timed(self.read(engine))
         assert chosen.history is not None
         return scored_histories(frame, pattern, positives(interactions, layout, chosen), layout, chosen.history, ROW)
 
     def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
         chosen = self.settings
-        ids = (chosen.user, chosen.item)
         frame = read_files(
             engine,
             pattern,
@@ -322,7 +390,7 @@ class InteractionsRecipe(Recipe):
             separator=chosen.separator,
             encoding=chosen.encoding,
             names=chosen.column_names,
-            nullable={name for name in chosen.layout.categorical if name not in ids},
+            nullable=self._nullable,
             cache=self.cache,
             leave_out=self.leave_out,
             without=self.without,

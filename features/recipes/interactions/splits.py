@@ -9,7 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
 from gigabatch.features.engines.frame import engine_of
@@ -129,22 +131,29 @@ def interaction_tables(
     Raises:
         DataError: where the rules leave a split without rows or the labels without a contrast, or repeats are refused.
     """
-    engine = engine_of(frame)
-    made = UserSplits(layout, rules, sides, engine.NAME)
-    frame = made.clean(frame)
-    made.require_labels()
-    moments = cut_moments(engine.array(frame[layout.time]), rules.split) if rules.way == "time" else None
-    splits = made.split(frame, moments)
+    made = UserSplits(layout, rules, sides, engine_of(frame).NAME)
+    looked = made.look(frame)
+    made.count(looked)
+    splits = made.split(looked, made.cut())
     made.require_splits()
-    schema = made.schema
-    workflow = made.workflow(splits["train"])
+    schema, workflow = made.schema, made.workflow(splits["train"])
     return FeatureTables({k: v[schema.table_columns] for k, v in splits.items()}, schema, made.notes(), workflow)
 
 
-def cut_moments(times: Any, fractions: SplitFractions) -> tuple[Any, Any]:
-    """The last moment of train and that of valid, as `split_by_time` has them; times: an array in ascending order."""
-    first, second = (times[max(end - 1, 0)] for end in fractions.ends(len(times)))
-    return first, second
+class Looked(NamedTuple):
+    """Rows in order of time with their target, those of them that are asked about, new ones where splits are cut in
+    order of time, and how many of them are repeated later."""
+
+    frame: Any
+    asked: Any
+    repeated: int
+
+
+class Cut(NamedTuple):
+    """Where the splits of all rows are cut: the number of rows in them, and the last moments of train and valid."""
+
+    num_rows: int
+    moments: tuple[Any, Any] | None = None
 
 
 class UserSplits:
@@ -170,7 +179,8 @@ class UserSplits:
             require_pandas(engine)
         self.layout, self.rules, self.sides = layout, rules, sides
         self._counts: Counter[str] = Counter()
-        self._repeated: Any = None
+        self._repeated: dict[str, Any] = {}
+        self._times: list[np.ndarray] = []
         self._items: dict[str, Any] = {}
 
     @property
@@ -185,30 +195,68 @@ class UserSplits:
         lists = {} if self.rules.history is None else self.rules.history.dtypes(self.layout)
         return Workflow((), [TARGET], dtypes | lists).fit([train])
 
-    def clean(self, frame: Any) -> Any:
-        """Rows in order of time, without repeats and with their target; with task ranking the positives alone."""
-        return self._labelled(self._without_repeats(_in_order(frame, self.layout)))
+    def look(self, frame: Any) -> Looked:
+        """Look at rows with all of their users; `frame` as of `interaction_tables`."""
+        layout, rules = self.layout, self.rules
+        frame = _labelled(_in_order(frame, layout), layout, rules)
+        repeated = frame[self._same].duplicated(keep="last")
+        count = int(repeated.sum()) if rules.repeats != "all" else 0
+        if count == 0 or rules.repeats == "error":
+            return Looked(frame, _asked(frame, rules), count)
+        if not self._in_time:
+            return Looked(frame, _asked(frame[~repeated].reset_index(drop=True), rules), count)
+        # Valid and test ask about a row as it was new: later, its answer would stand in its history.
+        asked = _asked(frame, rules)
+        return Looked(frame, asked[~asked[self._same].duplicated(keep="first")].reset_index(drop=True), count)
 
-    def split(self, frame: Any, moments: tuple[Any, Any] | None = None) -> dict[str, Any]:
-        """Splits of rows that were cleaned, in their order. moments: of `cut_moments`, where splits are cut by time."""
-        splits = self._split(frame, moments)
+    def count(self, looked: Looked) -> None:
+        """Count rows, for what is told of all of them and for where they are cut."""
+        counts, frame = self._counts, looked.frame
+        counts["rows"] += len(frame)
+        counts["liked"] += int((frame[TARGET] == 1).sum())
+        counts["asked"] += len(looked.asked)
+        counts["repeated"] += looked.repeated
+        if self.rules.repeats == "error" and looked.repeated and not self._repeated:
+            first = frame[frame[self._same].duplicated(keep="last")].head(1)
+            self._repeated = first[self.layout.identity].to_dict("records")[0]
+        if self.rules.way == "time":
+            engine = engine_of(frame)
+            self._times.append(engine.to_host(engine.array(looked.asked[self.layout.time])))
+
+    def cut(self) -> Cut:
+        """Where the rows are cut, once all were counted.
+
+        Raises
+        ------
+        DataError
+            Repeats that are refused, and labels without a contrast.
+        """
+        self._require_labels()
+        num_rows = self._counts["asked"]
+        if self.rules.way != "time":
+            return Cut(num_rows)
+        times = np.sort(np.concatenate(self._times))
+        first, second = (times[max(end - 1, 0)] for end in self.rules.split.ends(num_rows))
+        return Cut(num_rows, (first, second))
+
+    def split(self, looked: Looked, cut: Cut) -> dict[str, Any]:
+        """The splits, in order of time where there is one, else of the file."""
+        splits = self._without_repeats(looked, cut)
         self._count_items(splits)
         for entity, side in self.sides.items():
             for name, rows in splits.items():
                 splits[name], missing = side.attach(rows)
                 self._counts[f"lacking {entity}"] += missing
         if self.rules.history is not None:
-            columns = [self.layout.user, self.layout.item, str(self.layout.time), ROW]
-            liked = {name: rows[columns][rows[TARGET] == 1] for name, rows in splits.items()}
-            splits = split_histories(splits, self.layout, self.rules.history, ROW, liked)
+            known = self._positives(looked.frame, cut)
+            splits = split_histories(splits, self.layout, self.rules.history, ROW, known)
             for name, rows in splits.items():
                 self._counts[f"empty {name}"] += int((rows[HISTORY].list.len() == 0).sum())
         for name, rows in splits.items():
             self._counts[name] += len(rows)
         return splits
 
-    def require_labels(self) -> None:
-        """Raise `DataError`, once all rows were cleaned, for repeats that are refused and labels without a contrast."""
+    def _require_labels(self) -> None:
         rules, counts, least = self.rules, self._counts, self.rules.least_positive
         if rules.repeats == "error" and counts["repeated"]:
             identity = self.layout.identity
@@ -216,7 +264,7 @@ class UserSplits:
                 f"interactions: {counts['repeated']:,} row(s) repeat another's {', '.join(identity)}, for example "
                 f"{self._repeated}. Drop them, or set repeats to last or all."
             )
-        liked, labelled = counts["liked"], counts["labelled"]
+        liked, labelled = counts["liked"], counts["rows"]
         if least is None:
             return
         if rules.task == "rating" and liked in (0, labelled):
@@ -242,14 +290,18 @@ class UserSplits:
     def _notes(self) -> Iterator[str]:
         counts, identity = self._counts, ", ".join(self.layout.identity)
         if counts["repeated"]:
-            yield (
-                f"{counts['repeated']:,} of {counts['rows']:,} rows are repeated later ({identity}); the last of each is "
-                "kept."
-            )
+            told = f"{counts['repeated']:,} of {counts['rows']:,} rows are repeated later ({identity}); "
+            if not self._in_time:
+                yield told + "the last of each is kept."
+            else:
+                yield (
+                    f"{told}train keeps the last of each up to its end, valid and test the first of what is new by "
+                    f"then. {counts['met']:,} rows behind the end of train repeat what was met before and are in no "
+                    "split."
+                )
         if self.rules.positives_alone and self.rules.least_positive is not None:
-            low = counts["labelled"] - counts["liked"]
-            least = self.rules.least_positive
-            yield f"{low:,} of {counts['labelled']:,} rows are rated below {least:g} and left out."
+            low, least = counts["rows"] - counts["liked"], self.rules.least_positive
+            yield f"{low:,} of {counts['rows']:,} rows are rated below {least:g} and left out."
         if counts["few"]:
             yield f"{counts['few']:,} user(s) have fewer than {FEWEST} interactions; all of theirs are in train."
         for one, other in SHARED:
@@ -266,60 +318,76 @@ class UserSplits:
                 yield f"{cold:,} of {counts[name]:,} rows of {name} are of items that train does not have."
         for entity, side in self.sides.items():
             if missing := counts[f"lacking {entity}"]:
-                yield (
-                    f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
-                )
+                yield (f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there.")
         if self.rules.history is not None:
             told = (f"{counts[f'empty {name}']:,} of {counts[name]:,} rows of {name}" for name in SPLITS)
             yield f"Empty histories: {', '.join(told)}."
 
-    def _without_repeats(self, frame: Any) -> Any:
-        """frame: in order of time. The rows that stay keep that order."""
-        self._counts["rows"] += len(frame)
-        if self.rules.repeats == "all":
-            return frame
-        repeated = _repeated(frame, self.layout, self.rules.repeats)
-        count = int(repeated.sum())
-        if count == 0:
-            return frame
-        self._counts["repeated"] += count
-        if self.rules.repeats == "error":
-            self._repeated = self._repeated or frame[repeated].head(1)[self.layout.identity].to_dict("records")[0]
-        return frame[~repeated].reset_index(drop=True)
+    @property
+    def _same(self) -> list[str]:
+        """The columns in which repeats are alike. What given splits share stays in them, or they would no longer be the
+        given ones."""
+        given = self.rules.way == "given" and self.rules.repeats == "last"
+        return [*self.layout.identity, *([GIVEN] if given else [])]
 
-    def _labelled(self, frame: Any) -> Any:
-        """The frame, in its order, with its target; with task ranking only its positives."""
-        frame, least = frame.copy(deep=False), self.rules.least_positive
-        if least is None:
-            frame[TARGET] = (frame[ROW] >= 0).astype("float32")
-            return frame
-        liked = frame[self.layout.rating] >= least
-        self._counts["labelled"] += len(frame)
-        self._counts["liked"] += int(liked.sum())
-        if self.rules.task == "rating":
-            frame[TARGET] = liked.astype("float32")
-            return frame
-        frame = frame[liked].reset_index(drop=True)
-        frame[TARGET] = (frame[ROW] >= 0).astype("float32")
-        return frame
+    @property
+    def _in_time(self) -> bool:
+        """Whether train ends at a moment, of all rows or of a user."""
+        return self.layout.time is not None and self.rules.way in ("time", "leave_one_out")
 
-    def _split(self, frame: Any, moments: tuple[Any, Any] | None) -> dict[str, Any]:
-        """frame: in order of time; so are the splits."""
+    def _without_repeats(self, looked: Looked, cut: Cut) -> dict[str, Any]:
+        """The splits with what `InteractionRules.repeats` lets stay."""
+        frame, asked, rules = looked.frame, looked.asked, self.rules
+        splits = self._split(asked, cut)
+        if rules.way == "given":
+            self._count_shared(splits)
+        if rules.repeats != "last" or not looked.repeated or not self._in_time:
+            return splits
+        known = frame[self._known_to_train(frame, splits, cut)]
+        last = known[~known[self._same].duplicated(keep="last")].reset_index(drop=True)
+        splits["train"] = _asked(last, rules)
+        self._counts["met"] += len(_asked(frame, rules)) - len(_asked(known, rules))
+        self._counts["met"] -= len(splits["valid"]) + len(splits["test"])
+        return splits
+
+    def _known_to_train(self, frame: Any, splits: Mapping[str, Any], cut: Cut) -> Any:
+        """Column of bool: the rows up to the moment at which train is cut, or ahead of the user's row in valid."""
+        if cut.moments is not None:
+            return frame[self.layout.time] <= cut.moments[0]
+        engine = engine_of(frame)
+        xp, users = engine.arrays, engine.codes(frame[self.layout.user])
+        places = xp.nonzero(engine.array(frame[ROW].isin(splits["valid"][ROW])))[0]
+        ends = xp.full(int(users.max()) + 1, len(frame))
+        ends[users[places]] = places
+        return engine.series(xp.arange(len(frame)) < ends[users], frame)
+
+    def _positives(self, frame: Any, cut: Cut) -> dict[str, Any]:
+        """What the histories of each split and of later ones may hold: positives, met again or not."""
+        liked = frame[frame[TARGET] == 1].reset_index(drop=True)
+        # Cut in order of time, what was before a row of a user is in its own split or in an earlier one.
+        found = {"train": liked, "valid": liked.head(0), "test": liked.head(0)}
+        if not self._in_time:
+            found = self._split(liked, cut)
+        columns = [self.layout.user, self.layout.item, str(self.layout.time), ROW]
+        return {name: rows[columns] for name, rows in found.items()}
+
+    def _split(self, frame: Any, cut: Cut) -> dict[str, Any]:
+        """Every row, by split; frame: in order of time; so are the splits."""
         layout, rules = self.layout, self.rules
         if rules.way == "given":
             splits = {name: frame[frame[GIVEN] == number] for number, name in enumerate(SPLITS)}
-            splits = {name: rows.drop(columns=[GIVEN]).reset_index(drop=True) for name, rows in splits.items()}
-            self._count_shared(splits)
-            return splits
-        if moments is not None:
-            times, (first, second) = frame[layout.time], moments
+            return {name: rows.drop(columns=[GIVEN]).reset_index(drop=True) for name, rows in splits.items()}
+        if cut.moments is not None:
+            times, (first, second) = frame[layout.time], cut.moments
             masks = {"train": times <= first, "valid": (times > first) & (times <= second), "test": times > second}
             return {name: frame[mask].reset_index(drop=True) for name, mask in masks.items()}
         engine = engine_of(frame)
         if rules.way == "random":
-            return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(len(frame)))
+            return cut_by_place(
+                frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(cut.num_rows)
+            )
         if layout.time is None:
-            frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
+            frame = frame.assign(**{ORDER: engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)})
             frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)
         last, before, few = leave_one_out(engine.arrays, engine.codes(frame[layout.user]))
         self._counts["few"] += few
@@ -351,10 +419,7 @@ class UserSplits:
 
 def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
     """The interactions that histories hold, in order of time; `frame` as of `interaction_tables`."""
-    frame = _in_order(frame, layout)
-    if rules.repeats != "all":
-        frame = frame[~_repeated(frame, layout, rules.repeats)].reset_index(drop=True)
-    least = rules.least_positive
+    frame, least = _in_order(frame, layout), rules.least_positive
     return frame if least is None else frame[frame[layout.rating] >= least].reset_index(drop=True)
 
 
@@ -380,11 +445,18 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: 
     return Schema(tuple(columns), (Target(TARGET, "binary"),), entities, lists)
 
 
-def _repeated(frame: Any, layout: Layout, repeats: str) -> Any:
-    """Which rows of a frame in order of time are repeated later."""
-    # What given splits share stays in them, or they would no longer be the given ones.
-    same = [*layout.identity, *([GIVEN] if GIVEN in frame.columns and repeats == "last" else [])]
-    return frame[same].duplicated(keep="last")
+def _labelled(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
+    """The frame, in its order, with its target; with task ranking those of target 0 are in no split."""
+    least = rules.least_positive
+    liked = frame[ROW] >= 0 if least is None else frame[layout.rating] >= least
+    return frame.assign(**{TARGET: liked.astype("float32")})
+
+
+def _asked(frame: Any, rules: InteractionRules) -> Any:
+    """The rows that may be in a split: with task ranking the positives."""
+    if not rules.positives_alone or rules.least_positive is None:
+        return frame
+    return frame[frame[TARGET] == 1].reset_index(drop=True)
 
 
 def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:
