@@ -53,8 +53,8 @@ class StagedRows:
         Columns of a row's time, without nulls, and of its place among all, by which rows of one time are in order. No
         time: rows come back as they came. No row: rows of one time come back in one frame, in no order of their own.
     by_row
-        Whether rows of one time come in the order of `row`. Where only those of each frame do, all of one time come back
-        in one frame.
+        Whether rows of one time come in the order of `row`. Where only those of each frame do, all of one time come
+        back in one frame.
     """
 
     def __init__(
@@ -121,8 +121,10 @@ class StagedRows:
 
     def _frame(self, paths: Sequence[Path]) -> Any:
         frame = self.engine.frames.concat([self.engine.read_parquet(path) for path in paths], ignore_index=True)
-        is_sorted = self._in_order or self.row is None
-        return frame if is_sorted else frame.sort_values([self.time, self.row]).reset_index(drop=True)
+        if self._in_order or self.row is None:
+            return frame
+        order = np.lexsort((self._host(frame, self.row), self._host(frame, self.time)))
+        return frame.iloc[order].reset_index(drop=True)
 
     def cut(self, fractions: SplitFractions, whole_files: bool = False) -> Iterator[tuple[str, Any]]:
         """Parts of train, valid and test, cut at the moments at which `split_by_time` cuts whole tables.

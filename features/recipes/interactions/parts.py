@@ -1,57 +1,89 @@
-"""Interactions larger than memory: rows wait in files, a group of users after the other is in memory."""
+"""Interactions larger than memory: rows wait in files, and a group of users after the other is in memory."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.recipes.base import SPLITS, FeatureParts
-from gigabatch.features.recipes.interactions.splits import ROW, UserSplits
-from gigabatch.features.recipes.staging import SplitWriter, StagedRows
+from gigabatch.features.reading.blocks import NotInParts
+from gigabatch.features.recipes.base import SPLITS, FeatureParts, Recipe
+from gigabatch.features.recipes.interactions.layout import Layout
+from gigabatch.features.recipes.interactions.side_tables import SideColumns
+from gigabatch.features.recipes.interactions.splits import ROW, InteractionRules, UserSplits
+from gigabatch.features.recipes.staging import SplitWriter, StagedRows, part_by_part
 from gigabatch.features.workflow.workflow import Workflow
 
 USER = "__user__"  # the hash by which rows are dealt out, so that all of a user come together
 
 
-def stage_users(engine: str, folder: Path, blocks: Iterator[Any], rows: int, user: str) -> StagedRows:
-    """Keep blocks of rows in files from which those of about `rows` rows come together, with all of each user.
+def write_user_parts(
+    recipe: Recipe,
+    engine: str,
+    folder: Path,
+    rows: tuple[float, int],
+    reason: str | None,
+    blocks: Callable[[], Iterable[tuple[Any, Layout]]],
+    rules: InteractionRules,
+    sides: Callable[[], Mapping[str, SideColumns]],
+) -> FeatureParts | None:
+    """Write the splits that `interaction_tables` makes, bit for bit and in its order, in memory that does not grow with
+    the interactions; rows of one user are in memory together, and so are those of one moment of a split.
 
-    folder: where the files go. user: the column of users.
+    Parameters
+    ----------
+    recipe, engine, folder, reason
+        As of `part_by_part`.
+    rows
+        How many there are, about, and how many are in memory at once. None is written where all are no more.
+    blocks
+        Gives the rows block by block, each as of `interaction_tables`, in order.
+    rules, sides
+        As of `interaction_tables`.
     """
-    module = load_engine(engine)
-    staged = StagedRows(engine, folder, rows, USER, None)
-    for frame in blocks:
-        staged.add(frame.assign(**{USER: module.series(module.hash64(frame[user]), frame)}))
-    staged.settle()
-    return staged
+    about, at_once = rows
+    if about <= at_once:
+        return None
+
+    def write() -> FeatureParts:
+        layouts: list[Layout] = []
+        staged = StagedRows(engine, folder / "raw" / "users", at_once, USER, None)
+        for frame, layout in blocks():
+            if len(frame) and layout not in layouts:
+                layouts.append(layout)
+                if len(layouts) > 1:
+                    raise NotInParts(f"{layout.time!r} holds times of several kinds")
+            hashes = load_engine(engine).hash64(frame[layout.user])
+            staged.add(frame.assign(**{USER: load_engine(engine).series(hashes, frame)}))
+        if not layouts:
+            raise NotInParts("no row is there")
+        staged.settle()
+        recipe.report("read")
+        return _write(engine, folder, staged, at_once, UserSplits(layouts[0], rules, sides(), engine))
+
+    return part_by_part(recipe, engine, folder, about, reason, write)
 
 
-def write_user_parts(engine: str, folder: Path, staged: StagedRows, rows: int, made: UserSplits) -> FeatureParts:
-    """Write the splits of the rows that wait as `interaction_tables` makes them, bit for bit and in its order.
-
-    folder: of the features stage. rows: about how many are in memory at once.
-    """
+def _write(engine: str, folder: Path, staged: StagedRows, rows: int, made: UserSplits) -> FeatureParts:
     order = made.layout.time or ROW
     waiting = {name: StagedRows(engine, folder / "raw" / name, rows, order, ROW, by_row=False) for name in SPLITS}
     for frame in staged.frames():
-        made.count(made.look(frame))
+        made.count(made.look(frame.drop(columns=[USER])))
     cut = made.cut()
     for frame in staged.frames():
-        for name, part in made.split(made.look(frame), cut).items():
+        for name, part in made.split(made.look(frame.drop(columns=[USER])), cut).items():
             waiting[name].add(part)
     made.require_splits()
     shutil.rmtree(staged.folder)
     schema = made.schema
     writer = SplitWriter(engine, folder, lambda frame: schema)
     workflow: Workflow | None = None
-    for name, part_rows in waiting.items():
-        part_rows.settle()
-        for frame in part_rows.frames():
-            if workflow is None:
-                workflow = made.workflow(frame)
+    for name, split in waiting.items():
+        split.settle()
+        for frame in split.frames():
+            workflow = workflow or made.workflow(frame)
             writer.write(name, frame)
     shutil.rmtree(folder / "raw")
     counts, schema = writer.finish(SPLITS)

@@ -17,7 +17,7 @@ from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
+from gigabatch.features.reading.blocks import about_rows, file_frames
 from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
 from gigabatch.features.reading.sources import kept_files, read_files
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe, SplitFractions
@@ -28,7 +28,7 @@ from gigabatch.features.recipes.interactions.histories import (
     scored_types,
 )
 from gigabatch.features.recipes.interactions.layout import Layout
-from gigabatch.features.recipes.interactions.parts import stage_users, write_user_parts
+from gigabatch.features.recipes.interactions.parts import write_user_parts
 from gigabatch.features.recipes.interactions.side_tables import (
     SideColumns,
     SideTable,
@@ -41,11 +41,9 @@ from gigabatch.features.recipes.interactions.splits import (
     SPLITS,
     TARGET,
     InteractionRules,
-    UserSplits,
     interaction_tables,
     positives,
 )
-from gigabatch.features.recipes.staging import part_by_part
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ENTITIES
 
@@ -235,42 +233,20 @@ class InteractionsRecipe(Recipe):
     def write_parts(
         self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
     ) -> FeatureParts | None:
-        """The splits in memory that does not grow with the interactions, where there are more than `rows_per_part`; a
-        user's rows are in memory together. Else None, which has `build` hold all rows."""
-        rows = sum(about_rows(path) for pattern in self.settings.paths.values() for path in self.files(pattern))
-        if rows <= rows_per_part:
-            return None
-        encoded = (
-            None if is_utf8(self.settings.encoding) else f"files in {self.settings.encoding} are not read in parts"
-        )
-        return part_by_part(
-            self, engine, folder, rows, encoded, lambda: self._write_parts(engine, folder, rows_per_part)
-        )
-
-    def _write_parts(self, engine: str, folder: Path, rows: int) -> FeatureParts:
-        """`write_parts`: rows are read into files by user, split a group of users after the other, and put in order."""
-        self.require_files_of_one_split(self.settings.paths)
-        layouts: list[Layout] = []
-
-        def timed_blocks() -> Iterator[Any]:
-            for frame in self._blocks(engine, rows):
-                frame, layout = self._timed(frame)
-                if len(frame) and layout not in layouts:
-                    layouts.append(layout)
-                if len(layouts) > 1:
-                    raise NotInParts(f"{layout.time!r} holds times of several kinds")
-                yield frame
-
-        staged = stage_users(engine, folder / "raw" / "users", timed_blocks(), rows, self.settings.user)
-        if not layouts:
-            raise NotInParts("no row is there")
-        self.report("read")
-        made = UserSplits(layouts[0], self.settings, self._sides(engine), engine)
-        return write_user_parts(engine, folder, staged, rows, made)
+        """As `write_user_parts`, where there are more than `rows_per_part` interactions."""
+        chosen = self.settings
+        about = sum(about_rows(path) for pattern in chosen.paths.values() for path in self.files(pattern))
+        reason = None if is_utf8(chosen.encoding) else f"files in {chosen.encoding} are not read in parts"
+        rows = about, rows_per_part
+        return write_user_parts(
+            self, engine, folder, rows, reason, lambda: map(self._timed, self._blocks(engine, rows_per_part)), chosen,
+            lambda: self._sides(engine),
+        )  # fmt: skip
 
     def _blocks(self, engine: str, rows: int) -> Iterator[Any]:
         """The rows that `read` gives, block by block."""
         module, chosen, dtypes, first_row = load_engine(engine), self.settings, self._dtypes(), 0
+        self.require_files_of_one_split(chosen.paths)
         for split, pattern in chosen.paths.items():
             for path in self.files(pattern):
                 whole = partial(self._read_files, engine, [path], dtypes)
@@ -380,7 +356,7 @@ class InteractionsRecipe(Recipe):
         assert chosen.history is not None
         return scored_histories(frame, pattern, positives(interactions, layout, chosen), layout, chosen.history, ROW)
 
-    def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
+    def _read_files(self, engine: str, pattern: str | Sequence[str], dtypes: dict[str, str]) -> Any:
         chosen = self.settings
         frame = read_files(
             engine,

@@ -17,6 +17,7 @@ from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.tally import tally
+from gigabatch.features.history.asof import sorted_rows
 from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place
 from gigabatch.features.recipes.interactions.histories import (
     HISTORY,
@@ -320,8 +321,8 @@ class UserSplits:
             if missing := counts[f"lacking {entity}"]:
                 yield (f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there.")
         if self.rules.history is not None:
-            told = (f"{counts[f'empty {name}']:,} of {counts[name]:,} rows of {name}" for name in SPLITS)
-            yield f"Empty histories: {', '.join(told)}."
+            empty = (f"{counts[f'empty {name}']:,} of {counts[name]:,} rows of {name}" for name in SPLITS)
+            yield f"Empty histories: {', '.join(empty)}."
 
     @property
     def _same(self) -> list[str]:
@@ -424,7 +425,12 @@ def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
 
 
 def _in_order(frame: Any, layout: Layout) -> Any:
-    return frame.sort_values([layout.time, ROW] if layout.time else [ROW]).reset_index(drop=True)
+    engine = engine_of(frame)
+    rows = engine.array(frame[ROW])
+    times = engine.array(frame[layout.time]) if layout.time else rows
+    if times.dtype.kind != "i":
+        return frame.sort_values([layout.time, ROW]).reset_index(drop=True)
+    return frame.take(sorted_rows(engine, times, rows)).reset_index(drop=True)
 
 
 def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: tuple[ListColumn, ...] = ()) -> Schema:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import fsspec
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.reading.blocks import file_frames
 from gigabatch.features.reading.sources import FileCache, expand, read_files
 from gigabatch.features.recipes.base import RawFiles
 
@@ -78,8 +80,23 @@ def _is_there(path: str) -> bool:
 def read_ratings(engine: str, folder: str, kind: str, cache: FileCache | None) -> Any:
     """user_id, item_id and timestamp (seconds since 1970), int64, and rating, float64; in the order of the file."""
     how = raw_ratings(folder, kind)
-    frame = how.read(engine, how.pattern, cache)
-    if kind == "ml-latest":
+    return _as_ratings(how.read(engine, how.pattern, cache), how)
+
+
+def rating_blocks(engine: str, folder: str, kind: str, cache: FileCache | None, rows: int) -> Iterator[Any]:
+    """What `read_ratings` gives, about `rows` rows at a time."""
+    how = raw_ratings(folder, kind)
+    for path in expand(how.pattern):
+        for frame in file_frames(
+            path, how.dtypes, rows, partial(how.read, engine, path, cache), cache, {}, null_values=how.null_values,
+            separator=how.separator, names=how.names,
+        ):  # fmt: skip
+            yield _as_ratings(frame, how)
+
+
+def _as_ratings(frame: Any, how: RawFiles) -> Any:
+    """Rows of a file of ratings under the names of `RATINGS`."""
+    if how.names is None:
         return frame.rename(columns=dict(zip(how.dtypes, RATINGS, strict=True)))
     between = [name for name in frame.columns if name not in RATINGS]
     if any(bool(frame[name].notna().any()) for name in between):

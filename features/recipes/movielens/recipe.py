@@ -7,16 +7,19 @@ from lower ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.blocks import about_rows
 from gigabatch.features.reading.sources import expand, kept_files, read_files, same_file
-from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
+from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe
 from gigabatch.features.recipes.interactions.histories import require_pandas, scored_histories, scored_types
 from gigabatch.features.recipes.interactions.layout import Layout
+from gigabatch.features.recipes.interactions.parts import write_user_parts
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.recipes.interactions.splits import (
     ROW,
@@ -31,6 +34,7 @@ from gigabatch.features.recipes.movielens.files import (
     TIME,
     USER,
     find_format,
+    rating_blocks,
     raw_ratings,
     read_demographics,
     read_genres,
@@ -118,12 +122,29 @@ class MovieLensRecipe(Recipe):
         self.report("read")
         return interaction_tables(frame, LAYOUT, self.settings, self._sides(engine))
 
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
+    ) -> FeatureParts | None:
+        """As `write_user_parts`, where there are more than `rows_per_part` ratings."""
+        about = sum(map(about_rows, self.inputs()[:1]))
+
+        def blocks() -> Iterator[tuple[Any, Layout]]:
+            first_row = 0
+            for frame in rating_blocks(engine, self.folder, self.format, self.cache, rows_per_part):
+                yield self._numbered(engine, frame, first_row), LAYOUT
+                first_row += len(frame)
+
+        rows = about, rows_per_part
+        return write_user_parts(self, engine, folder, rows, None, blocks, self.settings, lambda: self._sides(engine))
+
     def _read(self, engine: str) -> Any:
         """All ratings, with `row_number`, their place in the file."""
-        frame = read_ratings(engine, self.folder, self.format, self.cache)
+        return self._numbered(engine, read_ratings(engine, self.folder, self.format, self.cache), 0)
+
+    def _numbered(self, engine: str, frame: Any, first_row: int) -> Any:
         if bool(frame[RATING].isna().any()):
             raise DataError(f"movielens: {self.folder}/{FORMATS[self.format].ratings} holds rows without a rating.")
-        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        frame[ROW] = load_engine(engine).arrays.arange(first_row, first_row + len(frame))
         return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:

@@ -15,6 +15,8 @@ from gigabatch.features.recipes.base import SPLITS, SplitFractions, typed_rows
 from gigabatch.features.recipes.interactions.histories import HistorySettings
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.side_tables import SideTable
+from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
+from gigabatch.features.synthetic.movielens import write_movielens
 
 SIZE = 400
 
@@ -57,6 +59,8 @@ CASES = {
 
 
 def recipe(given):
+    if isinstance(given, MovieLensSettings):
+        return MovieLensRecipe(given)
     typed = dict(given)
     if "split" in given:
         typed["split"] = SplitFractions(**given["split"])
@@ -88,6 +92,15 @@ def require_equal(given, folder, rows):
     assert (folder / "a" / "workflow.json").read_bytes() == (folder / "b" / "workflow.json").read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == sorted(["a", "b", *SPLITS, "whole.parquet"])
     return parts
+
+
+@pytest.mark.parametrize("kind", ["ml-100k", "ml-1m", "ml-latest"])
+def test_movielens_in_parts_is_the_whole(kind, tmp_path):
+    num_ratings = write_movielens(tmp_path / kind, kind, num_users=40, num_items=300, seed=3)
+    given = MovieLensSettings(
+        path=str(tmp_path / kind), genres=True, demographics=kind != "ml-latest", history=HistorySettings(length=6)
+    )
+    require_equal(given, tmp_path / "parts", num_ratings // 5)
 
 
 def written(folder, frame, name="log.csv"):
