@@ -57,13 +57,16 @@ class InteractionRules:
     split_by
         `leave_one_out`: of each user the last interaction is in test, the one before in valid, the others in train;
         users with fewer than three stay in train. `time`: shares in time order. `random`: shares by a hash of user,
-        item, contexts and `seed`. By default leave_one_out for ranking and random for rating.
+        item, contexts and `seed`. By default leave_one_out for ranking and random for rating. With `repeats: last` an
+        interaction counts once, as of its first row.
     split
         The shares. Where there is no time column, leave_one_out takes the order of the same hash for time; rows of one
         moment are in the order of the file.
     repeats
-        What is done about several rows of the same user, item and categorical contexts: `last` keeps the last in time
-        (without a time column, in the file), `all` keeps every one, `error` refuses them.
+        What is done about several rows of the same user, item and categorical contexts. `last` keeps one: cut by time
+        (`time`, and `leave_one_out` where there are times), train has the last up to its end, so that nothing later
+        changes it, and valid and test have the first of what is new by then; else, the last in time (without a time
+        column, in the file). `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
     history
@@ -255,6 +258,7 @@ class UserSplits:
                 self._counts[f"empty {name}"] += int((rows[HISTORY].list.len() == 0).sum())
         for name, rows in splits.items():
             self._counts[name] += len(rows)
+            self._counts["labelled 1"] += int((rows[TARGET] == 1).sum())
         return splits
 
     def _require_labels(self) -> None:
@@ -265,20 +269,20 @@ class UserSplits:
                 f"interactions: {counts['repeated']:,} row(s) repeat another's {', '.join(identity)}, for example "
                 f"{self._repeated}. Drop them, or set repeats to last or all."
             )
-        liked, labelled = counts["liked"], counts["rows"]
-        if least is None:
-            return
-        if rules.task == "rating" and liked in (0, labelled):
-            raise DataError(
-                f"interactions: {liked:,} of {labelled:,} ratings are at least {least:g}, so there is nothing to tell "
-                "apart. Set threshold, or task: ranking."
-            )
-        if liked == 0:
+        if rules.positives_alone and least is not None and not counts["liked"]:
             raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
 
     def require_splits(self) -> None:
-        """Raise `DataError`, once all rows were split, where leave_one_out finds none for valid and test."""
-        if self.rules.way == "leave_one_out" and not self._counts["test"]:
+        """Raise `DataError`, once all rows were split, where leave_one_out finds none for valid and test, or labels have
+        no contrast."""
+        rules, counts = self.rules, self._counts
+        num_rows = sum(counts[name] for name in SPLITS)
+        if rules.task == "rating" and counts["labelled 1"] in (0, num_rows):
+            raise DataError(
+                f"interactions: {counts['labelled 1']:,} of {num_rows:,} ratings are at least {rules.least_positive:g}, "
+                "so there is nothing to tell apart. Set threshold, or task: ranking."
+            )
+        if rules.way == "leave_one_out" and not counts["test"]:
             raise DataError(
                 f"interactions: no user has {FEWEST} interactions, so leave_one_out finds no row for valid and test. "
                 "Give more data, or set split_by."
