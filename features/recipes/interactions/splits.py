@@ -273,14 +273,14 @@ class UserSplits:
             raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
 
     def require_splits(self) -> None:
-        """Raise `DataError`, once all rows were split, where leave_one_out finds none for valid and test, or labels have
-        no contrast."""
+        """Raise `DataError`, once all rows were split, where leave_one_out finds no row for valid and test, or where all
+        labels are the same."""
         rules, counts = self.rules, self._counts
-        num_rows = sum(counts[name] for name in SPLITS)
-        if rules.task == "rating" and counts["labelled 1"] in (0, num_rows):
+        num_rows, high = sum(counts[name] for name in SPLITS), counts["labelled 1"]
+        if rules.task == "rating" and high in (0, num_rows):
             raise DataError(
-                f"interactions: {counts['labelled 1']:,} of {num_rows:,} ratings are at least {rules.least_positive:g}, "
-                "so there is nothing to tell apart. Set threshold, or task: ranking."
+                f"interactions: {high:,} of {num_rows:,} ratings are at least {rules.least_positive:g}, so there is "
+                "nothing to tell apart. Set threshold, or task: ranking."
             )
         if rules.way == "leave_one_out" and not counts["test"]:
             raise DataError(
