@@ -273,8 +273,8 @@ class UserSplits:
             raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
 
     def require_splits(self) -> None:
-        """Raise `DataError`, once all rows were split, where leave_one_out finds no row for valid and test, or where all
-        labels are the same."""
+        """Raise `DataError`, once all rows were split, where leave_one_out finds no row for valid and test, or where
+        all labels are the same."""
         rules, counts = self.rules, self._counts
         num_rows, high = sum(counts[name] for name in SPLITS), counts["labelled 1"]
         if rules.task == "rating" and high in (0, num_rows):
