@@ -1123,6 +1123,35 @@ def test_a_column_of_numbers_with_some_texts_is_told_of(tmp_path):
     assert not [remark for made in (few, named) for remark in made.remarks if "holds numbers" in remark]
 
 
+def told_of_numbers(tmp_path, texts, name) -> list[str]:
+    return [remark for remark in drafted(tmp_path, texts, name)[0].remarks if " holds numbers in " in remark]
+
+
+def test_a_column_of_numbers_with_many_of_a_word_is_told_of(tmp_path):
+    """From one in ten on the word made a category of all prices, and nothing said so."""
+    texts = ["ask" if n % 5 == 0 else f"{n}.5" for n in range(ROWS)]
+    (told,) = told_of_numbers(tmp_path, texts, "price")
+    assert told.startswith(
+        "price holds numbers in 80% of the rows with a value, and words such as 'ask' in more than 10%"
+    )
+    assert "add the words to null_values" in told
+    assert drafted(tmp_path, texts, "price")[0].features["categorical"] == ["price"]
+    assert (
+        told_of_numbers(tmp_path, [f"hall {n % 9}" if n % 5 == 0 else str(n) for n in range(ROWS)], "room_code") == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [("house", ["{n}a", "{n} B", "{n}-{m}c", "{n}"]), ("diagnosis", ["V{n}.81", "E{n}", "{n}.5", "{n}"])],
+)
+def test_numbers_of_houses_and_of_diseases_are_no_amounts(tmp_path, name, others):
+    texts = [others[n % 4 if n % 3 == 0 else 3].format(n=n % 90 + 1, m=n % 90 + 3) for n in range(ROWS)]
+    assert told_of_numbers(tmp_path, texts, name) == []
+    hours = [f"{n % 40}{'hm'[n % 2]}" if n % 3 == 0 else f"{n % 40}" for n in range(ROWS)]
+    assert len(told_of_numbers(tmp_path, hours, "wait")) == 1
+
+
 def test_remarks_of_which_some_come_again_are_texts_and_tags_stay_lists(tmp_path):
     """13,729 values in 16,516 rows were a category of as many vectors."""
     rng = np.random.default_rng(5)
