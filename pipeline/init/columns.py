@@ -86,6 +86,8 @@ VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|firmware)$")
 VERSION = r"[0-9]+(\.[0-9]+)*$"
 TWO_POINTS = r"[0-9]+\.[0-9]+\."
 MOST_VERSIONS = 50  # more different ones with one point at most are numbers
+THOUSANDS = ".,' \N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{RIGHT SINGLE QUOTATION MARK}"
+GROUPED = rf"\s*[0-9]+([{THOUSANDS}][0-9]{{3}})*\s*$"
 WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
 UTC_NAMES = ("UTC", "GMT", "Z", "+00:00", "-00:00")
 OFFSET = re.compile(r"[+-]\d{2}:?\d{2}")
@@ -364,7 +366,7 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
                 seen.categories = "int64"  # a later 1.0 is 1
                 seen.values = _texts(names().str.replace(r"\.0*$", "", regex=True))
             return seen
-    elif found.kind == "number" and is_code_name(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
+    elif found.kind == "number" and is_code_name(name) and all_match(left, GROUPED):  # 1.005 is an id as 850 is
         return _of_categories(name, names(), csv, words, "numbers taken for names, by the column's name")
     else:
         found.values = values

@@ -1105,6 +1105,18 @@ def test_a_dash_before_a_word_and_in_a_code_is_no_minus(name, texts):
     assert column_seen(name, pd.Series(texts), None).kind == "category"
 
 
+@pytest.mark.parametrize("sign", [",", ".", " ", "'"])
+def test_ids_with_separators_of_thousands_are_names(sign):
+    """They were amounts, where ids below 1,000 in the same file are names."""
+    texts = [f"{n:,}".replace(",", sign) for n in range(850, 1150)]
+    known = {".": ",", ",": "."}.get(sign, "")
+    found = column_seen("customer_id", pd.Series(texts), None, known)
+    assert (found.kind, found.values.tolist()) == ("category", texts)
+    assert column_seen("visits_per_customer", pd.Series(texts), None, known).kind == "number"
+    amounts = pd.Series([f"{text}{known or '.'}5" for text in texts])
+    assert column_seen("account", amounts, None, known).kind == "number"
+
+
 def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
     texts = [f"{n % 12 + 1}:05{'am' if n % 2 else 'pm'}" for n in range(ROWS)]
     made, _ = drafted(tmp_path, texts, "opens")
