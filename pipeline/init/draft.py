@@ -215,6 +215,9 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     made.features = {**table.paths, **separator, **encoded, **made.features}
     if made.ids:
         made.features["keys"] = made.ids[:1]
+        arrow = table.arrow.get(made.ids[0])
+        if arrow is not None and pa.types.is_integer(arrow) and not pa.types.is_uint64(arrow):
+            made.features["inputs"] = {**made.features.get("inputs", {}), made.ids[0]: "int64"}  # no text in scores
         made.left_out[made.ids[0]] += "; carried to predictions as a key"
     split_phrases(made, table)
     _entities(made, table, {target, *made.features.get("keys", ())})
