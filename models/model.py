@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.embeddings import EmbeddingTables, table_ids
+from gigabatch.models.layers.embeddings import EmbeddingTables, require_id_dtype, table_ids
 from gigabatch.models.layers.numeric import require_float_columns
 from gigabatch.models.layers.pooled import Jagged, require_lists
 from gigabatch.models.losses import TargetLoss
@@ -340,7 +340,8 @@ class Model(nn.Module):
         return settings if settings.widths(inputs.table_sizes) == widths else replace(settings, embedding_widths=widths)
 
     def require_inputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> None:
-        """Raise `ModelError` unless ids are [B, C], floats [B, F] and lists those of B rows."""
+        """Raise `ModelError` unless ids are [B, C] int32 or int64, floats [B, F] float32 (or as the model's weights
+        are, where these were converted) and lists those of B rows."""
         columns, name = len(self.inputs.num_ids), type(self).__name__
         if ids.dim() != 2 or ids.shape[1] != columns:
             raise ModelError(f"{name}: ids must be [rows, {columns}], found {list(ids.shape)}.")
@@ -348,6 +349,11 @@ class Model(nn.Module):
             raise ModelError(f"{name}: floats must be [rows, {self.inputs.num_floats}], found {list(floats.shape)}.")
         if ids.shape[0] != floats.shape[0]:  # not `require`, whose message would fix the rows of an exported graph
             raise ModelError(f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
+        require_id_dtype(name, ids)
+        if floats.dtype != torch.float32 and self.inputs.num_floats:
+            own = next((weights.dtype for weights in self.parameters()), torch.float32)
+            if floats.dtype != own:
+                raise ModelError(f"{name}: floats must be {own}, found {floats.dtype}. Give floats.to({own}).")
         require_lists(lists, self.inputs.lists, ids.shape[0])
 
 

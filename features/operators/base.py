@@ -179,7 +179,7 @@ class Operator(Configured, ABC):
     >>> import pandas as pd
     >>> from gigabatch import Operator
     >>> class Paid(Operator):
-    ...     reads, writes = ("price",), ()
+    ...     reads, writes, changes_rows = ("price",), (), True
     ...     def __init__(self, price: str) -> None:
     ...         self.price = price
     ...     def transform(self, frame):
@@ -191,14 +191,20 @@ class Operator(Configured, ABC):
 
     @abstractmethod
     def transform(self, frame: Frame) -> Frame:
-        """The frame with `outputs` added; same rows, same order, same index, unless the docstring says otherwise."""
+        """The frame with `outputs` added or replaced, and no other column; same rows, same order, same index, unless
+        `changes_rows`. A class that is not of this package is held to it, but where it changes rows, to the names."""
 
     def __call__(self, frame: Any) -> Any:
         """`transform` of a frame that has the inputs; an Arrow table where it is one, or of Polars."""
         if not is_own(frame):
             return of_another_library(self, frame, type(self).__name__, self.inputs)
         require_columns(frame, self.inputs, type(self).__name__)
-        return self.transform(as_plain(frame, self.inputs))
+        frame = as_plain(frame, self.inputs)
+        if _is_ours(self) or type(self).transform is ColumnOperator.transform:
+            return self.transform(frame)
+        found = self.transform(frame.copy(deep=False))  # what it assigns must not reach the frame to compare with
+        _require_kept(self, found, frame)
+        return found
 
 
 class ColumnOperator(Operator):
@@ -383,7 +389,7 @@ def call(operator: Configured, method: str, frame: Frame, read: Collection[str],
     name, and what it assigns to its frame reaches no later step. Those of the package read what they say they do, and
     are spared the selection.
     """
-    if type(operator).__module__.partition(".")[0] == "gigabatch":
+    if _is_ours(operator):
         return getattr(operator, method)(frame, *rest)
     shown = [name for name in dict.fromkeys(read) if name in frame.columns]
     try:
@@ -397,6 +403,36 @@ def call(operator: Configured, method: str, frame: Frame, read: Collection[str],
             f"name as an input. Take the column's name as an argument that `reads` lists; it lists "
             f"{', '.join(map(repr, shown)) or 'none'}."
         ) from error
+
+
+def _is_ours(operator: Configured) -> bool:
+    return type(operator).__module__.partition(".")[0] == "gigabatch"
+
+
+def _require_kept(operator: Operator, found: Any, frame: Frame) -> None:
+    """Raise `DataError` unless what `transform` made of the frame is one with the outputs and no other new column, and,
+    where it does not change rows, the frame's own columns as they were. A sort shows in these, not in a plain index."""
+    where = f"{type(operator).__name__}.transform"
+    if not isinstance(found, type(frame)):
+        raise DataError(f"{where} returned {'None' if found is None else type(found).__name__}, expected a frame.")
+    outputs = operator.outputs
+    require_columns(found, outputs, f"{where}: its result")
+    known = {*outputs, *operator.columns_after(tuple(frame.columns))}
+    if others := [name for name in found.columns if name not in known]:
+        raise DataError(
+            f"{where} returned {', '.join(map(repr, others))}; the outputs that `writes` names are "
+            f"{', '.join(map(repr, outputs)) or 'none'}. Return no other new column."
+        )
+    if operator.changes_rows:
+        return
+    require_rows(found, frame, where)
+    for name in found.columns:
+        if name in frame.columns and name not in outputs and not found[name].equals(frame[name]):
+            raise DataError(
+                f"{where} returned other values in column {name!r}, which is none of the outputs that `writes` "
+                "names, or the rows in another order. Name it in `writes` if it is to be replaced, and leave each row "
+                "at its place (`changes_rows = True` for a class that does not)."
+            )
 
 
 def _made(
@@ -440,7 +476,7 @@ def require_rows(found: Any, frame: Frame, where: str) -> None:
     if not same:
         raise DataError(
             f"{where}: returned {len(found)} row(s) for {len(frame)}, or another index. Each row must "
-            "come out at its own place; to leave rows out use Filter."
+            "come out at its own place; to leave rows out use Filter, or an Operator with `changes_rows = True`."
         )
 
 

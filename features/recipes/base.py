@@ -132,8 +132,7 @@ class TargetChecks:
 
 def typed_rows(schema: Schema, split: str, frame: Any) -> Any:
     """Rows of a split in the schema's order and types, as they are written."""
-    dates = [name for name in schema.names("key") if schema.dtypes()[name] == "datetime"]
-    nullable = {*schema.names("categorical"), *dates}
+    nullable = {*schema.names("categorical"), *schema.names("key")}
     return cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
 
 

@@ -32,6 +32,7 @@ from gigabatch.features.operators.rows.rename import Rename
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
+from gigabatch.features.workflow.failed_fit import keeps_last_fit
 from gigabatch.features.workflow.fit import fit_together, read_part
 from gigabatch.features.workflow.flow import (
     after,
@@ -224,6 +225,7 @@ class Workflow:
             told = told.difference(made, gone).union(tells.difference(step.recurring))
         return told
 
+    @keeps_last_fit
     def fit(self, parts: Iterable[Any], scheduler: Any = "threads") -> Workflow:
         """Learn from the train split, in as few passes over it as the steps' dependence on each other allows.
 
@@ -246,7 +248,8 @@ class Workflow:
         Raises
         ------
         DataError
-            If there is no partition or a column is missing, or from a step, which is then named.
+            If there is no partition or a column is missing, or from a step, which is then named; what was fitted before
+            stays.
 
         Examples
         --------
@@ -610,6 +613,7 @@ class Workflow:
         require_columns(frame, self.outputs, "workflow's outputs")
         return frame[list(self.outputs)]
 
+    @keeps_last_fit
     def fit_transform(self, parts: Iterable[Any], scheduler: Any = "threads") -> list[Any]:
         """Call `fit`, then what `transform_train` gives for all partitions together, cut where they were cut.
 
@@ -639,6 +643,7 @@ class Workflow:
         others = [part for part in given if not isinstance(part, tuple) and not is_own(part)]
         return [given_back(self._chosen(frame), others[0]) if others else self._chosen(frame) for frame in frames]
 
+    @keeps_last_fit
     def fit_transform_splits(
         self, splits: Mapping[str, Any], done: int = 0, weight: str | None = None
     ) -> dict[str, Any]:

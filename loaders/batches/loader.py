@@ -29,6 +29,10 @@ class BatchLoader:
     resumes with the next one. A state saved after the last batch and loaded again gives an epoch with no batches left,
     so that what follows an epoch (evaluation, say) is not skipped.
 
+    One loop runs at a time, since there is one place in the epoch: a loop that goes on after another one has begun, or
+    after the source was set to another epoch (by another loader of it, say), is refused. Loops that run side by side
+    need a loader and a source each.
+
     Batches lie in a ring of buffers that are filled again: a batch is valid until the one after the next one is asked
     for.
 
@@ -54,7 +58,8 @@ class BatchLoader:
     Raises
     ------
     LoaderError
-        For a `prefetch` that is negative, or not 0 for rows that lie on a GPU.
+        For a `prefetch` that is negative, or not 0 for rows that lie on a GPU; from a loop that another one has
+        overtaken.
 
     Examples
     --------
@@ -87,6 +92,7 @@ class BatchLoader:
         self.step = 0
         # `times_set` of the source at the last batch handed out, until the next epoch starts
         self._begun: int | None = None
+        self._loops = 0  # begun so far
         from_host = source.device.type == "cpu"
         to_gpu = from_host and self.device.type == "cuda"
         self.prefetch = int(to_gpu) if prefetch is None else prefetch
@@ -112,13 +118,31 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Batch]:
         if self._begun is not None:
             self._start_next(self._begun == self.source.times_set)
-        while self.step < len(self.source):
+        self._loops += 1
+        loop = self._loops
+        while self._goes_on(loop):
             words, lists = self._next_words()
             self.step += 1
             self._begun = self.source.times_set
             batch = unpack(self.source.schema, words)
             yield batch._replace(lists=lists) if lists else batch
-        self._start_next(True)
+        self._start_next(self._begun in (None, self.source.times_set))
+
+    def _goes_on(self, loop: int) -> bool:
+        """Whether the epoch has a batch left for the loop of this number."""
+        if loop != self._loops:
+            raise LoaderError(
+                "another loop over this loader has begun, and a loader has one place in the epoch. For loops side by "
+                "side make a BatchDataset and a BatchLoader for each."
+            )
+        if self.step == len(self.source):
+            return False
+        if self._begun not in (None, self.source.times_set):
+            raise LoaderError(
+                f"the dataset was set to epoch {self.epoch} within a loop over another one, at step {self.step}. "
+                "Set it between loops, and give each BatchLoader that runs beside another a BatchDataset of its own."
+            )
+        return True
 
     def _start_next(self, begun: bool) -> None:
         """Stand at step 0 of the source's epoch, or where that is `begun`, of the one after."""

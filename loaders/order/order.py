@@ -97,7 +97,7 @@ class SampleOrder:
         A walk that starts inside visits no outside value twice, so as many steps as there are outside values end it.
         What is still outside then goes round in a cycle of outside values, which no row leads into.
         """
-        outside = torch.arange(self.num_rows, math.prod(self._sides))
+        outside = torch.arange(self.num_rows, math.prod(self._sides), device="cpu")
         rows = self._network(outside)
         for _ in range(len(outside) - 1):
             rows = torch.where(rows >= self.num_rows, self._network(rows), rows)
@@ -123,13 +123,13 @@ def nearly_square_sides(num_rows: int) -> tuple[int, int]:
 
 def start_state(seed: int, epoch: int) -> int:
     """One 64-bit number from (seed, epoch), so that neighbouring seeds and epochs share nothing."""
-    hashed_seed = splitmix64(torch.tensor([_signed(seed + GOLDEN)]))
+    hashed_seed = splitmix64(torch.tensor([_signed(seed + GOLDEN)], device="cpu"))
     return int(splitmix64((hashed_seed + epoch) * GOLDEN))
 
 
 def _round_keys(start: int) -> list[tuple[int, int]]:
     """An additive and an odd multiplicative 32-bit key for each round, from splitmix64's stream."""
-    counters = torch.arange(1, NUM_ROUNDS + 1) * GOLDEN + start
+    counters = torch.arange(1, NUM_ROUNDS + 1, device="cpu") * GOLDEN + start
     return [((key >> 32), _signed(key | 1, 32)) for key in splitmix64(counters).tolist()]
 
 

@@ -43,6 +43,12 @@ def kept_ids(ids: Tensor) -> Tensor:
     return ids.to(torch.int32, copy=True, memory_format=torch.contiguous_format)
 
 
+def require_id_dtype(owner: str, ids: Tensor) -> None:
+    """Raise `ModelError` unless ids [B, C] are int32 or int64: the cast of `kept_ids` would take 2.7 for row 2."""
+    if ids.dtype not in (torch.int32, torch.int64) and ids.shape[1] > 0:
+        raise ModelError(f"{owner}: ids must be int32 or int64, found {ids.dtype}. Give ids.long().")
+
+
 def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
     """Row `ids[b, c]` of table c, for all c side by side: [B, C] int32 or int64 -> [B, W] in the tables' dtype.
 
@@ -361,11 +367,12 @@ class EmbeddingTables(nn.Module):
         return leaf, found
 
     def require_ids(self, ids: Tensor) -> None:
-        """Raise `ModelError` unless ids are [B, C]."""
+        """Raise `ModelError` unless ids are [B, C] int32 or int64."""
         if ids.dim() != 2 or ids.shape[1] != self.num_columns:
             raise ModelError(
                 f"embedding tables: ids must be [rows, {self.num_columns}], one column a table, not {list(ids.shape)}."
             )
+        require_id_dtype("embedding tables", ids)
 
     def extra_repr(self) -> str:
         return f"num_tables={len(self.tables)}, width={self.width}, gradients={self.gradients}"

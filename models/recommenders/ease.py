@@ -134,9 +134,10 @@ class EASE(FittedModel):
         gram.diagonal().add_(l2)
         inverse = solved(gram)
         del gram
-        self.weights = torch.zeros(self.num_items, self.num_items, dtype=self.slope.dtype, device=self.slope.device)
+        weights = torch.zeros(self.num_items, self.num_items, dtype=self.slope.dtype, device=self.slope.device)
         active = active.to(self.slope.device)
-        self.weights[active[:, None], active] = inverse.to(self.slope.dtype)
+        weights[active[:, None], active] = inverse.to(self.slope.dtype)
+        self.weights = weights
 
     def _scores(self, users: Tensor, items: Tensor) -> Tensor:
         first, stop = self._spans(users)

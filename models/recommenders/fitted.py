@@ -108,14 +108,14 @@ class FittedModel(Model):
             f"{type(self).__name__}: the train rows hold no positive of a known item (target 1, weight above 0) to "
             "learn from.",
         )
-        self.item_mass = torch.bincount(items, mass, self.num_items).to(device)
         known = users >= self.user.first
         pairs = torch.unique(users[known] * self.num_items + items[known])  # ascending
+        self._fit_pairs(pairs)  # first: where it fails, what was fitted before stays
         if self.keeps_pairs:
             self.pairs = pairs.to(device)
+        self.item_mass = torch.bincount(items, mass, self.num_items).to(device)
         self.slope.fill_(1)
         self.shift.fill_(0)
-        self._fit_pairs(pairs)
 
     def _fit_pairs(self, pairs: Tensor) -> None:
         """Learn from the pairs [N] int64, on the host."""

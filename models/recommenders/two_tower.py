@@ -249,6 +249,8 @@ class TwoTower(ItemShares):
     }
     takes_lists = True
     shelf_name = "two_tower"
+    users_take_context: ClassVar[bool] = True
+    """Whether the users' vectors follow from the context too, of which stored ones know nothing."""
 
     def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
         super().__init__(inputs, settings)

@@ -38,7 +38,7 @@ from gigabatch.pipeline.embedding.embeddings import (
     bundle_identity,
     folder_of,
 )
-from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns
+from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns, kept_lists
 from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.runs.find import find_run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
@@ -89,8 +89,24 @@ def run_embed(
         for name, entry in artifact.manifest["entities"].items()
     ]
     render_table(shown, f"embeddings of {used}{', skipped, unchanged' if artifact.skipped else ''}")
+    if context := _null_context(bundle):
+        print(
+            f"The users' vectors are those of a null context ({', '.join(context)}). /recommend computes them anew "
+            "where the context is given."
+        )
     print(artifact.path)
     return 0
+
+
+def _null_context(bundle: Bundle) -> list[str]:
+    """Columns of the context that enter users' vectors and are null, or 0 where they cannot be, in the stored ones."""
+    if not getattr(bundle.model, "users_take_context", False):
+        return []
+    schema = bundle.schema
+    known = {name for entity in schema.entities for name in entity.columns}
+    known |= {column.name for entity in schema.entities for column in kept_lists(schema, entity)}
+    columns = [*schema.names("categorical", "continuous"), *(column.name for column in schema.lists)]
+    return [name for name in columns if name not in known]
 
 
 def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings) -> Artifact:

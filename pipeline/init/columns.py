@@ -19,7 +19,7 @@ from gigabatch.features.columns.times import microseconds
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
-from gigabatch.features.operators.numbers.parse_number import MINUS, SIGNS, ParseNumber
+from gigabatch.features.operators.numbers.parse_number import DASHES, MINUS, SIGNS, ParseNumber
 from gigabatch.pipeline.init.dates import (
     TIME_NAME,
     abbreviations,
@@ -49,11 +49,12 @@ IN_FIELD = re.compile(r"[.,]?[0-9](?:[0-9.,'\s]*[0-9])?[.,]?(?:[eE][+-]?[0-9]+)?
 FRONT_UNIT = re.compile(rf"^[\s(+-]*({'|'.join(map(re.escape, UNITS))})(?![^\W\d_])\s*")
 # Any other word behind a number is its unit where nearly all fields of the column have it.
 WITH_UNIT = re.compile(
-    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}\u202f\u2009]*?(?:[eE][+-]?[0-9]+|[.,][-–—−])?[\s)]*"
+    r"^[^\w.,]*[.,]?[0-9][0-9.,' \N{NO-BREAK SPACE}\u202f\u2009]*?"
+    rf"(?:[eE][+-]?[0-9]+|[.,][{DASHES}{MINUS}])?[\s)]*"
     r"(°?[^\W\d_]+(?:[ /.-]{1,2}[^\W\d_]+)*[23²³]?\.?|°|)[\s)]*$"
 )
 UNIT_SHARE = 0.9
-MINUS_BEHIND = rf"[-−]\s*[{UNIT_SIGNS}]?\s*$"
+MINUS_BEHIND = rf"[-{MINUS}]\s*[{UNIT_SIGNS}]?\s*$"
 SCALED_UNIT = re.compile(r"^([^\W\d_]+\.?) +(.+)$")  # k USD
 UNCLEAR_SCALES = ("m", "b", "t")  # metres, bits, tons
 NO_UNITS = ("am", "pm", "a.m.", "p.m.", "ad", "bc", "n", "s", "e", "w", "e2", "e3")  # their opposites are no other unit
@@ -85,6 +86,8 @@ VERSION_NAME = re.compile(r"(^|[^a-z])(version|ver|firmware)$")
 VERSION = r"[0-9]+(\.[0-9]+)*$"
 TWO_POINTS = r"[0-9]+\.[0-9]+\."
 MOST_VERSIONS = 50  # more different ones with one point at most are numbers
+THOUSANDS = ".,' \N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{RIGHT SINGLE QUOTATION MARK}"
+GROUPED = rf"\s*[0-9]+([{THOUSANDS}][0-9]{{3}})*\s*$"
 WHOLE_NUMBER = r"^-?[0-9]+(\.0*)?$"
 UTC_NAMES = ("UTC", "GMT", "Z", "+00:00", "-00:00")
 OFFSET = re.compile(r"[+-]\d{2}:?\d{2}")
@@ -363,7 +366,7 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
                 seen.categories = "int64"  # a later 1.0 is 1
                 seen.values = _texts(names().str.replace(r"\.0*$", "", regex=True))
             return seen
-    elif found.kind == "number" and is_code_name(name) and bool(left.str.match(r"^\s*[0-9]+\s*$").all()):
+    elif found.kind == "number" and is_code_name(name) and all_match(left, GROUPED):  # 1.005 is an id as 850 is
         return _of_categories(name, names(), csv, words, "numbers taken for names, by the column's name")
     else:
         found.values = values
@@ -557,7 +560,7 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), dec
 def _is_telling(text: str, scales: Collection[str], decimal: str) -> bool:
     """Whether a text shows how a column is read better than others: by a scale, a dash behind, or a sign that could be
     the other."""
-    if re.search(r"[0-9.,]\s*[-–—−]", text):
+    if re.search(rf"[0-9.,]\s*[{DASHES}{MINUS}]", text):
         return True
     return text.strip().endswith(tuple(scales)) or (not scales and bool(decimal) and bool({".", ","} & set(text)))
 
@@ -594,7 +597,7 @@ def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:
     shown = ""
     for part in (text[: number.start()], text[number.end() :]):
         signs = [letter for letter in part if letter in UNIT_SIGNS]
-        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}\u202f\u2009()+-–—'")
+        word = re.sub(f"[{UNIT_SIGNS}]", "", part).strip(" \t\N{NO-BREAK SPACE}\u202f\u2009()+'" + DASHES)
         first, _, rest = word.partition(" ")
         word = (rest if first in scales else word).strip()
         units.update(ONE_UNIT.get(unit, unit) for unit in (*signs, _singular(word)) if unit)

@@ -27,9 +27,11 @@ from gigabatch.features.workflow.steps import to_steps
 from gigabatch.pipeline.init.columns import (
     MOST_HASHED_WORDS,
     MOST_TEXT_WORDS,
+    MOST_WORDS,
     NULL_WORDS,
     PLAIN_NUMBER,
     WEAK_NULL_WORDS,
+    WORD_SHARE,
     Seen,
     holds_text,
     is_code_name,
@@ -213,6 +215,9 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     made.features = {**table.paths, **separator, **encoded, **made.features}
     if made.ids:
         made.features["keys"] = made.ids[:1]
+        arrow = table.arrow.get(made.ids[0])
+        if arrow is not None and pa.types.is_integer(arrow) and not pa.types.is_uint64(arrow):
+            made.features["inputs"] = {**made.features.get("inputs", {}), made.ids[0]: "int64"}  # no text in scores
         made.left_out[made.ids[0]] += "; carried to predictions as a key"
     split_phrases(made, table)
     _entities(made, table, {target, *made.features.get("keys", ())})
@@ -449,21 +454,40 @@ def _is_prose(seen: Seen, most_words: int) -> bool:
 
 
 def _mostly_numbers(seen: Seen) -> str:
-    """The remark that most of the texts of a category are numbers with a few others among them, such as <0.5 and 90+;
-    empty where they are not, or named as those of codes."""
+    """The remark that most of the texts of a category are numbers with a few others among them, such as <0.5 and 90+,
+    or one of a few words; empty where they are not, or are codes by their name or their letters (12a, V45)."""
     if seen.kind != "category" or seen.categories != "string" or is_code_name(seen.name) or seen.num_values < MANY:
         return ""
     known = pd.Series(seen.values).dropna().astype("str")
     others = known[~found_in(known, PLAIN_NUMBER)]
     amounts = others[found_in(others, "[0-9]")]
-    if not len(amounts) or len(others) > (1 - MOSTLY) * len(known) or bool(found_in(known, "^0[0-9]").any()):
+    if not len(others) or len(others) > (1 - MOSTLY) * len(known) or bool(found_in(known, "^0[0-9]").any()):
+        return ""
+    holds = f"{_shown(seen.name)} holds numbers in {1 - len(others) / len(known):.0%} of the rows with a value, and"
+    if not len(amounts):
+        if others.nunique() > MOST_WORDS:
+            return ""
+        words = ", ".join(repr(text) for text in others.value_counts().index[:2])
+        return (
+            f"{holds} words such as {words} in more than {WORD_SHARE:.0%}, so each text is a value of its own. Where "
+            "the numbers are amounts, add the words to null_values."
+        )
+    if 2 * _num_lettered(amounts) >= len(amounts):
         return ""
     shown = ", ".join(repr(text) for text in amounts.drop_duplicates().head(2))
     return (
-        f"{_shown(seen.name)} holds numbers in {1 - len(others) / len(known):.0%} of the rows with a value, and texts "
-        f"such as {shown}, so each text is a value of its own. Where they are amounts, write numbers in the file, or "
-        "nothing."
+        f"{holds} texts such as {shown}, so each text is a value of its own. Where they are amounts, write numbers in "
+        "the file, or nothing."
     )
+
+
+def _num_lettered(texts: pd.Series) -> int:
+    """How many texts are numbers with a letter in front (V45.8), or with different ones behind that are no units of
+    time (12a, 7-9 b), as codes of diseases and numbers of houses are."""
+    before = int(found_in(texts, r"^\s*[^\W\d_][-. ]?[0-9][0-9.]*\s*$").sum())
+    letters = texts.str.lower().str.extract(r"^\s*[0-9]+(?:\s?[-/]\s?[0-9]+)?\s?([a-z])\s*$")[0].dropna()
+    behind = len(letters) if letters.nunique() > 1 and not set(letters) <= set("dhms") else 0
+    return before + behind
 
 
 def _is_copy(seen: Seen, label: Labels) -> bool:

@@ -24,6 +24,7 @@ from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.operators.base import unused
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, ListColumn, Schema, Target
+from gigabatch.features.workflow.failed_fit import keeps_last_fit
 from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.tables.packed import PackedTable
@@ -390,6 +391,7 @@ class GigabatchClassifier(ClassifierMixin, _Estimator):
         weights = given.get("class_weights") if isinstance(given, Mapping) else None
         return [str(label) for label in weights] if isinstance(weights, Mapping) else []
 
+    @keeps_last_fit
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GigabatchClassifier:
         """Learn the classes `y` [N] of the rows `X`: a frame, an Arrow table or a matrix [N, F] of numbers.
 
@@ -443,6 +445,7 @@ class GigabatchRegressor(RegressorMixin, _Estimator):
     """
     )
 
+    @keeps_last_fit
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GigabatchRegressor:
         """Learn the numbers `y` [N] of the rows `X`: a frame, an Arrow table or a matrix [N, F] of numbers.
 

@@ -18,6 +18,7 @@ from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
+from gigabatch.features.workflow.failed_fit import keeps_last_fit
 from gigabatch.features.workflow.flow import raw_inputs
 from gigabatch.features.workflow.steps import READING, parse_steps
 from gigabatch.features.workflow.workflow import Workflow
@@ -127,6 +128,7 @@ class PreprocessorTransformer(_FrameTransformer):
     ) -> None:
         self.categorical, self.continuous, self.settings = categorical, continuous, settings
 
+    @keeps_last_fit
     def fit(self, X: Any, y: Any = None) -> PreprocessorTransformer:
         """Learn vocabularies, fills and scales; `y` is not used.
 
@@ -215,6 +217,7 @@ class WorkflowTransformer(_FrameTransformer):
     ) -> None:
         self.steps, self.outputs, self.label = steps, outputs, label
 
+    @keeps_last_fit
     def fit(self, X: Any, y: Any = None) -> WorkflowTransformer:
         """Learn what the steps need.
 
@@ -227,6 +230,7 @@ class WorkflowTransformer(_FrameTransformer):
         self._fit(X, y)
         return self
 
+    @keeps_last_fit
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> pd.DataFrame:
         """`fit`, and the same rows as the fit sees them."""
         fitted, frame = self._fit(X, y)

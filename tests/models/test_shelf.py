@@ -263,6 +263,27 @@ def test_inputs_of_another_shape_are_refused(name):
         model(rows.ids[:3], rows.floats)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_inputs_of_another_dtype_are_refused(name):
+    model, rows = build(name), random_rows(INPUTS)
+    own = type(model).__name__
+    for kind in (torch.float32, torch.bool, torch.int16):
+        with pytest.raises(ModelError, match=rf"{own}: ids must be int32 or int64, found {kind}\. Give"):
+            model(rows.ids.to(kind), rows.floats)
+    for kind in (torch.float64, torch.float16, torch.bfloat16, torch.int32):
+        with pytest.raises(ModelError, match=rf"{own}: floats must be torch\.float32, found {kind}\. Give"):
+            model(rows.ids, rows.floats.to(kind))
+
+
+def test_a_model_in_another_precision_takes_floats_of_its_own():
+    model, rows = build("dcn").eval(), random_rows(INPUTS)
+    expected = model(rows.ids, rows.floats)
+    model.double()
+    torch.testing.assert_close(model(rows.ids, rows.floats.double()), expected)
+    with pytest.raises(ModelError, match=r"floats must be torch\.float64, found torch\.float16"):
+        model(rows.ids, rows.floats.half())
+
+
 WRONG = {
     "int": (-1, 1.5, True, "3"),
     "tuple[int, ...]": (5, (3, 0), (2.5,)),

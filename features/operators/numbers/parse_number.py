@@ -19,6 +19,7 @@ from gigabatch.features.reading.sources import cast, cast_text
 
 SEPARATORS = "Set decimal and thousands to what the column means by them."
 SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{THIN SPACE}")
+DASHES = "-\N{EN DASH}\N{EM DASH}"  # behind a decimal sign they stand for no cents
 MINUS, APOSTROPHE = "\N{MINUS SIGN}", "\N{RIGHT SINGLE QUOTATION MARK}"
 
 
@@ -155,10 +156,10 @@ class ParseNumber(ColumnOperator):
             number = word.taken_off(number)
         if self._blanks:
             number = self._without_blanks(number, text)
-        if bool((dashed := _known(number.str.match(r"^.*[-–—]$"))).any()):
+        if bool((dashed := _known(number.str.match(rf"^.*[{DASHES}]$"))).any()):
             decimal, thousands = re.escape(self.decimal), re.escape(self.thousands or "")
             behind = dashed & _known(number.str.match(rf"^[0-9{decimal}{thousands}]*[0-9]-$"))
-            no_cents = dashed & _known(number.str.match(rf"^[+-]?[0-9{thousands}]*[0-9]{decimal}[-–—]$"))
+            no_cents = dashed & _known(number.str.match(rf"^[+-]?[0-9{thousands}]*[0-9]{decimal}[{DASHES}]$"))
             number = number.where(~(behind | no_cents), number.str.slice(0, -1))
             number = number.where(~behind, "-" + number)
         scaled, shifted, bare = [], [], number

@@ -104,8 +104,8 @@ class TableSettings:
         Without `time` rows are split by a hash of this column (by default `group`, else the row number) and `seed`, so
         that equal keys share a split. No column of floats.
     keys
-        Columns carried along to predictions, as text; without any it is `row_number`, int64: the row's place in the
-        files, whatever column of that name they may have.
+        Columns carried along to predictions, as text, or as whole numbers where `inputs` says int64; without any it is
+        `row_number`, int64: the row's place in the files, whatever column of that name they may have.
     seed
         Of the hash, a whole number.
     split
@@ -921,7 +921,11 @@ class TableRecipe(Recipe):
         if chosen.time:
             made = self._workflow.makes(chosen.time)
             columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype) if made else times[chosen.time])]
-        keys = {name: "datetime" if is_time_type(chosen.inputs.get(name, "")) else "string" for name in chosen.keys}
+        declared = {name: chosen.inputs.get(name, "") for name in chosen.keys}
+        keys = {
+            name: "datetime" if is_time_type(dtype) else dtype if dtype == "int64" else "string"
+            for name, dtype in declared.items()
+        }
         return columns + [Column(name, "key", dtype) for name, dtype in (keys or {ROW: "int64"}).items()]
 
     def _stored(self, frame: Any, name: str) -> str:

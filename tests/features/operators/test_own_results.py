@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gigabatch import ColumnOperator, FittedOperator, Workflow
+from gigabatch import ColumnOperator, FittedOperator, Operator, Workflow
 from gigabatch.features.errors import DataError
 
 FRAME = pd.DataFrame({"z": [3.0, 1.0, 2.0], "hours": [2.0, 2.0, 4.0], "km": [7.0, 8.0, 9.0], "r": [0, 1, 0]})
@@ -161,3 +161,53 @@ def test_what_partial_assigns_reaches_no_other_operator():
     other.output = "other"
     found = Workflow([careless, other]).fit_transform([FRAME])
     assert pd.concat(found)["other"].tolist() == [1.0, 1 / 3, 2 / 3]
+
+
+def transforming(body, changes=False):
+    """An operator that reads `z` and writes `speed` by this `transform`."""
+    methods = {"transform": lambda s, f: body(f), "inputs": ("z",), "outputs": ("speed",), "changes_rows": changes}
+    return type("Free", (Operator,), methods | {"__module__": __name__})()
+
+
+def in_place(frame):
+    frame["r"] = 1
+    return frame.assign(speed=1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (in_place, "Free.transform returned other values in column 'r', which is none of the outputs"),
+        (lambda f: f.assign(speed=1.0, r=f["z"] > 1), "other values in column 'r'"),
+        (lambda f: f.assign(speed=1.0, r=f["r"].astype("float64")), "other values in column 'r'"),
+        (lambda f: f.sort_values("z").reset_index(drop=True).assign(speed=1.0), "or the rows in another order"),
+        (lambda f: f.sort_values("z").assign(speed=1.0), r"returned 3 row\(s\) for 3, or another index"),
+        (lambda f: f[f["z"] > 1].assign(speed=1.0), r"returned 2 row\(s\) for 3.* `changes_rows = True`"),
+        (lambda f: f.assign(speed=1.0, more=f["r"]), "Free.transform returned 'more'; .* are 'speed'"),
+        (lambda f: f, "Free.transform: its result: .*speed"),
+        (lambda f: None, "Free.transform returned None, expected a frame"),
+        (lambda f: f["z"], "Free.transform returned Series, expected a frame"),
+    ],
+)
+def test_an_operator_leaves_what_it_does_not_name_as_it_was(body, message):
+    """It could give every row another label, or rows in the order of a column."""
+    with pytest.raises(DataError, match=message):
+        transforming(body)(FRAME)
+    with pytest.raises(DataError, match=message):
+        Workflow([transforming(body)]).transform(FRAME)
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "expected"),
+    [
+        (lambda f: f.assign(speed=f["z"] * 2), False, [6.0, 2.0, 4.0]),
+        (lambda f: f.assign(speed=f["z"] * 2)[["speed", "r"]], False, [6.0, 2.0, 4.0]),
+        (lambda f: f[f["z"] > 1].assign(speed=f["z"]), True, [3.0, 2.0]),
+        (lambda f: f.sort_values("z").reset_index(drop=True).assign(speed=f["z"]), True, [3.0, 1.0, 2.0]),
+    ],
+)
+def test_an_operator_that_does_so_is_taken(body, changes, expected):
+    frame = FRAME.assign(r=[None, "a", "b"])
+    before = frame.copy()
+    assert transforming(body, changes)(frame)["speed"].tolist() == expected
+    pd.testing.assert_frame_equal(frame, before)

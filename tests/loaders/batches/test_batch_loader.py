@@ -116,6 +116,50 @@ def test_the_epoch_that_the_source_was_set_to_follows_a_loop_that_was_left_in_it
         assert rows_of(loader) == expected[epoch]
 
 
+def test_the_epoch_that_the_source_was_set_to_at_the_last_batch_follows(make_table):
+    """It was the one after."""
+    table = make_table(105)
+    whole = new_loader(table)
+    expected = [rows_of(whole) for _ in range(6)]
+    loader = new_loader(table)
+    for _ in loader:
+        if loader.step == len(loader):
+            loader.source.set_epoch(5)
+    assert rows_of(loader) == expected[5]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_second_loop_ends_the_first_by_an_error(make_table, prefetch):
+    """Both took batches of one epoch: each missed those of the other, and nothing told."""
+    table = make_table(50)
+    whole = new_loader(table)
+    expected = [rows_of(whole) for _ in range(3)]
+    loader = new_loader(table, prefetch=prefetch)
+    first, second = iter(loader), iter(loader)
+    assert next(first).group.tolist() == expected[0][0]
+    assert next(second).group.tolist() == expected[1][0]
+    with pytest.raises(LoaderError, match="another loop over this loader has begun"):
+        next(first)
+    assert rows_of(second) == expected[1][1:]
+    assert rows_of(loader) == expected[2]
+    with pytest.raises(LoaderError, match="another loop over this loader has begun"):
+        list(zip(loader, loader, strict=True))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loop_whose_dataset_another_loader_set_to_the_next_epoch_is_refused(make_table, prefetch):
+    """The rest of the loop had the rows of the other epoch: some twice, others never."""
+    dataset = BatchDataset(make_table(50), 10, seed=7)
+    loader = BatchLoader(dataset, prefetch=prefetch)
+    batches = iter(loader)
+    next(batches)
+    rows_of(BatchLoader(dataset))
+    with pytest.raises(LoaderError, match="dataset was set to epoch 1 within a loop over another one, at step 1"):
+        next(batches)
+    whole = new_loader(dataset.table)
+    assert rows_of(loader) == [rows_of(whole) for _ in range(2)][1]
+
+
 def test_a_state_of_the_last_batch_gives_an_empty_epoch_also_to_the_loader_that_saved_it(make_table):
     loader = new_loader(make_table(50))
     rows_of(islice(loader, len(loader)))

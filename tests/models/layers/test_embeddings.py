@@ -119,6 +119,14 @@ def test_ids_must_have_one_column_for_each_table(shape):
         EmbeddingTables([4, 4], [3, 3])(torch.zeros(shape, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bool])
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+def test_ids_that_are_no_integers_are_refused(gradients, kind):
+    """Cast to int32, 2.7 was row 2."""
+    with pytest.raises(ModelError, match=f"embedding tables: ids must be int32 or int64, found {kind}"):
+        EmbeddingTables([4], [3], gradients)(torch.tensor([[2.7]]).to(kind))
+
+
 def test_widths_must_match_the_columns():
     with pytest.raises(ModelError, match="2 id columns but 1 widths"):
         EmbeddingTables([4, 4], [3])

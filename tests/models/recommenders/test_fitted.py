@@ -404,3 +404,20 @@ def test_lines_stay_where_no_row_has_a_weight():
     model.fit_lines([rows_of(log_of(20).assign(weight=0))])
     assert model.slope.tolist() == [1, 1]
     assert model.shift.tolist() == [0, 0]
+
+
+def test_a_fit_that_fails_leaves_what_was_fitted_before(monkeypatch):
+    """A model whose first fit failed said that it had learnt, and scored all pairs alike."""
+    log = log_of()
+    model, rows = built("ease"), rows_of(log)
+    monkeypatch.setattr(ease, "solved", lambda gram: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.fit(rows)
+    assert not model.is_fitted
+    monkeypatch.undo()
+    model.fit(rows)
+    expected = model(rows.ids, rows.floats)
+    monkeypatch.setattr(ease, "solved", lambda gram: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.fit(rows_of(log.head(100)))
+    assert torch.equal(model(rows.ids, rows.floats), expected)

@@ -400,6 +400,7 @@ def test_the_command_embeds_updates_and_says_what_it_did(shop, tmp_path, capsys,
     folder = (shop.run / STAGE / LATEST).resolve()
     assert out.splitlines()[-1] == str(folder)
     assert "float16" in out
+    assert "users' vectors are those of a null context (hour)" in out
     new = without_null_times(sales(8, 1).assign(user="new", item=FIRST_ITEM + 999))
     new.to_parquet(tmp_path / "new.parquet")
     assert main(["embed", *arguments, "--run", str(shop.run), "--update", str(tmp_path / "new.parquet")]) == 0

@@ -163,6 +163,18 @@ def test_what_is_said_of_a_setting_is_not_said_of_a_column_of_its_name(tmp_path)
     assert "  seed: 0  # of the random split\n" in seedless.read_text()
 
 
+@pytest.mark.parametrize(("dtype", "declared"), [("int32", "int64"), ("uint64", None), ("str", None)])
+def test_a_key_of_whole_numbers_in_parquet_files_stays_one(tmp_path, dtype, declared):
+    """Scores held '7' for 7."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=300), "sold": rng.integers(0, 2, 300), "order_id": np.arange(300) + 7})
+    table["order_id"] = table["order_id"].astype(dtype)
+    table.to_parquet(tmp_path / "t.parquet")
+    made = draft_config(str(tmp_path / "t.parquet"), "sold", None, 1_000)
+    assert made.features["keys"] == ["order_id"]
+    assert made.features.get("inputs", {}).get("order_id") == declared
+
+
 def test_parquet_files_whose_types_differ_by_the_nulls_that_they_hold(tmp_path):
     """As pandas writes them day by day: whole numbers beside a null are floats, and a column of nulls alone has no type
     of its own."""

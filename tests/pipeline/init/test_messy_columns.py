@@ -1105,6 +1105,18 @@ def test_a_dash_before_a_word_and_in_a_code_is_no_minus(name, texts):
     assert column_seen(name, pd.Series(texts), None).kind == "category"
 
 
+@pytest.mark.parametrize("sign", [",", ".", " ", "'"])
+def test_ids_with_separators_of_thousands_are_names(sign):
+    """They were amounts, where ids below 1,000 in the same file are names."""
+    texts = [f"{n:,}".replace(",", sign) for n in range(850, 1150)]
+    known = {".": ",", ",": "."}.get(sign, "")
+    found = column_seen("customer_id", pd.Series(texts), None, known)
+    assert (found.kind, found.values.tolist()) == ("category", texts)
+    assert column_seen("visits_per_customer", pd.Series(texts), None, known).kind == "number"
+    amounts = pd.Series([f"{text}{known or '.'}5" for text in texts])
+    assert column_seen("account", amounts, None, known).kind == "number"
+
+
 def test_times_of_day_without_a_blank_before_am_are_times(tmp_path):
     texts = [f"{n % 12 + 1}:05{'am' if n % 2 else 'pm'}" for n in range(ROWS)]
     made, _ = drafted(tmp_path, texts, "opens")
@@ -1121,6 +1133,35 @@ def test_a_column_of_numbers_with_some_texts_is_told_of(tmp_path):
     few, _ = drafted(tmp_path, ["3+" if n % 4 == 3 else str(n % 4) for n in range(ROWS)], "children")
     named, _ = drafted(tmp_path, texts, "diagnosis_code")
     assert not [remark for made in (few, named) for remark in made.remarks if "holds numbers" in remark]
+
+
+def told_of_numbers(tmp_path, texts, name) -> list[str]:
+    return [remark for remark in drafted(tmp_path, texts, name)[0].remarks if " holds numbers in " in remark]
+
+
+def test_a_column_of_numbers_with_many_of_a_word_is_told_of(tmp_path):
+    """From one in ten on the word made a category of all prices, and nothing said so."""
+    texts = ["ask" if n % 5 == 0 else f"{n}.5" for n in range(ROWS)]
+    (told,) = told_of_numbers(tmp_path, texts, "price")
+    assert told.startswith(
+        "price holds numbers in 80% of the rows with a value, and words such as 'ask' in more than 10%"
+    )
+    assert "add the words to null_values" in told
+    assert drafted(tmp_path, texts, "price")[0].features["categorical"] == ["price"]
+    assert (
+        told_of_numbers(tmp_path, [f"hall {n % 9}" if n % 5 == 0 else str(n) for n in range(ROWS)], "room_code") == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [("house", ["{n}a", "{n} B", "{n}-{m}c", "{n}"]), ("diagnosis", ["V{n}.81", "E{n}", "{n}.5", "{n}"])],
+)
+def test_numbers_of_houses_and_of_diseases_are_no_amounts(tmp_path, name, others):
+    texts = [others[n % 4 if n % 3 == 0 else 3].format(n=n % 90 + 1, m=n % 90 + 3) for n in range(ROWS)]
+    assert told_of_numbers(tmp_path, texts, name) == []
+    hours = [f"{n % 40}{'hm'[n % 2]}" if n % 3 == 0 else f"{n % 40}" for n in range(ROWS)]
+    assert len(told_of_numbers(tmp_path, hours, "wait")) == 1
 
 
 def test_remarks_of_which_some_come_again_are_texts_and_tags_stay_lists(tmp_path):

@@ -568,3 +568,36 @@ def test_a_saved_bundle_is_served_by_its_folder(rows, sold, tmp_path):
     (tmp_path / "churn" / "weights.safetensors").write_bytes(b"")
     with pytest.raises(BundleError, match=r"damaged.*save it again where it was saved by hand"):
         load_served(tmp_path / "churn")
+
+
+@pytest.mark.parametrize("broken", ["labels", "columns", "training"])
+def test_a_fit_that_fails_keeps_the_last_one(rows, sold, broken, monkeypatch):
+    """`classes_` were those of the fit that failed, and the model that of before: it predicted labels of neither."""
+    model = GigabatchClassifier("lr", train={"epochs": 1}, random_state=0).fit(rows, sold)
+    expected = model.predict(rows)
+    before = set(vars(model))
+    others = np.where(sold == sold[0], "left", "right")
+    if broken == "training":
+        monkeypatch.setattr("gigabatch.pipeline.python.estimators.pack", lambda *given: 1 / 0)
+    given, error = {
+        "labels": ((rows, np.zeros(len(rows))), ValueError),
+        "columns": ((rows[[]], others), ValueError),
+        "training": ((rows.assign(more=1.0), others), ZeroDivisionError),
+    }[broken]
+    with pytest.raises(error):
+        model.fit(*given)
+    assert set(vars(model)) == before
+    assert model.predict(rows).tolist() == expected.tolist()
+
+
+def test_transformers_whose_fit_fails_keep_the_last_one(rows):
+    cases = [
+        (WorkflowTransformer([{"min_max": {"column": "price"}}]), rows.drop(columns="price")),
+        (PreprocessorTransformer(), rows),  # which holds dates
+    ]
+    for model, broken in cases:
+        frame = rows[["city", "price"]]
+        expected = model.fit(frame).transform(frame)
+        with pytest.raises(DataError):
+            model.fit(broken)
+        pd.testing.assert_frame_equal(model.transform(frame), expected)

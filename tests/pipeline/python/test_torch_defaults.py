@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import gigabatch
+from gigabatch import BatchDataset, BatchLoader, PackedTable, Preprocessor
+from gigabatch.features.schema import Column, Schema
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.python.estimators import GigabatchClassifier
 
@@ -72,3 +74,17 @@ def test_a_run_is_the_same_whatever_torchs_defaults(rows, defaults, tmp_path, gi
     pd.testing.assert_frame_equal(bundle.predict_raw(rows.drop(columns="sold")), expected)
     assert run.summary["metrics"] == plain.summary["metrics"]
     assert asked(given)
+
+
+def test_rows_are_packed_and_put_in_order_on_the_host_whatever_torchs_default_device(rows, defaults):
+    preprocessor = Preprocessor(Schema((Column("city", "categorical", "string"), Column("x", "continuous", "float64")), ()))
+    preprocessor.fit([rows])
+
+    def epoch():
+        packed = torch.from_numpy(preprocessor.pack(rows))
+        loader = BatchLoader(BatchDataset(PackedTable.from_rows(preprocessor.tensor_schema, packed), 50, seed=1))
+        return [(batch.ids.tolist(), batch.floats.tolist()) for batch in loader]
+
+    expected = epoch()
+    defaults("meta")
+    assert epoch() == expected

@@ -12,7 +12,7 @@ from gigabatch.features.columns.times import moments
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
-from gigabatch.features.recipes.base import SplitFractions
+from gigabatch.features.recipes.base import SplitFractions, typed_rows
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import Target
 from gigabatch.features.workflow.steps import registered_code
@@ -716,6 +716,23 @@ def test_categories_groups_and_keys_that_are_timestamps_are_iso_text(table, tmp_
     train = tables.splits["train"]
     assert train["day"].tolist() == train["visit"].tolist() == train["key"].tolist()
     assert set(train["day"]) <= set(stamps.dt.strftime("%Y-%m-%dT%H:%M:%S"))
+
+
+def test_keys_that_inputs_calls_whole_numbers_stay_so(table, tmp_path):
+    """Scores held '7' for 7, which no join with the table finds."""
+    table["key"] = pd.array([None, *range(2**60 + 1, 2**60 + len(table))], dtype="Int64")
+    table.to_parquet(tmp_path / "t.parquet")
+    given = {"path": str(tmp_path / "t.parquet"), "continuous": ("x",), "keys": ("key",)}
+    tables = build(**given, inputs={"key": "int64"})
+    assert tables.schema.dtypes()["key"] == "int64"
+    found = pd.concat(tables.splits.values())["key"]
+    assert sorted(found.dropna()) == list(range(2**60 + 1, 2**60 + len(table)))
+    assert found.isna().sum() == 1
+    written = typed_rows(tables.schema, "all", pd.concat(tables.splits.values()))["key"]
+    assert (str(written.dtype), written.isna().sum()) == ("Int64", 1)
+    text = build(**given)
+    assert text.schema.dtypes()["key"] == "string"
+    assert str(2**60 + 1) in set(pd.concat(text.splits.values())["key"])
 
 
 def test_features_made_of_the_group_or_the_time_are_noted(table, tmp_path):
