@@ -58,12 +58,13 @@ from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.record import now as now_text
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.garbage import STATISTICS as STAGE
 from gigabatch.pipeline.store.keys import artifact_key
 from gigabatch.pipeline.store.leases import waiting_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
-CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
+CONTRACT, LOCK, QUARANTINE = "contract.yaml", "files.lock", "quarantine"
 LATE = "files of kind "  # how the warning begins
 READ_BY = ("null_values", "separator", "encoding", "names", "decimal_marks", "made_from")  # settings of `RawFiles`
 READ_AS = "read_as"  # in the manifests of `STAGE`, but for those of earlier versions
@@ -216,16 +217,6 @@ def _read_as(kind: RawFiles) -> dict[str, Any]:
 def contract_path(config: RunConfig) -> Path:
     """Where a configuration's contract lies: `runs/<name>/contract.yaml`."""
     return home_of(config) / CONTRACT
-
-
-def statistics_kept(config: RunConfig) -> list[Path]:
-    """Folders of what is kept of the rows accepted so far, one a kind; those of kinds without new files are used by no
-    night, and tell of files that may be gone."""
-    place = _Place(config)
-    state = read_state(place.home)
-    kinds = [(kind, state.of_kind(kind.name)) for kind in place.recipe.raw_files()]
-    folders = [place.store.root / STAGE / place._key(kind, entries) for kind, entries in kinds if entries]
-    return [folder for folder in folders if folder.is_dir()]
 
 
 def new_files(config: RunConfig) -> list[NewFile]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from gigabatch.pipeline.stages.stages import Encoded, Features, Pipeline, traini
 from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.stopping import stopped_by
 from gigabatch.pipeline.store.files import json_text
-from gigabatch.pipeline.store.garbage import old_artifacts, old_runs
+from gigabatch.pipeline.store.garbage import STATISTICS, old_artifacts, old_runs
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 from gigabatch.pipeline.store.locks import lock_holder
 from gigabatch.pipeline.training.window import NothingNew
@@ -197,7 +197,8 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
     except (DataError, LoaderError) as error:
         found.end(REFUSED, f"Data would be refused: {error}")
         return
-    _ask_retention(config, bool(decision.accepted), found)
+    files = {} if decision.state is None else decision.state.files
+    _ask_retention(config, {files[name].kind for name in decision.accepted}, found)
     if not found.verdict:
         rows = f"{found.rows['trained']:,} rows, compares on {found.rows['compared']:,}"
         found.end(0, f"Tonight trains {found.start['how']} on {rows}, and promotes or keeps.")
@@ -294,10 +295,12 @@ def _ask_comparison(features: Features, current: Path | None, reference: Path | 
     found.rows["compared"] = len(window_rows(features, ends))
 
 
-def _ask_retention(config: RunConfig, accepted: bool, found: Rehearsal) -> None:
-    """What would be removed once tonight's own run and artifacts are there, and its run is promoted."""
+def _ask_retention(config: RunConfig, accepted: Collection[str], found: Rehearsal) -> None:
+    """What would be removed once tonight's own run and artifacts are there, and its run is promoted. accepted: kinds of
+    file of which it takes some."""
     keep = config.nightly.keep
-    coming = [stage for stage, state in found.stages.items() if state == TO_MAKE] + ["accepted"] * accepted
+    coming = [stage for stage, state in found.stages.items() if state == TO_MAKE]
+    coming += [f"{STATISTICS}/{kind}" for kind in accepted]
     coming += ["window"] * ("window" in found.rows and "train" in coming)
     learns = bool(config.evaluate.baselines) and config.train.negatives is None
     coming += ["baselines"] * (learns and {"encode", "evaluate"} <= set(coming))

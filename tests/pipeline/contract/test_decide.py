@@ -28,7 +28,6 @@ from gigabatch.pipeline.contract.decide import (
     finish,
     learn_contract,
     new_files,
-    statistics_kept,
 )
 from gigabatch.pipeline.contract.state import _checksum, read_state
 from gigabatch.pipeline.contract.terms import ContractError, column_types
@@ -37,6 +36,7 @@ from gigabatch.pipeline.nightly.nightly import Night, _tidy, data_of, refused_by
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.garbage import collect_artifacts
 from gigabatch.pipeline.store.keys import artifact_key
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 from tests.pipeline.read_only import read_only
@@ -962,23 +962,44 @@ def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it
     assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned, by_hand):
-    """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it."""
+@pytest.mark.parametrize("by", ["night", "gc", "gc of another", "gc of a mistake", "gc beside a damaged record"])
+def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned, by, capsys):
+    """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it; by
+    hand all other configurations' did, or nothing was removed as the features' settings or files.json were wrong."""
     config = learned.config()
-    (kept,) = statistics_kept(config)
+    (kept,) = (config.artifacts / "accepted").iterdir()
     store = ArtifactStore(config.artifacts, config.name)
-    for number in range(1 + config.nightly.keep.artifacts):  # of other kinds
-        store.build(kept.parent.name, f"other{number}", lambda folder: {})
+    for number in range(1 + config.nightly.keep.artifacts):  # of another kind
+        store.build(kept.parent.name, f"other{number}", lambda folder: {"kind": "other"})
         os.utime(config.artifacts / ".used" / config.name / kept.parent.name / f"other{number}", (2e9 + number,) * 2)
     del store
-    if by_hand:
-        path = learned.root / "shop.yaml"
-        path.write_text(json.dumps(config.to_dict()))  # JSON is YAML
-        assert main(["gc", "--keep", str(config.nightly.keep.artifacts), "--config", str(path)]) == 0
-    else:
+    if by == "night":
         _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
+    else:
+        path = learned.root / "shop.yaml"
+        settings = config.to_dict()  # JSON is YAML
+        if by == "gc of another":
+            settings["name"] = "other"
+        elif by == "gc of a mistake":
+            settings["features"]["time"] = ["no", "column"]
+        elif by == "gc beside a damaged record":
+            (learned.root / "runs" / config.name / "files.json").write_text("{")
+        path.write_text(json.dumps(settings))
+        assert main(["gc", "--keep", str(config.nightly.keep.artifacts), "--config", str(path)]) == 0
+        assert f"removed {kept.parent / 'other0'}" in capsys.readouterr().out
     assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "other1", "other2", "other3"])
+
+
+def test_of_each_kind_two_statistics_stay_as_a_night_that_did_not_end_is_compared_again(learned):
+    config = learned.config()
+    (before,) = (config.artifacts / "accepted").iterdir()
+    learned.write(6, shop_day(6))
+    night(learned, 6)
+    (after,) = set((config.artifacts / "accepted").iterdir()) - {before}
+    ArtifactStore(config.artifacts, config.name).build("accepted", "older", lambda folder: {"kind": "all"})
+    os.utime(config.artifacts / ".used" / config.name / "accepted" / "older", (1, 1))
+    collect_artifacts(config.artifacts, 0)
+    assert {path.name for path in before.parent.iterdir()} == {before.name, after.name}
 
 
 def test_a_store_that_cannot_be_written_is_no_fault_of_the_new_file(learned):
