@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_machine
 from gigabatch.features.reading.csv_records import NotInParts, csv_records, ends_in_quotes
 from gigabatch.features.reading.sources import kept_files, read_bytes, read_files
 
@@ -35,6 +35,7 @@ class CsvBlock:
                 file.seek(self.start)
                 content = self.header + file.read(self.stop - self.start)
         except OSError as error:
+            raise_of_machine(error, self.path)
             raise DataError(f"input {self.path}: cannot be read here ({error}). Every worker must see it.") from error
         return read_bytes(load_engine(engine), self.path, content, dtypes, null_values=null_values, nullable=nullable)
 

@@ -28,7 +28,7 @@ from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
-from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, require_columns
+from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, raise_of_machine, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
@@ -298,6 +298,7 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
     except UnicodeDecodeError as error:
         raise not_text(path, encoding) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
     raise DataError(f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}.")
 
@@ -493,6 +494,7 @@ def naming(path: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise not_text(path, UTF8) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
 
 

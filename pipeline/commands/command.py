@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
 USE_RUNS = ("evaluate", "score", "export", "embed")  # that is not there is said before the model is imported
-# No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
+# No permission, a full or a read-only disk, one that fails, a folder for a file: nothing that a traceback explains.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
+    errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 NO_COLUMN = ("column size limit", "size_type range", "size_type limit", "too large for a cudf column")  # libcudf
 Verbose = Annotated[

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gigabatch.features.errors import OF_MACHINE
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files
@@ -94,7 +95,7 @@ def _recorded(night: Night, work: Callable[[Night], Outcome]) -> int:
             night.material = replace(night.material, encoded=None)  # for which its page would wait
             _end(night, Outcome(128 + number, stopped_text(number)))
             raise Stopped(number, recorded=True) from error
-        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in FULL:
+        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in {*FULL, *OF_MACHINE}:
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     return _end(night, outcome, held=True)

@@ -1034,11 +1034,13 @@ def test_a_store_on_a_disk_that_is_not_mounted_is_named_with_where_it_leads(lear
     [
         OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
         OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        OSError(errno.EIO, os.strerror(errno.EIO)),
+        TimeoutError("timed out"),
         OSError("Memory mapping file failed: Cannot allocate memory"),  # Arrow's
         pd.errors.ParserError("Error tokenizing data. C error: out of memory"),
         RuntimeError("can't start new thread"),
     ],
-    ids=["files", "memory", "mapping", "parser", "threads"],
+    ids=["files", "memory", "disk", "network", "mapping", "parser", "threads"],
 )
 def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, lack):
     def refuse(*_, **__):
@@ -1053,3 +1055,34 @@ def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch
             night(learned, 6)
     decision = night(learned, 6)
     assert (len(decision.accepted), decision.quarantined) == (1, ())
+
+
+def test_a_disk_that_fails_puts_no_file_aside(learned, capsys):
+    """One sector that could not be read put the file in quarantine for good."""
+    config, path = learned.config(), learned.raw / "day-006.csv"
+    before = read_state(learned.root / "runs" / "shop")
+    path.symlink_to("/proc/self/mem")  # whose first byte gives EIO
+    (learned.root / "shop.yaml").write_text(json.dumps(config.to_dict()))
+    said = f"[Errno 5] input {path}: Input/output error. The file may be good: mend the disk"
+    for line, code in ((["contract", "--check"], 2), (["nightly"], 40), (["features"], 2)):
+        assert main([*line, "--config", str(learned.root / "shop.yaml")]) == code
+        assert said in "".join(capsys.readouterr())
+    assert read_state(learned.root / "runs" / "shop") == before
+    path.unlink()
+    learned.write(6, shop_day(6))
+    assert len(night(learned, 6).accepted) == 1
+
+
+def test_a_record_that_the_system_does_not_give_is_not_called_damaged(learned, monkeypatch):
+    """Too many open files: the message told to remove files.json, by which all quarantine is forgotten."""
+    path = learned.root / "runs" / "shop" / "files.json"
+    whole = path.read_text()
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(ContractError, match=rf"^{path}: cannot be read \(Input/output error\)") as caught:
+        new_files(learned.config())
+    assert "remove" not in str(caught.value)
+    assert "damaged" not in str(caught.value)
+    path.unlink()
+    path.write_text(whole)
+    assert new_files(learned.config()) == []
