@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
@@ -93,7 +95,11 @@ def learn(night: Night, pipeline: Pipeline, decision: Decision) -> Outcome:
             night.told[NOTHING_NEW] = {"of": nothing_new_of(night.request, features.artifact.key), "text": text}
         return Outcome(KEPT, text)
     except (DataError, LoaderError) as error:
+        pipeline.store.require_whole("features", "encode")
         return Outcome(REFUSED, f"Data refused: {error}")
+    except (OSError, pa.ArrowException):
+        pipeline.store.require_whole("features", "encode")
+        raise
     with night.step("train") as step:
         trained = encoded.fit_model()
         step |= _size(trained)

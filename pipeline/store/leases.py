@@ -71,7 +71,7 @@ class Lease:
     def __init__(self, root: Path, name: str | None = None) -> None:
         self.root, self.name = root, name
         self._file: FileIO | None = None
-        self._added: set[str] = set()
+        self.folders: set[str] = set()
 
     def __reduce__(self) -> tuple[type[Lease], tuple[Path, str | None]]:
         """A worker's copy has a lease of its own."""
@@ -84,11 +84,11 @@ class Lease:
                 mark = self.root / USED / self.name / folder
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
-            if folder not in self._added:
+            if folder not in self.folders:
                 with waiting_lock(self.root / LEASES / "lock"):
                     file = self._open() if self._file is None else self._file
                     file.write(f"{folder}\n".encode())
-                self._added.add(folder)
+                self.folders.add(folder)
         except OSError as error:
             log.debug("%s: no lease of %s (%s)", self.root, folder, error)
 
