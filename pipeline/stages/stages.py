@@ -630,7 +630,7 @@ class Features:
         """
         try:
             return self.pipeline.in_turn(self._encode)
-        except (DataError, LoaderError, OSError, pa.ArrowException):
+        except (DataError, LoaderError, pa.ArrowInvalid):
             self.pipeline.store.require_whole("features", "encode")
             raise
 

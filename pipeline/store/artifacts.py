@@ -306,7 +306,9 @@ class ArtifactStore:
                 except ArtifactError as error:
                     found.append(f"{error} It was put aside as {put_aside(target).name}.")
         if found:
-            raise ArtifactError(f"{' '.join(found)} Run again: it is made again. Where this comes back, look at the disk.")
+            raise ArtifactError(
+                f"{' '.join(found)} Run again: it is made again. Where this comes back, look at the disk."
+            )
 
     def use(self, stage: str, key: str) -> None:
         """Keep this folder from `gigabatch gc` as long as this object lives."""
