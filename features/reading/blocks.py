@@ -28,6 +28,7 @@ from gigabatch.features.reading.encodings import UTF8, opened
 from gigabatch.features.reading.plain_csv import read_plain
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
+    PACKED,
     PARQUET_ENDINGS,
     FileCache,
     cast,
@@ -46,7 +47,6 @@ from gigabatch.features.reading.sources import (
 )
 
 SKIPPED_FROM = 2**53  # from here on float64 skips whole numbers
-PACKED = (".gz", ".zip")
 UNPACKED_BYTES = 4  # of text in a byte of a compressed file, about
 
 
