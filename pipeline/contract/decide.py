@@ -159,9 +159,11 @@ class _Place:
         path = contract_path(self.config)
         return load_contract(path, self.config.recipe, self.recipe.raw_files()) if path.exists() else None
 
-    def statistics(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> Statistics | None:
+    def statistics(self, kind: RawFiles, entries: Mapping[str, FileEntry], tell: bool = True) -> Statistics | None:
         """Of all accepted rows of a kind: those that are kept, else from the files that are still there; where some are
-        gone, those that an earlier version kept, which named no settings."""
+        gone, those that an earlier version kept, which named no settings. tell: whether warnings name what is left out,
+        which they have done tonight otherwise."""
+        level = logging.WARNING if tell else logging.DEBUG
         kept = self.store.find(STAGE, self._key(kind, entries))
         if kept is not None:
             return load_statistics(kept.path, self.engine)
@@ -173,13 +175,15 @@ class _Place:
         found: Statistics | None = None
         for path, entry in entries.items():
             if path in gone:
-                log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
+                log.log(level, "%s was accepted and is gone or has changed; drift is measured without it", path)
                 continue
-            if (measured := self.measured(kind, path, entry)) is not None:
+            if (measured := self.measured(kind, path, entry, level=level)) is not None:
                 found = measured.statistics if found is None else found.merge(measured.statistics)
         return found
 
-    def measured(self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None) -> Measured | None:
+    def measured(
+        self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None, level: int = logging.WARNING
+    ) -> Measured | None:
         """An accepted file; None where it can no longer be read, as where a step has changed: a night that needs its
         rows fails by itself, one that only compares with them goes on."""
         unit = self.config.nightly.time_unit
@@ -188,7 +192,7 @@ class _Place:
                 kind, self.engine, path, self.cache, time_unit=unit, without=entry.dropped, known=known
             )  # fmt: skip
         except DataError as error:
-            log.warning("%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
+            log.log(level, "%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
             return None
 
     def keep(self, kind: RawFiles, entries: Mapping[str, FileEntry], statistics: Statistics) -> None:
@@ -371,7 +375,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         taken = [_taken(place, path, files[name], earlier[name])
                  for path in there if (name := same_file(path)) in earlier and name not in checked]  # fmt: skip
         before = {name: _before(state.of_kind(name), earlier) for name in kinds}
-        drifts = _drifts(place, contract, kinds, before, FilesState(files), good, taken, write)
+        told = set() if contract is None else {item.kind for item in reports}  # by `check_new`
+        drifts = _drifts(place, contract, kinds, before, FilesState(files), good, taken, write, told)
         files |= {name: entry for name, entry in _lost(recorded, there).items() if name not in replaced}
         after = FilesState(files)
         found, far = drifts.all, _sentences(drifts.all, "drift")
@@ -730,20 +735,22 @@ def _drifts(
     good: Sequence[FileReport],
     taken: Sequence[FileReport],
     write: bool,
+    told: Collection[str],
 ) -> _Drifts:
-    """Of new rows; write: the statistics of all together are kept."""
+    """Of new rows; write: the statistics of all together are kept. told: kinds of which warnings have named the
+    accepted files that are left out."""
     found = _Drifts({}, {}, {})
     for name, kind in kinds.items():
-        told = {(path, entry.checksum) for path, entry in before[name].items()}  # as one that was put back is
+        same = {(path, entry.checksum) for path, entry in before[name].items()}  # as one that was put back is
         new, by_hand = (
-            [item for item in items if item.kind == name and (same_file(item.path), item.checksum) not in told]
+            [item for item in items if item.kind == name and (same_file(item.path), item.checksum) not in same]
             for items in (good, taken)
         )
         mine, theirs = _statistics(new), _statistics(by_hand)
         fresh = _merged(mine, theirs)
         if fresh is None:
             continue
-        old = place.statistics(kind, before[name]) if before[name] else None
+        old = place.statistics(kind, before[name], name not in told) if before[name] else None
         replaced = any(same_file(item.path) in before[name] or item.instead_of for item in (*new, *by_hand))
         terms: KindTerms | None = contract.files.get(name) if contract is not None else None
         own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
@@ -760,7 +767,7 @@ def _drifts(
                 found.taken[name] = whole if mine is None else compared(old, theirs)
         if not write:
             continue
-        merged = place.statistics(kind, after.of_kind(name)) if replaced else _merged(old, fresh)
+        merged = place.statistics(kind, after.of_kind(name), False) if replaced else _merged(old, fresh)
         if merged is not None:
             place.keep(kind, after.of_kind(name), merged)
     return found

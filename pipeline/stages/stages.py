@@ -1497,7 +1497,9 @@ def evaluation_data(
         device=pipeline.device,
         tables=tables,
         evaluation_tables={
-            name: with_negatives(preprocessor, inputs, packed, places.index(name), config, pipeline.device)
+            name: with_negatives(
+                preprocessor, inputs, packed, places.index(name), config, pipeline.device, tell=name == split
+            )
             for name in measured
         },
         split=split,

@@ -287,6 +287,20 @@ def test_rows_of_files_that_are_gone_count_after_an_upgrade(shop, monkeypatch, e
         finish(shop.config(**settings))
 
 
+@pytest.mark.parametrize("with_contract", [True, False])
+def test_what_drift_is_measured_without_is_told_once_a_night(learned, caplog, with_contract):
+    """The check told of it, and the decision again."""
+    shutil.rmtree(learned.root / "artifacts" / "accepted")
+    (learned.raw / "day-000.csv").unlink()
+    learned.write(6, shop_day(6))
+    if not with_contract:
+        contract_path(learned.config()).unlink()
+    assert night(learned, 6).drift["all"].rows_old == 5 * 2000
+    assert [text for text in caplog.messages if "drift is measured without it" in text] == [
+        f"{learned.raw}/day-000.csv was accepted and is gone or has changed; drift is measured without it"
+    ]
+
+
 def test_a_night_that_was_killed_is_told_the_same_again(learned):
     edit(learned, "on_drift: warn", "on_drift: cold")
     path = learned.write(6, shop_day(6).assign(city="Lima"))
