@@ -163,7 +163,6 @@ class _Place:
         """Of all accepted rows of a kind: those that are kept, else from the files that are still there; where some are
         gone, those that an earlier version kept, which named no settings. tell: whether warnings name what is left out,
         which they have done tonight otherwise."""
-        level = logging.WARNING if tell else logging.DEBUG
         kept = self.store.find(STAGE, self._key(kind, entries))
         if kept is not None:
             return load_statistics(kept.path, self.engine)
@@ -175,14 +174,15 @@ class _Place:
         found: Statistics | None = None
         for path, entry in entries.items():
             if path in gone:
-                log.log(level, "%s was accepted and is gone or has changed; drift is measured without it", path)
+                if tell:
+                    log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
                 continue
-            if (measured := self.measured(kind, path, entry, level=level)) is not None:
+            if (measured := self.measured(kind, path, entry, tell=tell)) is not None:
                 found = measured.statistics if found is None else found.merge(measured.statistics)
         return found
 
     def measured(
-        self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None, level: int = logging.WARNING
+        self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None, tell: bool = True
     ) -> Measured | None:
         """An accepted file; None where it can no longer be read, as where a step has changed: a night that needs its
         rows fails by itself, one that only compares with them goes on."""
@@ -192,7 +192,8 @@ class _Place:
                 kind, self.engine, path, self.cache, time_unit=unit, without=entry.dropped, known=known
             )  # fmt: skip
         except DataError as error:
-            log.log(level, "%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
+            if tell:
+                log.warning("%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
             return None
 
     def keep(self, kind: RawFiles, entries: Mapping[str, FileEntry], statistics: Statistics) -> None:

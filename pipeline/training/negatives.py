@@ -120,15 +120,15 @@ def implicit_batches(
         know_all = positives.num_left(drawable) == 0
         if bool(know_all.any()):
             positives = positives.without(know_all)
-            log.log(
-                logging.WARNING if tell else logging.DEBUG,
-                "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
-                "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, which "
-                "says nothing of what they like. Leave their rows out of the files if they are nobody's taste.",
-                users_text(preprocessor, know_all),
-                f"{int(drawable.sum()):,}",
-                "evaluation" if known else "training",
-            )
+            if tell:
+                log.warning(
+                    "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
+                    "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, which "
+                    "says nothing of what they like. Leave their rows out of the files if they are nobody's taste.",
+                    users_text(preprocessor, know_all),
+                    f"{int(drawable.sum()):,}",
+                    "evaluation" if known else "training",
+                )
         else:
             know_all = None
     positives = apart_from(positives, items, train.device)
