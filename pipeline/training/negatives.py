@@ -123,8 +123,9 @@ def implicit_batches(
             if tell:
                 log.warning(
                     "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
-                    "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, which "
-                    "says nothing of what they like. Leave their rows out of the files if they are nobody's taste.",
+                    "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, "
+                    "which says nothing of what they like. Leave their rows out of the files if they are nobody's "
+                    "taste.",
                     users_text(preprocessor, know_all),
                     f"{int(drawable.sum()):,}",
                     "evaluation" if known else "training",
