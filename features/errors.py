@@ -1,6 +1,7 @@
 """Errors that a user of `features` can mend: each names the place, what was found, and what to do."""
 
 import difflib
+import errno
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,12 @@ UNREADABLE = (
     EOFError,
     SyntaxError,
 )
+# What the system says where the machine, a disk or a network fails, whatever the file is like.
+OF_MACHINE = frozenset((
+    errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ENODEV, errno.ENOTCONN, errno.ESTALE,
+    errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
+    errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE,
+))  # fmt: skip
 
 
 class DataError(ValueError):
@@ -78,6 +85,21 @@ class WrongTextError(DataError):
 
 class MissingCodeError(DataError):
     """An operator or a function of a user is named, and no file that registers it was imported."""
+
+
+def raise_of_machine(error: BaseException, path: str) -> None:
+    """Raise an error of the machine that was met at a file anew, with the file's name; do nothing where it is none."""
+    if not isinstance(error, OSError):
+        return
+    if error.errno in OF_MACHINE or isinstance(error, TimeoutError | ConnectionError):
+        said = error.strerror or str(error) or type(error).__name__
+        if path in said:  # by this function
+            raise error
+        raise OSError(
+            error.errno or errno.EIO,
+            f"input {path}: {said}. The file may be good: mend the disk, the network or the limit of open files and "
+            "run again; where this stays, copy the file from elsewhere or move it away.",
+        ) from error
 
 
 def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:

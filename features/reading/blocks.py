@@ -22,12 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import UNREADABLE, DataError, require_columns
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_machine, require_columns
 from gigabatch.features.reading.csv_records import NotInParts, one_column_records, record_blocks
 from gigabatch.features.reading.encodings import UTF8, opened
 from gigabatch.features.reading.plain_csv import read_plain
 from gigabatch.features.reading.row_bytes import line_bytes
 from gigabatch.features.reading.sources import (
+    PACKED,
     PARQUET_ENDINGS,
     FileCache,
     cast,
@@ -46,7 +47,6 @@ from gigabatch.features.reading.sources import (
 )
 
 SKIPPED_FROM = 2**53  # from here on float64 skips whole numbers
-PACKED = (".gz", ".zip")
 UNPACKED_BYTES = 4  # of text in a byte of a compressed file, about
 
 
@@ -201,6 +201,7 @@ def _raw_blocks(
                     if unsure := columns_with_exponents(frame, dtypes, path, content, as_text):
                         raise DataError(f"column {unsure[0]!r} holds numbers with exponents")
                 except (DataError, *UNREADABLE) as error:
+                    raise_of_machine(error, path)
                     # Read whole, the file is refused with the place of what is wrong, or has a sense that blocks lack.
                     raise NotInParts(f"input {path}: a block of it cannot be read by itself ({error})") from error
                 yield frame

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_machine
 from gigabatch.features.reading.csv_records import NotInParts, csv_records, ends_in_quotes
-from gigabatch.features.reading.sources import kept_files, read_bytes, read_files
-
-SPLITTABLE = (".csv",)  # compressed files, Parquet and URLs are one block each
+from gigabatch.features.reading.sources import TEXT_ENDINGS, kept_files, read_bytes, read_files
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class CsvBlock:
                 file.seek(self.start)
                 content = self.header + file.read(self.stop - self.start)
         except OSError as error:
+            raise_of_machine(error, self.path)
             raise DataError(f"input {self.path}: cannot be read here ({error}). Every worker must see it.") from error
         return read_bytes(load_engine(engine), self.path, content, dtypes, null_values=null_values, nullable=nullable)
 
@@ -84,7 +83,7 @@ def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = (), 
     for path in kept_files(pattern, leave_out):
         if "://" not in path:
             path = os.path.abspath(path)  # a task may run in a process that works elsewhere
-        local = "://" not in path and path.endswith(SPLITTABLE)
+        local = "://" not in path and path.endswith(TEXT_ENDINGS)
         found += (
             _blocks_of(path, block_bytes, separator)
             if local and Path(path).stat().st_size > block_bytes

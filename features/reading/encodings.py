@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
-from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_machine
 
 UTF8 = "utf-8"
 GUESS = "cp1252"  # Windows of Western Europe; Latin-1's letters are the same there
@@ -117,6 +117,7 @@ def not_text(path: str, encoding: str, content: bytes | None = None) -> DataErro
     except DataError as error:
         return error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise_of_machine(error, path)
         reason = str(error)
     return DataError(f"input {path}: cannot be read, it may be truncated or of another format ({reason}).")
 

@@ -28,17 +28,22 @@ from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
-from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, require_columns
+from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, raise_of_machine, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
 from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
 from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
-CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
+TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
+PACKED = (".gz", ".zip")  # behind them
+CSV_ENDINGS = tuple(ending + packed for ending in TEXT_ENDINGS for packed in ("", *PACKED))
 PARQUET_ENDINGS = (".parquet", ".pq")
+KNOWN_ENDINGS = (
+    f"{', '.join(TEXT_ENDINGS)}, each with {' or '.join(PACKED)} behind or not, {', '.join(PARQUET_ENDINGS)}"
+)
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
-SAME_TABLE = (".csv", ".csv.gz", ".csv.zip", *PARQUET_ENDINGS)  # of files that may be one table each way
+SAME_TABLE = (".csv", ".tsv", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
     "http": "'gigabatch[remote]'", "https": "'gigabatch[remote]'", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
     "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
@@ -115,7 +120,7 @@ def _no_file_in(pattern: str, folder: Path) -> str:
     endings = CSV_ENDINGS + PARQUET_ENDINGS
     below = next((item for item in islice(_names_below(folder), MOST_BELOW) if item.name.endswith(endings)), None)
     if below is None:
-        return f"input {pattern!r}: the folder holds no file with a known ending ({', '.join(endings)})."
+        return f"input {pattern!r}: the folder holds no file with a known ending ({KNOWN_ENDINGS})."
     ending = next(ending for ending in endings if below.name.endswith(ending))
     return (
         f"input {pattern!r}: the folder holds no data file itself, but folders in it do, such as {below}. Give a glob, "
@@ -298,8 +303,9 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
     except UnicodeDecodeError as error:
         raise not_text(path, encoding) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
-    raise DataError(f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}.")
+    raise DataError(f"input {path}: unknown kind of file. Known endings: {KNOWN_ENDINGS}.")
 
 
 def same_file(path: str) -> str:
@@ -365,8 +371,10 @@ def require_once(paths: Sequence[str]) -> None:
     """
     seen: dict[str, str] = {}
     for path in paths:
-        ending = next((ending for ending in SAME_TABLE if path.endswith(ending)), None)
-        if ending is not None and (first := seen.setdefault(path.removesuffix(ending), path)) != path:
+        name = path
+        for ending in (*PACKED, *SAME_TABLE):
+            name = name.removesuffix(ending)
+        if (first := seen.setdefault(name, path)) != path:
             raise DataError(
                 f"input {first}: {path.rpartition('/')[2]} is there too, by its name the same table, so that each row "
                 "would count twice. Move one of them away, or name those that you mean by a glob, such as *.csv."
@@ -466,9 +474,7 @@ def _read_one(
                     return module.from_pandas(plain)
             frame = parse(text)
         else:
-            raise DataError(
-                f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
-            )
+            raise DataError(f"input {path}: unknown kind of file. Known endings: {KNOWN_ENDINGS}.")
     require_columns(frame, dtypes, f"input {path}")
     refuse_guesses(module, frame, path, dtypes, names, separator, content)
     if len(frame) == 0:
@@ -493,6 +499,7 @@ def naming(path: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise not_text(path, UTF8) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
 
 

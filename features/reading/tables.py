@@ -8,7 +8,7 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.engines.protocols import Column
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_machine
 from gigabatch.features.reading.csv_records import csv_fields
 from gigabatch.features.reading.encodings import UTF8, csv_source
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files
@@ -76,6 +76,7 @@ class Reading:
         except DataError:
             raise
         except (OSError, ValueError) as error:
+            raise_of_machine(error, path)
             raise DataError(f"table {path}: cannot be read ({error}).") from error
         text = dict.fromkeys(header.columns, "string")
         return read_files(

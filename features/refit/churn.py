@@ -5,7 +5,8 @@ The population stability index of shares e_i (old) and a_i (new) over cells i is
 a shift). Every cell is given half a row first, so that an empty one has a logarithm. Without any shift the index of B
 cells is about (1/n + 1/m) times a chi-square with B - 1 degrees of freedom (Yurdakul 2018, "Statistical Properties of
 Population Stability Index"), so few rows alone can pass a threshold: `noise` is what they pass in one case of twenty,
-and no flag is raised below it.
+and no flag is raised below it. That of a mean is of Student's t with the old deviation, that of a share 1.96 standard
+errors of the difference of two samples.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, deviation, quantile
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
+TWO_SIDED = 1.96  # standard errors, 95 %
 TOP_VALUES = 20  # cells of a categorical column's index, the most frequent old values; the rest is one more
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 EXAMPLES = 10
@@ -34,9 +36,9 @@ NUMBERS = ("continuous", "null", "mean", "std", "PSI", "noise", "1 %", "50 %", "
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What raises a flag, all of them reached or passed.
+    """What raises a flag, all of them reached or passed, where the measure also passes its noise.
 
-    psi_moderate, psi_large: of the index, where it also passes its noise. null_rate: change of the share of nulls, up
+    psi_moderate, psi_large: of the index. null_rate: change of the share of nulls, up
     or down. unseen_rate: share of new rows that the old vocabulary does not know, above what more rows of the old
     data would have. mean_shift: change of the mean in old standard deviations.
     """
@@ -120,7 +122,8 @@ class ContinuousChurn:
 
     range_old, range: the known values lie within, to the ends of the outermost bins.
     mean_shift: in old standard deviations, None where the old data is constant. stability: over the deciles of the
-    old data, cut between the bins of the histograms, so that the cells' counts are exact.
+    old data, cut between the bins of the histograms, so that the cells' counts are exact. mean_noise: of mean_shift, in
+    its unit; None as that is, and in reports of earlier versions.
     """
 
     column: str
@@ -135,6 +138,7 @@ class ContinuousChurn:
     range: tuple[float, float] | None
     quantiles: tuple[QuantileShift, ...]
     stability: Stability | None
+    mean_noise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,17 +160,29 @@ class Churn:
         columns: list[CategoryChurn | ContinuousChurn] = [*self.categories, *self.numbers]
         for item in columns:
             if self.rows_old:  # else there was no rate
-                _flag(found, item.column, "null rate", item.null_rate - item.null_rate_old, limits.null_rate)
+                change = item.null_rate - item.null_rate_old
+                _flag(found, item.column, "null rate", change, limits.null_rate, self.null_noise(item))
             if isinstance(item, CategoryChurn):
                 rise = max(item.unseen_rate - item.unseen_rate_expected, 0.0)
-                _flag(found, item.column, "unseen rate", rise, limits.unseen_rate)
+                _flag(found, item.column, "unseen rate", rise, limits.unseen_rate, self.unseen_noise(item))
             elif item.mean_shift is not None:
-                _flag(found, item.column, "mean shift", item.mean_shift, limits.mean_shift)
+                _flag(found, item.column, "mean shift", item.mean_shift, limits.mean_shift, item.mean_noise or 0.0)
             if item.stability is not None and item.stability.psi > item.stability.noise:
                 large = item.stability.psi >= limits.psi_large
                 limit = limits.psi_large if large else limits.psi_moderate
                 _flag(found, item.column, "PSI, large" if large else "PSI, moderate", item.stability.psi, limit)
         return tuple(found)
+
+    def null_noise(self, item: CategoryChurn | ContinuousChurn) -> float:
+        """What chance alone changes the share of nulls by in one case of twenty."""
+        return share_noise(item.null_rate_old, self._either())
+
+    def unseen_noise(self, item: CategoryChurn) -> float:
+        """How far chance alone puts the share of unseen values above what was expected."""
+        return share_noise(item.unseen_rate_expected, self._either())
+
+    def _either(self) -> float:
+        return 1 / max(self.rows_old, 1) + 1 / max(self.rows, 1)
 
     def to_json(self) -> str:
         """The whole report with its flags."""
@@ -293,9 +309,10 @@ def continuous_churn(name: str, old: ColumnStatistics, new: ColumnStatistics) ->
     scales = [state.moments.scale() if state.moments.count else None for state in (old, new)]
     deviations = [deviation(state) for state in (old, new)]
     means = [None if scale is None else scale.mean for scale in scales]
-    shift = None
+    shift = noise = None
     if means[0] is not None and means[1] is not None and deviations[0]:
         shift = (means[1] - means[0]) / deviations[0]
+        noise = _mean_noise(old.moments.count, new.moments.count)
     both = old.moments.count > 0 and new.moments.count > 0
     return ContinuousChurn(
         name,
@@ -310,7 +327,20 @@ def continuous_churn(name: str, old: ColumnStatistics, new: ColumnStatistics) ->
         _range(new),
         tuple(_quantile_shift(old, new, percent) for percent in PERCENTILES) if both else (),
         stability(*decile_counts(old, new)) if both else None,
+        noise,
     )
+
+
+def share_noise(share: float, either: float) -> float:
+    """1.96 standard errors of the difference of two samples' shares; either: 1/n + 1/m."""
+    return TWO_SIDED * math.sqrt(share * (1 - share) * either)
+
+
+def _mean_noise(old: int, new: int) -> float:
+    """Of the difference of two samples' means, in population deviations of the old one."""
+    from scipy.special import stdtrit  # here, as SciPy takes as long to load as pandas
+
+    return float(stdtrit(old - 1, 0.975)) * math.sqrt(old / (old - 1) * (1 / old + 1 / new))
 
 
 def stability(old: Sequence[float], new: Sequence[float]) -> Stability:
@@ -384,8 +414,8 @@ def _plain(value: Any) -> Any:
     return value.item()  # a NumPy scalar among the examples
 
 
-def _flag(found: list[Flag], column: str, measure: str, value: float, threshold: float) -> None:
-    if abs(value) >= threshold:
+def _flag(found: list[Flag], column: str, measure: str, value: float, threshold: float, noise: float = 0.0) -> None:
+    if abs(value) >= threshold and abs(value) > noise:
         found.append(Flag(column, measure, value, threshold))
 
 

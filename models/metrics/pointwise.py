@@ -337,7 +337,8 @@ def prediction_churn(first: Tensor, second: Tensor, weight: Tensor | None = None
         f"prediction churn: both must be [n] or [n, classes], found {list(first.shape)} and {list(second.shape)}.",
     )
     check_rows("prediction churn", first, second if first.dim() == 1 else second.sum(1), weight, first.dim())
-    apart = (first.double() - second.double()).abs()
+    one, two = first.double(), second.double()
+    apart = torch.where(one == two, 0.0, (one - two).abs())  # an infinity less itself is no number
     return _mean(apart if apart.dim() == 1 else apart.sum(1) / 2, weight)
 
 

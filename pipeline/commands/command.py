@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gigabatch.features.errors import OF_MACHINE
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
 from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank
 from gigabatch.pipeline.memory import is_out_of_memory
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
 USE_RUNS = ("evaluate", "score", "export", "embed")  # that is not there is said before the model is imported
-# No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
+# No permission, a full or a read-only disk, one that fails, a folder for a file: nothing that a traceback explains.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
+    *OF_MACHINE,
 )  # fmt: skip
 NO_COLUMN = ("column size limit", "size_type range", "size_type limit", "too large for a cudf column")  # libcudf
 Verbose = Annotated[

@@ -30,7 +30,12 @@ def nightly(
     """
     if as_json and not dry_run:
         raise typer.BadParameter("--json goes with --dry-run; nights are in runs/<name>/nightly.jsonl.")
-    if not dry_run:
+    if dry_run:
+        from gigabatch.pipeline.nightly.rehearsal import quiet_rehearsal
+
+        if (found := quiet_rehearsal(config, overrides)) is not None:
+            return found.tell(as_json)
+    else:
         from gigabatch.pipeline.nightly.nightly import quiet_night
 
         if (code := quiet_night(config, overrides)) is not None:

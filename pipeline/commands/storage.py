@@ -16,13 +16,13 @@ def gc(
         int, typer.Option("--keep", help="Artifacts of each stage and configuration, and runs of each name, that stay.")
     ] = 3,
 ) -> int:
-    """Remove old artifacts and runs; never what current, previous and latest name, another command uses, or the next
-    night needs."""
+    """Remove old artifacts and runs; never what current, previous and latest name, another command uses, or this
+    configuration names as a start."""
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.nightly.needed import needed
     from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 
-    settings = load_config(config, overrides, whole="features")
+    settings = load_config(config, overrides, whole=False)
     leases = needed(settings)  # held while others are removed
     removed, freed = collect_artifacts(settings.artifacts, keep)
     runs, freed_runs = collect_runs(settings.runs, keep)

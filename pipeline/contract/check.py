@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import math
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_machine
 from gigabatch.features.reading.sources import FileCache, expand, same_file
 from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, deviation
@@ -35,7 +34,6 @@ DAY = 86_400.0
 NEVER = 1e-4  # chance below which a file without a rare class is a fault of the file
 FEW = 2 / 3  # of the usual rows, below which a file is told of that the contract lets pass
 MOST_LOST = 0.1  # share of its rows that a file that was written anew may have lost
-LACKS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for which no file is to blame
 FAMILIES = {
     "number": ("int", "uint", "float", "double", "half", "decimal"),
     "text": ("string", "large_string", "dictionary"),
@@ -181,7 +179,7 @@ def check_file(
     ContractError
         The contract has no terms for this kind of file.
     ArtifactError, OSError
-        The store cannot be written, or memory or open files are too few: the file may be good.
+        The store cannot be written, memory or open files are too few, or a disk fails: the file may be good.
     """
     kind, accepted = kind_of(recipe, path), accepted or Accepted()
     terms = None
@@ -210,8 +208,7 @@ def check_file(
     try:
         found = measure_file(kind, engine, path, cache, rules, drop, time_unit, known=known_rows(before))
     except (DataError, OSError) as error:
-        if lack := _lack(error):
-            raise lack from None
+        _require_of_file(error, path)
         text = f"{'' if path in str(error) else f'input {path}: '}{error}{_hint(kind, terms, engine, path)}"
         return FileReport(path, kind.name, False, (text,), checksum=checksum)
     reasons: list[str] = []
@@ -330,15 +327,13 @@ def _rules(
     return rules
 
 
-def _lack(error: BaseException | None) -> Exception | None:
-    """What the machine had too little of, of which an error tells that seems to be of a file."""
+def _require_of_file(error: BaseException | None, path: str) -> None:
+    """Raise what is no fault of the file: the machine has failed, or had too little of something."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in LACKS:
-            return error
+        raise_of_machine(error, path)
         if is_out_of_memory(error):
-            return MemoryError(str(error))
+            raise MemoryError(str(error)) from None
         error = error.__cause__
-    return None
 
 
 def known_rows(before: FileEntry | None) -> Known | None:

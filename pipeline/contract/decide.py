@@ -58,12 +58,13 @@ from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.record import now as now_text
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.garbage import STATISTICS as STAGE
 from gigabatch.pipeline.store.keys import artifact_key
 from gigabatch.pipeline.store.leases import waiting_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
-CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
+CONTRACT, LOCK, QUARANTINE = "contract.yaml", "files.lock", "quarantine"
 LATE = "files of kind "  # how the warning begins
 READ_BY = ("null_values", "separator", "encoding", "names", "decimal_marks", "made_from")  # settings of `RawFiles`
 READ_AS = "read_as"  # in the manifests of `STAGE`, but for those of earlier versions
@@ -158,9 +159,10 @@ class _Place:
         path = contract_path(self.config)
         return load_contract(path, self.config.recipe, self.recipe.raw_files()) if path.exists() else None
 
-    def statistics(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> Statistics | None:
+    def statistics(self, kind: RawFiles, entries: Mapping[str, FileEntry], tell: bool = True) -> Statistics | None:
         """Of all accepted rows of a kind: those that are kept, else from the files that are still there; where some are
-        gone, those that an earlier version kept, which named no settings."""
+        gone, those that an earlier version kept, which named no settings. tell: whether warnings name what is left out,
+        which they have done tonight otherwise."""
         kept = self.store.find(STAGE, self._key(kind, entries))
         if kept is not None:
             return load_statistics(kept.path, self.engine)
@@ -172,13 +174,16 @@ class _Place:
         found: Statistics | None = None
         for path, entry in entries.items():
             if path in gone:
-                log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
+                if tell:
+                    log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
                 continue
-            if (measured := self.measured(kind, path, entry)) is not None:
+            if (measured := self.measured(kind, path, entry, tell=tell)) is not None:
                 found = measured.statistics if found is None else found.merge(measured.statistics)
         return found
 
-    def measured(self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None) -> Measured | None:
+    def measured(
+        self, kind: RawFiles, path: str, entry: FileEntry, known: Known | None = None, tell: bool = True
+    ) -> Measured | None:
         """An accepted file; None where it can no longer be read, as where a step has changed: a night that needs its
         rows fails by itself, one that only compares with them goes on."""
         unit = self.config.nightly.time_unit
@@ -187,7 +192,8 @@ class _Place:
                 kind, self.engine, path, self.cache, time_unit=unit, without=entry.dropped, known=known
             )  # fmt: skip
         except DataError as error:
-            log.warning("%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
+            if tell:
+                log.warning("%s was accepted and can no longer be read; drift is measured without it. %s", path, error)
             return None
 
     def keep(self, kind: RawFiles, entries: Mapping[str, FileEntry], statistics: Statistics) -> None:
@@ -216,16 +222,6 @@ def _read_as(kind: RawFiles) -> dict[str, Any]:
 def contract_path(config: RunConfig) -> Path:
     """Where a configuration's contract lies: `runs/<name>/contract.yaml`."""
     return home_of(config) / CONTRACT
-
-
-def statistics_kept(config: RunConfig) -> list[Path]:
-    """Folders of what is kept of the rows accepted so far, one a kind; those of kinds without new files are used by no
-    night, and tell of files that may be gone."""
-    place = _Place(config)
-    state = read_state(place.home)
-    kinds = [(kind, state.of_kind(kind.name)) for kind in place.recipe.raw_files()]
-    folders = [place.store.root / STAGE / place._key(kind, entries) for kind, entries in kinds if entries]
-    return [folder for folder in folders if folder.is_dir()]
 
 
 def new_files(config: RunConfig) -> list[NewFile]:
@@ -380,7 +376,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         taken = [_taken(place, path, files[name], earlier[name])
                  for path in there if (name := same_file(path)) in earlier and name not in checked]  # fmt: skip
         before = {name: _before(state.of_kind(name), earlier) for name in kinds}
-        drifts = _drifts(place, contract, kinds, before, FilesState(files), good, taken, write)
+        told = set() if contract is None else {item.kind for item in reports}  # by `check_new`
+        drifts = _drifts(place, contract, kinds, before, FilesState(files), good, taken, write, told)
         files |= {name: entry for name, entry in _lost(recorded, there).items() if name not in replaced}
         after = FilesState(files)
         found, far = drifts.all, _sentences(drifts.all, "drift")
@@ -739,20 +736,22 @@ def _drifts(
     good: Sequence[FileReport],
     taken: Sequence[FileReport],
     write: bool,
+    told: Collection[str],
 ) -> _Drifts:
-    """Of new rows; write: the statistics of all together are kept."""
+    """Of new rows; write: the statistics of all together are kept. told: kinds of which warnings have named the
+    accepted files that are left out."""
     found = _Drifts({}, {}, {})
     for name, kind in kinds.items():
-        told = {(path, entry.checksum) for path, entry in before[name].items()}  # as one that was put back is
+        same = {(path, entry.checksum) for path, entry in before[name].items()}  # as one that was put back is
         new, by_hand = (
-            [item for item in items if item.kind == name and (same_file(item.path), item.checksum) not in told]
+            [item for item in items if item.kind == name and (same_file(item.path), item.checksum) not in same]
             for items in (good, taken)
         )
         mine, theirs = _statistics(new), _statistics(by_hand)
         fresh = _merged(mine, theirs)
         if fresh is None:
             continue
-        old = place.statistics(kind, before[name]) if before[name] else None
+        old = place.statistics(kind, before[name], name not in told) if before[name] else None
         replaced = any(same_file(item.path) in before[name] or item.instead_of for item in (*new, *by_hand))
         terms: KindTerms | None = contract.files.get(name) if contract is not None else None
         own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
@@ -769,7 +768,7 @@ def _drifts(
                 found.taken[name] = whole if mine is None else compared(old, theirs)
         if not write:
             continue
-        merged = place.statistics(kind, after.of_kind(name)) if replaced else _merged(old, fresh)
+        merged = place.statistics(kind, after.of_kind(name), False) if replaced else _merged(old, fresh)
         if merged is not None:
             place.keep(kind, after.of_kind(name), merged)
     return found

@@ -23,17 +23,18 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.recipes.table.recipe import length_name
 from gigabatch.features.refit.churn import (
+    TWO_SIDED,
     CategoryChurn,
     ContinuousChurn,
     category_churn,
     continuous_churn,
     expected_unseen,
+    share_noise,
 )
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.terms import DriftTerms
 
 LEVELS = ("ok", "warn", "drift")
-TWO_SIDED = 1.96  # standard errors, 95 %
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # whose quantiles are compared
 
 
@@ -193,7 +194,7 @@ def drift(
             # A value that one list alone has brought would be as new, had that list not come.
             most = _longest(old.numbers[length_name(name)]) if name in old.lists else 1
             once = expected_unseen(state, state.vocabulary, most)
-            found_by.add(name, "unseen", rise, once - expected + _error(once, either))
+            found_by.add(name, "unseen", rise, once - expected + share_noise(once, either))
         if found.stability is not None:
             found_by.add(name, "psi", found.stability.psi, found.stability.noise)
     for name, numbers in old.numbers.items():
@@ -241,7 +242,7 @@ def class_shift(old: CategoryStatistics, new: CategoryStatistics) -> tuple[float
     either = 1 / (old.rows - old.nulls) + 1 / (new.rows - new.nulls)
     changes = {name: abs(after.get(name, 0.0) - before.get(name, 0.0)) for name in {**before, **after}}
     name = max(changes, key=lambda key: changes[key])
-    return changes[name], _error(before.get(name, 0.0), either)
+    return changes[name], share_noise(before.get(name, 0.0), either)
 
 
 def class_shares(state: CategoryStatistics) -> dict[str, float]:
@@ -254,12 +255,7 @@ def class_shares(state: CategoryStatistics) -> dict[str, float]:
 
 def _nulls(measures: _Measures, found: Any, either: float) -> None:
     change = abs(found.null_rate - found.null_rate_old)
-    measures.add(found.column, "nulls", change, _error(found.null_rate_old, either))
-
-
-def _error(share: float, either: float) -> float:
-    """1.96 standard errors of the difference of two samples' shares; either: 1/n + 1/m."""
-    return TWO_SIDED * math.sqrt(share * (1 - share) * either)
+    measures.add(found.column, "nulls", change, share_noise(found.null_rate_old, either))
 
 
 def _verdict(value: float, noise: float, levels: tuple[float, float]) -> str:
@@ -280,7 +276,7 @@ def _shifts(old: ColumnStatistics, new: ColumnStatistics) -> list[tuple[float, f
     for share in SHARES:
         before, after = (_mid_quantile(side, share) for side in (old, new))
         shift, bound = after[0] - before[0], before[1] + after[1]
-        end, _ = _mid_quantile(old, share + math.copysign(_error(share, either), shift))
+        end, _ = _mid_quantile(old, share + math.copysign(share_noise(share, either), shift))
         found.append((max(abs(shift) - bound, 0.0), abs(end - before[0])))
     return found
 

@@ -28,7 +28,7 @@ from gigabatch.features.reading.blocks import NotInParts, about_rows, read_block
 from gigabatch.features.reading.csv_blocks import csv_blocks
 from gigabatch.features.reading.csv_records import csv_fields, csv_header
 from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, drop_rows
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, TEXT_ENDINGS, FileCache, cast, drop_rows
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.clock import guessed_unit, unit_seconds
@@ -44,7 +44,6 @@ NULL = "\0null"  # no text of a CSV file holds a NUL
 OFFSET_ROWS = 1_000  # at a file's beginning, whose times tell how times are written in it
 OFFSET = r":\d\d\S*?\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)$"
 NO_OFFSET, UTC_OFFSET = "none", "+00:00"
-FINAL_NEWLINE = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
 
 
 @dataclass(frozen=True)
@@ -607,7 +606,7 @@ def _offset(written: str) -> str:
 
 
 def _ends(path: str) -> bool | None:
-    if "://" in path or not path.endswith(FINAL_NEWLINE):
+    if "://" in path or not path.endswith(TEXT_ENDINGS):
         return None
     with open(path, "rb") as file:
         file.seek(-1, 2)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.errors import raise_of_machine
 from gigabatch.features.reading.sources import expand, same_file
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.pipeline.contract.terms import ContractError
@@ -194,14 +195,19 @@ def read_state(home: Path) -> FilesState:
     Raises
     ------
     ContractError
-        It is damaged or of another format; the message says what to do.
+        It cannot be read, is damaged or of another format; the message says what to do.
     """
     path = home / FILES
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return FilesState()
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ContractError(
+            f"{path}: cannot be read ({error.strerror}), so nothing is known of the files that were decided about, and "
+            "nothing is decided. Mend what the system says and run again; the record itself may be whole."
+        ) from error
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     try:
         if raw["format"] != FORMAT:
@@ -253,7 +259,7 @@ def write_state(home: Path, state: FilesState) -> None:
 def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
     """Checksum by path, `NO_CHECKSUM` of one that cannot be read, such as a folder or a file of another user.
 
-    root: the store, which keeps those of files that stay the same.
+    root: the store, which keeps those of files that stay the same. `OSError` where the machine fails.
     """
     paths, found = list(dict.fromkeys(paths)), {}
     try:
@@ -262,7 +268,8 @@ def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
         for path in paths:
             try:
                 (found[path],) = input_checksums([path], root).values()
-            except (OSError, ArtifactError):
+            except (OSError, ArtifactError) as error:
+                raise_of_machine(error, path)
                 found[path] = NO_CHECKSUM
     return found
 

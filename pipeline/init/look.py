@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.engines.arrow_types import usual_types
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_machine
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
 from gigabatch.features.reading.csv_records import csv_fields
 from gigabatch.features.reading.encodings import (
@@ -253,6 +253,7 @@ def _encoding(files: Sequence[str], given: str | None) -> str:
     except DataError:
         raise
     except UNREADABLE as error:
+        raise_of_machine(error, files[0])
         raise DataError(f"input {files[0]}: cannot be read ({error}).") from error
     told = sorted(set(found.values()))
     if told == sorted({UTF8, GUESS}) and all(_is_ascii(path) for path in files if found[path] == UTF8):
@@ -276,6 +277,7 @@ def _separator(path: str, encoding: str) -> str:
     except UnicodeDecodeError as error:
         raise not_text(path, encoding) from error
     except UNREADABLE as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read ({error}).") from error
     lines = re.sub(r'"[^"]*"', '""', head).splitlines()
     if len(head) == HEAD_CHARACTERS and len(lines) > 1:  # the last one is cut, as is a header of thousands of names
@@ -338,6 +340,7 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
     except DataError:
         raise
     except UNREADABLE as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
 
 
@@ -362,4 +365,5 @@ def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFra
     except DataError:
         raise
     except UNREADABLE as error:
+        raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error

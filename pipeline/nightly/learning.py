@@ -43,6 +43,7 @@ from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stages.start import require_lasting_values
+from gigabatch.pipeline.stopping import stopped_by
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.store.keys import artifact_key
@@ -63,7 +64,22 @@ def begun(night: Night) -> Pipeline:
 
 
 def learn(night: Night, pipeline: Pipeline, decision: Decision) -> Outcome:
-    """Features, encode, train, evaluate, compare, promote, of the files that were decided on."""
+    """Features, encode, train, evaluate, compare, promote, of the files that were decided on.
+
+    `ArtifactError` where data would be refused, or something fails, and an artifact is not what was written.
+    """
+    try:
+        outcome = _learn(night, pipeline, decision)
+    except (OSError, ValueError) as error:
+        if stopped_by(error) is None:
+            pipeline.store.require_whole("features", "encode")
+        raise
+    if outcome.code == REFUSED:
+        pipeline.store.require_whole("features", "encode")
+    return outcome
+
+
+def _learn(night: Night, pipeline: Pipeline, decision: Decision) -> Outcome:
     config, home = night.config, night.home
     try:
         with night.step("features") as step:

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gigabatch.features.errors import OF_MACHINE
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late, new_files
@@ -94,7 +95,7 @@ def _recorded(night: Night, work: Callable[[Night], Outcome]) -> int:
             night.material = replace(night.material, encoded=None)  # for which its page would wait
             _end(night, Outcome(128 + number, stopped_text(number)))
             raise Stopped(number, recorded=True) from error
-        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in FULL:
+        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in {*FULL, *OF_MACHINE}:
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     return _end(night, outcome, held=True)
@@ -236,17 +237,25 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
         return None
     try:
         with folder_lock(home / "nightly.lock"):
-            loaded, last = load_config(config, overrides, whole="features"), _nothing_new_before(home)
-            if last is None or new_files(loaded) or read_state(home).taken:  # which the whole night measures
-                return None
-            if _is_told_of_files(decide(loaded, [], write=False), home):
-                return None
-            if last[NOTHING_NEW].get("of") != nothing_new_of(request, request.features_key()):
+            loaded = load_config(config, overrides, whole="features")
+            if (last := nothing_new_again(request, loaded)) is None:
                 return None
             night = Night(loaded, home, material=Material(loaded.nightly))
             return _recorded(night, partial(_as_the_last_one, last=last))
     except ValueError:  # which the whole night tells, and records
         return None
+
+
+def nothing_new_again(request: Request, loaded: RunConfig) -> dict[str, Any] | None:
+    """The line of the last night, where that found nothing new and tonight would find the same."""
+    home = home_of(loaded)
+    if request.key is None or (last := _nothing_new_before(home)) is None:
+        return None
+    if new_files(loaded) or read_state(home).taken:  # which the whole night measures
+        return None
+    if _is_told_of_files(decide(loaded, [], write=False), home):
+        return None
+    return last if last[NOTHING_NEW].get("of") == nothing_new_of(request, request.features_key()) else None
 
 
 def _nothing_new_before(home: Path) -> dict[str, Any] | None:

@@ -512,22 +512,23 @@ def churn_cards(churn: Churn, calendar: Collection[str] = ()) -> list[Card]:
     limits, bars = churn.thresholds, dict[str, list[Bar]]()
     columns: list[CategoryChurn | ContinuousChurn] = [*churn.categories, *churn.numbers]
     for item in columns:
-        found: list[tuple[str, float, float, float]] = []
-        chance = False
+        found: list[tuple[str, float, float, float, float]] = []
         if item.stability is not None:
-            found.append(("PSI", item.stability.psi, limits.psi_moderate, limits.psi_large))
-            chance = item.stability.psi <= item.stability.noise
-        found.append(("nulls", abs(item.null_rate - item.null_rate_old), limits.null_rate, limits.null_rate))
+            psi = item.stability
+            found.append(("PSI", psi.psi, limits.psi_moderate, limits.psi_large, psi.noise))
+        change = abs(item.null_rate - item.null_rate_old)
+        found.append(("nulls", change, limits.null_rate, limits.null_rate, churn.null_noise(item)))
         if isinstance(item, CategoryChurn):
             rise = max(item.unseen_rate - item.unseen_rate_expected, 0.0)
-            found.append(("unseen", rise, limits.unseen_rate, limits.unseen_rate))
+            found.append(("unseen", rise, limits.unseen_rate, limits.unseen_rate, churn.unseen_noise(item)))
         elif item.mean_shift is not None:
-            found.append(("mean", abs(item.mean_shift), limits.mean_shift, limits.mean_shift))
+            shift = abs(item.mean_shift)
+            found.append(("mean", shift, limits.mean_shift, limits.mean_shift, item.mean_noise or 0.0))
         if item.column in calendar:
             found = [one for one in found if one[0] == "nulls"]
         bars[item.column] = [
-            Bar(name, value, (low, high), _verdict(value, low, high) if name != "PSI" or not chance else "ok")
-            for name, value, low, high in found
+            Bar(name, value, (low, high), _verdict(value, low, high) if value > noise else "ok")
+            for name, value, low, high, noise in found
         ]
     return _cards(bars)
 

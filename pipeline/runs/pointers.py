@@ -64,7 +64,9 @@ def read_pointers(home: Path) -> Pointers:
         blocked = json.loads(path.read_text()) if path.exists() else {}
         if not isinstance(blocked, dict) or not all(isinstance(entry, dict) for entry in blocked.values()):
             raise ValueError("not an object of objects")
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror}). Mend what the system says and run again.") from error
+    except (ValueError, RecursionError) as error:
         raise RunError(
             f"{path}: damaged ({error}). It names the runs that were rolled back. Remove it to lift all their blocks."
         ) from error

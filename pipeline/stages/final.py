@@ -19,6 +19,7 @@ from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
 from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.runs.promote import promote
+from gigabatch.pipeline.runs.record import append_record
 
 log = logging.getLogger(__name__)
 FEWEST_HELD = 50  # rows of valid and of test, each
@@ -194,3 +195,5 @@ def promote_final(run: Path, measured: Path) -> None:
     if current is not None and current == measured.resolve():
         promote(run.parent, run, current)
         log.info("run %s is current: it is the final one of %s, which was", run.name, measured.name)
+        text = f"Promoted: {run.name} is the final run of {measured.name}, which was current."
+        append_record(run.parent, "train", 0, text, run.name)

@@ -40,6 +40,7 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.batches.residency import Residency, open_source, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
+from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.loops import is_serial
 from gigabatch.models.inputs import ModelInputs
@@ -624,8 +625,14 @@ class Features:
             Where columns are not those of the preprocessor that is grown; the message names them.
         ConfigError
             Where a step of `features.steps` numbers values anew each time that growth would have to know again.
+        ArtifactError
+            Where a file of an artifact is not what was written; the artifact is put aside.
         """
-        return self.pipeline.in_turn(self._encode)
+        try:
+            return self.pipeline.in_turn(self._encode)
+        except (DataError, LoaderError, pa.ArrowInvalid):
+            self.pipeline.store.require_whole("features", "encode")
+            raise
 
     @plain_defaults()
     def _encode(self) -> Encoded:
@@ -1490,7 +1497,9 @@ def evaluation_data(
         device=pipeline.device,
         tables=tables,
         evaluation_tables={
-            name: with_negatives(preprocessor, inputs, packed, places.index(name), config, pipeline.device)
+            name: with_negatives(
+                preprocessor, inputs, packed, places.index(name), config, pipeline.device, tell=name == split
+            )
             for name in measured
         },
         split=split,

@@ -291,6 +291,25 @@ class ArtifactStore:
             log.warning("%s It was put aside as %s and is made again.", error, aside)
             return None
 
+    def require_whole(self, *stages: str) -> None:
+        """Put aside what this object has found or built of these stages and is not what it was, and raise it.
+
+        For what could not be read: `find` believes a checksum that is remembered of a file of the same size and times,
+        here every byte is read.
+        """
+        used = [] if self._lease is None else sorted(self._lease.folders)
+        found = []
+        for target in (self.root / folder for folder in used if folder.partition("/")[0] in stages):
+            if (target / MANIFEST).is_file():  # of others there is nothing to compare with
+                try:
+                    verified(target, "artifact")
+                except ArtifactError as error:
+                    found.append(f"{error} It was put aside as {put_aside(target).name}.")
+        if found:
+            raise ArtifactError(
+                f"{' '.join(found)} Run again: it is made again. Where this comes back, look at the disk."
+            )
+
     def use(self, stage: str, key: str) -> None:
         """Keep this folder from `gigabatch gc` as long as this object lives."""
         if self._lease is not None:

@@ -7,12 +7,13 @@ that is being written to. Folders are renamed while leases are held still, and r
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from gigabatch.pipeline.store.artifacts import artifacts_newest_first
+from gigabatch.pipeline.store.artifacts import MANIFEST, artifacts_newest_first
 from gigabatch.pipeline.store.files import WRITTEN, ArtifactError, require_there
 from gigabatch.pipeline.store.leases import USED, leases_held_still
 from gigabatch.pipeline.store.locks import folder_lock, folder_size, remove_folder, remove_leftovers
@@ -21,6 +22,7 @@ from gigabatch.pipeline.store.parsed_files import parsed_in_use
 from gigabatch.pipeline.store.row_history import STAGE as HISTORY
 
 CHECKPOINTS = "checkpoints"
+STATISTICS = "accepted"  # the stage of those of accepted rows, which `contract/decide.py` keeps
 LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
 LEFT_SECONDS = 3600  # how old a file on its way to its name is that nobody writes any more
 LINKED = ("*/*", "*/.champions/*")  # where links to runs lie; the second are of `nightly/reference.py`
@@ -30,7 +32,8 @@ def collect_artifacts(root: Path, keep: int, name: str | None = None) -> tuple[l
     """Remove artifacts, checkpoints, damaged ones and leftovers; returns what was removed and the bytes freed.
 
     Of each stage the `keep` stay that each configuration, by its name, has used last, and of those that none has used
-    (they are of an earlier version) the `keep` newest; and the parsed files that kept features were made from.
+    (they are of an earlier version) the `keep` newest; and the parsed files that kept features were made from. Of
+    statistics these are counted by kind of file, and are two at least.
     name: the configuration whose artifacts alone may go; those that others have used, or none, stay.
     """
     require_there(root)
@@ -49,8 +52,8 @@ def collect_artifacts(root: Path, keep: int, name: str | None = None) -> tuple[l
 
 
 def old_artifacts(root: Path, keep: int, name: str, coming: Collection[str] = ()) -> tuple[list[Path], int]:
-    """What `collect_artifacts` would remove of finished artifacts, and its bytes, once each stage of `coming` has made
-    one more."""
+    """What `collect_artifacts` would remove of finished artifacts, and its bytes, once each stage of `coming` (of
+    statistics `accepted/<kind>`) has made one more."""
     if not root.is_dir():
         return [], 0
     with leases_held_still(root) as leased:
@@ -141,20 +144,38 @@ def _last_used(
     coming: stages of which one less stays."""
     _require_number(keep)
     kept: set[str] = set()
-    given = keep
     for stage in stages:
-        keep = min(given, 1) if stage.name == HISTORY else given  # each holds all that the ones before it do
-        found = _checkpoints(stage) if stage.name == CHECKPOINTS else artifacts_newest_first(stage)
-        there = [path.name for path in found]
-        used: set[str] = set()
-        for uses in root.glob(f"{USED}/*/{stage.name}"):
-            marks = {path.name: path.stat().st_mtime_ns for path in uses.iterdir() if path.name in there}
-            used |= marks.keys()
-            number = keep - (stage.name in coming) if name in (None, uses.parent.name) else None
-            kept |= {f"{stage.name}/{key}" for key in sorted(marks, key=lambda key: (-marks[key], key))[:number]}
-        number = keep if name is None else None
-        kept |= {f"{stage.name}/{key}" for key in [key for key in there if key not in used][:number]}
+        for of, there in _counted_together(stage).items():
+            least = keep
+            if stage.name == HISTORY:  # each holds all that the ones before it do
+                least = min(keep, 1)
+            elif stage.name == STATISTICS:  # a night that did not end is compared again with those before its own
+                least = max(keep, 2)
+            used: set[str] = set()
+            for uses in root.glob(f"{USED}/*/{stage.name}"):
+                marks = {path.name: path.stat().st_mtime_ns for path in uses.iterdir() if path.name in there}
+                used |= marks.keys()
+                number = least - (of in coming) if name in (None, uses.parent.name) else None
+                kept |= {f"{stage.name}/{key}" for key in sorted(marks, key=lambda key: (-marks[key], key))[:number]}
+            number = least if name is None else None
+            kept |= {f"{stage.name}/{key}" for key in [key for key in there if key not in used][:number]}
     return kept
+
+
+def _counted_together(stage: Path) -> dict[str, list[str]]:
+    """Names of a stage's folders, the newest first; of statistics by kind of file, which nights use one at a time."""
+    found: dict[str, list[str]] = {}
+    for path in _checkpoints(stage) if stage.name == CHECKPOINTS else artifacts_newest_first(stage):
+        of = f"{stage.name}/{_kind(path)}" if stage.name == STATISTICS else stage.name
+        found.setdefault(of, []).append(path.name)
+    return found
+
+
+def _kind(statistics: Path) -> str | None:
+    try:
+        return str(json.loads((statistics / MANIFEST).read_text())["kind"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # damaged
+        return None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

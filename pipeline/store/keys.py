@@ -21,6 +21,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
+from gigabatch.features.errors import raise_of_machine
 from gigabatch.features.operators.sources import without_unused
 from gigabatch.features.reading.sources import file_system, same_file
 from gigabatch.pipeline.store.files import ArtifactError, atomic_write, in_threads
@@ -187,6 +188,9 @@ def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
             return Path(inside).name, cache.checksum(Path(inside)) if local else url_identity(filesystem, inside)
         except FileNotFoundError as error:
             raise ArtifactError(f"input {path} does not exist. Correct its path in the configuration.") from error
+        except OSError as error:
+            raise_of_machine(error, path)
+            raise
 
     found = {f"{position}:{name}": text for position, (name, text) in enumerate(in_threads(checksum, paths))}
     cache.save()

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 
 from gigabatch.pipeline.store.files import refusals_named
-from gigabatch.pipeline.store.locks import host_name
+from gigabatch.pipeline.store.locks import host_name, is_old
 
 log = logging.getLogger(__name__)
 LEASES, USED = ".leases", ".used"
@@ -41,7 +41,8 @@ def waiting_lock(path: Path) -> Iterator[None]:
 def leases_held_still(root: Path) -> Iterator[set[str]]:
     """The folders below `root` that living processes use; none is added within the block.
 
-    Leases of other machines that share the disk count as held: whether their holders live is not to be seen from here.
+    Locks may not reach from machine to machine, so leases of others that share the disk count as held for
+    `GONE_SECONDS` after something was added.
     """
     home = root / LEASES
     with waiting_lock(home / "lock"):
@@ -53,7 +54,7 @@ def leases_held_still(root: Path) -> Iterator[set[str]]:
                 except BlockingIOError:
                     is_held = True
                 else:
-                    is_held = not path.name.startswith(f"{host_name()}@")
+                    is_held = not path.name.startswith(f"{host_name()}@") and not is_old(path)
                 if not is_held:
                     path.unlink(missing_ok=True)
                     continue
@@ -71,7 +72,7 @@ class Lease:
     def __init__(self, root: Path, name: str | None = None) -> None:
         self.root, self.name = root, name
         self._file: FileIO | None = None
-        self._added: set[str] = set()
+        self.folders: set[str] = set()
 
     def __reduce__(self) -> tuple[type[Lease], tuple[Path, str | None]]:
         """A worker's copy has a lease of its own."""
@@ -84,11 +85,11 @@ class Lease:
                 mark = self.root / USED / self.name / folder
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
-            if folder not in self._added:
+            if folder not in self.folders:
                 with waiting_lock(self.root / LEASES / "lock"):
                     file = self._open() if self._file is None else self._file
                     file.write(f"{folder}\n".encode())
-                self._added.add(folder)
+                self.folders.add(folder)
         except OSError as error:
             log.debug("%s: no lease of %s (%s)", self.root, folder, error)
 

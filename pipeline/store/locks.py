@@ -21,6 +21,7 @@ from gigabatch.pipeline.store.files import ArtifactError, refusals_named
 
 log = logging.getLogger(__name__)
 WAIT_S = 0.1  # between two looks at a lock that is waited for
+GONE_SECONDS = 7 * 86_400  # after which a process of another machine, which holds no lock that is seen here, is gone
 HOLDER_NAME_S = 1.0  # how long a refused run waits for the holder of a lock to write its name
 
 
@@ -65,13 +66,16 @@ def _locked(lock: Path) -> IO[str]:
 
 
 def remove_leftovers(folder: Path) -> dict[Path, int]:
-    """Remove temporary folders of this machine whose writer is gone; returns them with the bytes that they took.
+    """Remove temporary folders whose writer is gone; returns them with the bytes that they took.
 
-    Those of other machines that share the disk stay: whether their writers live is not to be seen from here.
+    Locks may not reach from machine to machine, so those of others that share the disk stay for `GONE_SECONDS` after
+    something was written there.
     """
     removed = {}
-    for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(f".tmp-*@{host_name()}@*")}):
+    for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(".tmp-*@*@*")}):
         path, lock = folder / name, folder / f"{name}.lock"
+        if f"@{host_name()}@" not in name and not is_old(lock, path, *path.rglob("*")):
+            continue
         with refusals_named(folder):
             opened = open(lock, "a")  # noqa: SIM115
         with opened as file:
@@ -83,6 +87,15 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
                 removed[path] = remove_folder(path)
             lock.unlink(missing_ok=True)
     return removed
+
+
+def is_old(*paths: Path) -> bool:
+    """Whether `GONE_SECONDS` have passed since any of these was written; what is not there does not count."""
+    newest = 0.0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            newest = max(newest, path.stat().st_mtime)
+    return time.time() - newest > GONE_SECONDS
 
 
 def folder_size(folder: Path) -> int:

@@ -93,12 +93,14 @@ def implicit_batches(
     seed: int,
     device: str,
     known: Sequence[PackedTable] = (),
+    tell: bool = True,
 ) -> ImplicitBatches:
     """Draws of every item of the train split's vocabulary.
 
     train: gives the features and counts of items, and with `exclude_known` each user's known items; known: further
     tables whose pairs are known too, for evaluation. The null and the unseen user are many people, of whom nothing is
-    known. Of a user who knows every item that is drawn, only the row's own item is left out; a warning names them.
+    known. Of a user who knows every item that is drawn, only the row's own item is left out; a warning names them where
+    `tell` is set.
     """
     require_only_positives((train, *known))
     item, user = inputs.item, inputs.user
@@ -118,14 +120,16 @@ def implicit_batches(
         know_all = positives.num_left(drawable) == 0
         if bool(know_all.any()):
             positives = positives.without(know_all)
-            log.warning(
-                "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
-                "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, which "
-                "says nothing of what they like. Leave their rows out of the files if they are nobody's taste.",
-                users_text(preprocessor, know_all),
-                f"{int(drawable.sum()):,}",
-                "evaluation" if known else "training",
-            )
+            if tell:
+                log.warning(
+                    "train.negatives: %s have each of the %s items that are drawn, so nothing is left that could be a "
+                    "negative of theirs. In %s, items that they have are drawn for them too, any but the row's own, "
+                    "which says nothing of what they like. Leave their rows out of the files if they are nobody's "
+                    "taste.",
+                    users_text(preprocessor, know_all),
+                    f"{int(drawable.sum()):,}",
+                    "evaluation" if known else "training",
+                )
         else:
             know_all = None
     positives = apart_from(positives, items, train.device)
@@ -137,7 +141,7 @@ def implicit_batches(
             items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
         )
     rows = EntityRows.of(train, item.key, item.ids, item.floats, item.lists)
-    if moving := rows.moving_columns(train, items.start):
+    if not known and (moving := rows.moving_columns(train, items.start)):  # what evaluates them was trained so
         names = [column.name for column in train.schema.ids] + list(train.schema.floats)
         names += [column.name for column in train.schema.lists]
         log.warning(
@@ -185,17 +189,18 @@ def with_negatives(
     place: int,
     config: RunConfig,
     device: str,
+    tell: bool = False,
 ) -> PackedTable:
     """tables[place] as it is evaluated: where `train.negatives` is set, with negatives that are the same each time.
 
     tables: the train split's first; the pairs of all of them are known. device: draws the negatives, block by block;
-    the table lies where tables[place] does.
+    the table lies where tables[place] does. tell: whether a warning names users who know every item.
     """
     settings = config.train.negatives
     if settings is None:
         return tables[place]
     batches = implicit_batches(
-        preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:]
+        preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:], tell=tell
     )
     batches.use_kernels(config.train.kernels)
     return batches.table(tables[place])

@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_machine
 from gigabatch.features.reading.blocks import file_frames
 from gigabatch.features.reading.sources import FileCache, expand, read_files
 from gigabatch.features.recipes.base import RawFiles
@@ -171,6 +171,7 @@ def _records(path: str, form: str, parse: Callable[[str], Any]) -> Iterator[Any]
         with fsspec.open(found, "rb") as file:
             content = file.read().removeprefix(BOM)
     except UNREADABLE as error:
+        raise_of_machine(error, found)
         raise DataError(f"input {found}: cannot be read ({error}).") from error
     # Not str.splitlines, which also ends a line at \x85 and others that are letters or dots in titles.
     lines = [(number, line.rstrip(b"\r")) for number, line in enumerate(content.split(b"\n"), 1)]

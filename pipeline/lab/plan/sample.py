@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from gigabatch.features.reading.csv_blocks import csv_blocks
 from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
+from gigabatch.features.reading.sources import PACKED, PARQUET_ENDINGS, expand
 from gigabatch.features.recipes.movielens.files import FORMATS
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
 
@@ -218,7 +218,7 @@ def _sample_csv(path: Path, target: Path, fraction: float, headless: bool, encod
     bytewise = is_bytewise(encoding)
     if not bytewise:  # cut as UTF-8, and written as it was
         plain.write_bytes(csv_source(str(path), encoding).getbuffer())
-    elif path.name.endswith((".zip", ".gz")):
+    elif path.name.endswith(PACKED):
         with _opened(path) as file, open(plain, "wb") as out:
             shutil.copyfileobj(file, out)
     else:

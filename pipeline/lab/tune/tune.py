@@ -201,8 +201,9 @@ class Trainer(TimedTrainer):
         return Outcome(self.metric_of(trained), valid_losses(trained))
 
     def relative_gain(self, large: Outcome, small: Outcome) -> float:
-        """By how much `large` is better, as a share of `small`'s metric."""
-        return self.sign * (large.metric - small.metric) / abs(small.metric)
+        """By how much `large` is better, as a share of `small`'s metric, of its own where that is 0."""
+        share = abs(small.metric) or abs(large.metric) or 1.0
+        return self.sign * (large.metric - small.metric) / share
 
 
 def lower_bound(differences: Sequence[float]) -> float | None:

@@ -5,6 +5,7 @@ import gzip
 import re
 import subprocess
 import sys
+import zipfile
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -41,6 +42,8 @@ def read(path, dtypes=TYPES, **options):
         (["a.csv", "a.csv.gz"], True), (["a.csv.gz", "a.csv.zip"], True), (["a.csv", "a.parquet"], True),
         (["a.pq", "b.csv", "a.parquet"], True), (["a.csv", "b.csv.gz", "c.parquet"], False),
         (["adult.data", "adult.test"], False), (["x/a.csv", "y/a.csv.gz"], False), (["a.csv", "a.1.csv"], False),
+        (["a.tsv", "a.tsv.gz"], True), (["adult.data", "adult.data.zip"], True),
+        (["adult.data.gz", "adult.test.gz"], False),
     ],
 )  # fmt: skip
 def test_a_table_beside_its_packed_self_would_count_twice(names, twice):
@@ -61,6 +64,19 @@ def test_parquet_and_csv_give_the_same_frame(tmp_path):
     frame = read(put(tmp_path, "a.csv", CSV))
     frame.to_parquet(tmp_path / "a.parquet")
     pd.testing.assert_frame_equal(read(tmp_path / "a.parquet"), frame)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".dat", ".data", ".test", ".txt"])
+@pytest.mark.parametrize("packed", ["gz", "zip"])
+def test_every_text_file_may_be_packed(tmp_path, tmp_path_factory, ending, packed):
+    """`.csv.gz` was known and `.tsv.gz` an unknown kind of file."""
+    path = put(tmp_path, f"a{ending}.{packed}", gzip.compress(CSV.encode()) if packed == "gz" else "")
+    if packed == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"a{ending}", CSV)
+    pd.testing.assert_frame_equal(read(path), read(put(tmp_path_factory.mktemp("plain"), "a.csv", CSV)))
+    assert file_columns("pandas", path) == CSV.partition("\n")[0].split(",")
+    assert expand(str(tmp_path)) == [path]
 
 
 def test_gzip_tabs_headerless_and_own_null_values(tmp_path):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.refit import statistics
 from gigabatch.features.refit.churn import (
+    Churn,
     Thresholds,
     category_churn,
     churn,
@@ -222,6 +223,37 @@ def test_noise_is_the_95th_percentile_of_the_index_without_a_shift():
     assert 0.03 < np.mean([item.psi > item.noise for item in found]) < 0.07
     exact = (1 / 4000 + 1 / 1000) * scipy.stats.chi2.ppf(0.95, cells - 1)
     assert math.isclose(found[0].noise, exact, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(("old", "new"), [(2000, 5), (5, 5), (4, 300)])
+def test_few_rows_shift_no_mean_by_chance(old, new):
+    """`update` with 5 rows flagged the mean of every fourth column: half a deviation is what they miss by."""
+    random = np.random.default_rng(3)
+    flags = shifts = 0
+    for _ in range(400):
+        given = [random.normal(7, 3, size=size) for size in (old, new)]
+        found = continuous_churn("x", *map(continuous, given))
+        # Student's test, with the deviation of the old sample alone.
+        t = (given[1].mean() - given[0].mean()) / (given[0].std(ddof=1) * math.sqrt(1 / old + 1 / new))
+        chance = scipy.stats.t.sf(abs(t), old - 1) * 2 >= 0.05
+        assert (abs(found.mean_shift) <= found.mean_noise) == chance
+        flagged = {flag.measure for flag in Churn(1, old, new, (), (found,)).flags} & {"mean shift"}
+        flags += len(flagged)
+        shifts += abs(found.mean_shift) >= 0.5
+    assert flags / 400 < 0.08 < shifts / 400
+    moved = continuous_churn("x", *map(continuous, (random.normal(7, 3, 2000), np.full(5, 13.0))))
+    assert next(flag.measure for flag in Churn(1, 2000, 5, (), (moved,)).flags) == "mean shift"
+
+
+def test_few_rows_change_no_share_by_chance():
+    """One null among 5 rows is a fifth of them; where a tenth are null that is no change."""
+    old = continuous([None] * 200 + [1.0, 2.0] * 900)
+    few = continuous([None] + [1.0, 2.0] * 2)
+    more = continuous([None] * 20 + [1.0, 2.0] * 40)
+    for new, flagged in ((few, []), (more, ["null rate"])):
+        report = Churn(1, 2000, new.rows, (), (continuous_churn("x", old, new),))
+        assert [flag.measure for flag in report.flags] == flagged
+        assert Churn.from_json(report.to_json()) == report
 
 
 def test_one_cell_has_no_index():

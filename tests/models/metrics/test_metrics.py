@@ -409,6 +409,13 @@ def test_churn_equals_a_slow_loop_and_two_classes_are_a_binary_target():
     assert float(prediction_churn(*classes, mass)) == pytest.approx(wanted)
     assert float(prediction_churn(one, two)) == pytest.approx(np.abs(first - second).mean())
     assert float(prediction_churn(one, one)) == 0
+    endless = torch.where(torch.arange(40) == 3, torch.inf, one)
+    assert float(prediction_churn(endless, endless)) == 0  # NaN, though nothing has changed
+    assert float(prediction_churn(endless, torch.where(torch.arange(40) == 3, torch.inf, two))) == pytest.approx(
+        np.delete(np.abs(first - second), 3).sum() / 40
+    )
+    for other in (one, -endless):
+        assert float(prediction_churn(endless, other)) == np.inf
     with pytest.raises(ModelError, match=r"both must be \[n\] or \[n, classes\]"):
         prediction_churn(one, two[:3])
     with pytest.raises(ModelError, match="1 of 40 predictions are NaN"):

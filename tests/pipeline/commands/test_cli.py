@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import typer
 
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_machine
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.commands.app import COMMANDS, main, make_app
 
@@ -509,6 +509,17 @@ def test_a_column_beyond_what_cudf_counts_is_one_line(error, tiny, capsys, monke
     said = capsys.readouterr().err
     assert said.startswith(f"gigabatch: a column is too large for cuDF ({type(error).__name__}: {error}).")
     assert "lower rows_per_part" in said
+    assert said.count("\n") == 1
+
+
+def test_a_network_or_disk_that_fails_is_one_line(tiny, capsys, monkeypatch):
+    def fails(*_):
+        raise_of_machine(ConnectionRefusedError(111, "Connection refused"), "https://shop/rows.csv")
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", fails)
+    assert main(["features", "--config", str(tiny.config)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gigabatch: [Errno 111] input https://shop/rows.csv: Connection refused. The file may be")
     assert said.count("\n") == 1
 
 

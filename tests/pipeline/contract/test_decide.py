@@ -28,7 +28,6 @@ from gigabatch.pipeline.contract.decide import (
     finish,
     learn_contract,
     new_files,
-    statistics_kept,
 )
 from gigabatch.pipeline.contract.state import _checksum, read_state
 from gigabatch.pipeline.contract.terms import ContractError, column_types
@@ -37,6 +36,7 @@ from gigabatch.pipeline.nightly.nightly import Night, _tidy, data_of, refused_by
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.garbage import collect_artifacts
 from gigabatch.pipeline.store.keys import artifact_key
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 from tests.pipeline.read_only import read_only
@@ -285,6 +285,20 @@ def test_rows_of_files_that_are_gone_count_after_an_upgrade(shop, monkeypatch, e
         found = night(shop, day, **settings).drift["all"]
         assert found.rows_old == (day if earlier else day - 1) * 2000
         finish(shop.config(**settings))
+
+
+@pytest.mark.parametrize("with_contract", [True, False])
+def test_what_drift_is_measured_without_is_told_once_a_night(learned, caplog, with_contract):
+    """The check told of it, and the decision again."""
+    shutil.rmtree(learned.root / "artifacts" / "accepted")
+    (learned.raw / "day-000.csv").unlink()
+    learned.write(6, shop_day(6))
+    if not with_contract:
+        contract_path(learned.config()).unlink()
+    assert night(learned, 6).drift["all"].rows_old == 5 * 2000
+    assert [text for text in caplog.messages if "drift is measured without it" in text] == [
+        f"{learned.raw}/day-000.csv was accepted and is gone or has changed; drift is measured without it"
+    ]
 
 
 def test_a_night_that_was_killed_is_told_the_same_again(learned):
@@ -962,23 +976,44 @@ def test_a_file_that_a_person_took_as_one_of_another_kind_is_compared_as_what_it
     assert read_state(shop.root / "runs" / "shop").files[split["test_path"]].state == "accepted"
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned, by_hand):
-    """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it."""
+@pytest.mark.parametrize("by", ["night", "gc", "gc of another", "gc of a mistake", "gc beside a damaged record"])
+def test_what_is_known_of_accepted_rows_stays_however_long_no_file_of_their_kind_comes(learned, by, capsys):
+    """Of four kinds of file those without a new one lost it in the first night, and what was gone since with it; by
+    hand all other configurations' did, or nothing was removed as the features' settings or files.json were wrong."""
     config = learned.config()
-    (kept,) = statistics_kept(config)
+    (kept,) = (config.artifacts / "accepted").iterdir()
     store = ArtifactStore(config.artifacts, config.name)
-    for number in range(1 + config.nightly.keep.artifacts):  # of other kinds
-        store.build(kept.parent.name, f"other{number}", lambda folder: {})
+    for number in range(1 + config.nightly.keep.artifacts):  # of another kind
+        store.build(kept.parent.name, f"other{number}", lambda folder: {"kind": "other"})
         os.utime(config.artifacts / ".used" / config.name / kept.parent.name / f"other{number}", (2e9 + number,) * 2)
     del store
-    if by_hand:
-        path = learned.root / "shop.yaml"
-        path.write_text(json.dumps(config.to_dict()))  # JSON is YAML
-        assert main(["gc", "--keep", str(config.nightly.keep.artifacts), "--config", str(path)]) == 0
-    else:
+    if by == "night":
         _tidy(Night(config, learned.root / "runs" / config.name, steps={"contract": {}, "features": {}}))
+    else:
+        path = learned.root / "shop.yaml"
+        settings = config.to_dict()  # JSON is YAML
+        if by == "gc of another":
+            settings["name"] = "other"
+        elif by == "gc of a mistake":
+            settings["features"]["time"] = ["no", "column"]
+        elif by == "gc beside a damaged record":
+            (learned.root / "runs" / config.name / "files.json").write_text("{")
+        path.write_text(json.dumps(settings))
+        assert main(["gc", "--keep", str(config.nightly.keep.artifacts), "--config", str(path)]) == 0
+        assert f"removed {kept.parent / 'other0'}" in capsys.readouterr().out
     assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "other1", "other2", "other3"])
+
+
+def test_of_each_kind_two_statistics_stay_as_a_night_that_did_not_end_is_compared_again(learned):
+    config = learned.config()
+    (before,) = (config.artifacts / "accepted").iterdir()
+    learned.write(6, shop_day(6))
+    night(learned, 6)
+    (after,) = set((config.artifacts / "accepted").iterdir()) - {before}
+    ArtifactStore(config.artifacts, config.name).build("accepted", "older", lambda folder: {"kind": "all"})
+    os.utime(config.artifacts / ".used" / config.name / "accepted" / "older", (1, 1))
+    collect_artifacts(config.artifacts, 0)
+    assert {path.name for path in before.parent.iterdir()} == {before.name, after.name}
 
 
 def test_a_store_that_cannot_be_written_is_no_fault_of_the_new_file(learned):
@@ -1013,11 +1048,13 @@ def test_a_store_on_a_disk_that_is_not_mounted_is_named_with_where_it_leads(lear
     [
         OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
         OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        OSError(errno.EIO, os.strerror(errno.EIO)),
+        TimeoutError("timed out"),
         OSError("Memory mapping file failed: Cannot allocate memory"),  # Arrow's
         pd.errors.ParserError("Error tokenizing data. C error: out of memory"),
         RuntimeError("can't start new thread"),
     ],
-    ids=["files", "memory", "mapping", "parser", "threads"],
+    ids=["files", "memory", "disk", "network", "mapping", "parser", "threads"],
 )
 def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch, lack):
     def refuse(*_, **__):
@@ -1032,3 +1069,34 @@ def test_what_the_machine_lacks_is_no_fault_of_the_new_file(learned, monkeypatch
             night(learned, 6)
     decision = night(learned, 6)
     assert (len(decision.accepted), decision.quarantined) == (1, ())
+
+
+def test_a_disk_that_fails_puts_no_file_aside(learned, capsys):
+    """One sector that could not be read put the file in quarantine for good."""
+    config, path = learned.config(), learned.raw / "day-006.csv"
+    before = read_state(learned.root / "runs" / "shop")
+    path.symlink_to("/proc/self/mem")  # whose first byte gives EIO
+    (learned.root / "shop.yaml").write_text(json.dumps(config.to_dict()))
+    said = f"[Errno 5] input {path}: Input/output error. The file may be good: mend the disk"
+    for line, code in ((["contract", "--check"], 2), (["nightly"], 40), (["features"], 2)):
+        assert main([*line, "--config", str(learned.root / "shop.yaml")]) == code
+        assert said in "".join(capsys.readouterr())
+    assert read_state(learned.root / "runs" / "shop") == before
+    path.unlink()
+    learned.write(6, shop_day(6))
+    assert len(night(learned, 6).accepted) == 1
+
+
+def test_a_record_that_the_system_does_not_give_is_not_called_damaged(learned, monkeypatch):
+    """Too many open files: the message told to remove files.json, by which all quarantine is forgotten."""
+    path = learned.root / "runs" / "shop" / "files.json"
+    whole = path.read_text()
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(ContractError, match=rf"^{path}: cannot be read \(Input/output error\)") as caught:
+        new_files(learned.config())
+    assert "remove" not in str(caught.value)
+    assert "damaged" not in str(caught.value)
+    path.unlink()
+    path.write_text(whole)
+    assert new_files(learned.config()) == []

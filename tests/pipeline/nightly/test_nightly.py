@@ -29,6 +29,7 @@ from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback, unblock
 from gigabatch.pipeline.stages.run import write_report
 from gigabatch.pipeline.stopping import Stopped
+from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, signature
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
@@ -390,6 +391,28 @@ def test_bad_data_are_refused_and_current_stays(finished, kind):
     assert run_nightly(finished.config) == REFUSED
     assert pointer(finished, "current") == before
     assert nights(finished)[-1]["decision"].startswith("Data refused: ")
+
+
+@pytest.mark.parametrize(
+    "file", ["features/*/test/part-*.parquet", "features/*/schema.json", "encode/*/preprocessor/preprocessor.json"]
+)
+def test_a_damaged_artifact_is_no_fault_of_the_data_and_is_made_again(finished, file):
+    """Its bytes changed while its size and times stayed: 20, "Data refused", in this night and each that came after."""
+    forget_promotions(finished)
+    (damaged,) = (finished.folder / "artifacts").glob(file)
+    folder = finished.folder.joinpath(*damaged.relative_to(finished.folder).parts[:3])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    damaged.write_bytes(damaged.read_bytes()[:-60] + bytes(60))
+    cache = ChecksumCache(finished.folder / "artifacts" / CHECKSUMS)
+    name = str(damaged.relative_to(folder))
+    cache.known[str(damaged.resolve())] = (*signature(damaged.stat()), manifest["files"][name]["checksum"])
+    cache._changed = True
+    cache.save()
+    assert run_nightly(finished.config) == FAILED
+    said = nights(finished)[-1]["decision"]
+    assert said.startswith(f"Failed: artifact {folder}: file {name} is not what its manifest says. It was put aside")
+    assert "Run again: it is made again." in said
+    assert run_nightly(finished.config) == PROMOTED
 
 
 def test_no_files_at_all_are_refused(tiny):

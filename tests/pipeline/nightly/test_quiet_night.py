@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.contract.decide import accept, check_new, decide, finish
 from gigabatch.pipeline.nightly.nightly import NOTHING_NEW, PENDING, quiet_night, run_nightly
+from gigabatch.pipeline.nightly.plan import rehearse
+from gigabatch.pipeline.nightly.rehearsal import quiet_rehearsal
 from tests.pipeline.clicks import SETTINGS, in_a_process
 
 OF_DAYS = SETTINGS["features"] | {
@@ -61,6 +64,22 @@ def home(kept, tmp_path, monkeypatch):
     shutil.copytree(kept, copy, symlinks=True)
     monkeypatch.chdir(copy)
     return copy / "runs" / "clicks"
+
+
+def test_a_rehearsal_of_such_a_night_tells_as_the_whole_one_without_torch(home):
+    """It loaded torch, whatever it found."""
+    whole = asdict(rehearse(load_config("clicks.yaml")))
+    lines = (home / "nightly.jsonl").read_text()
+    line = ("nightly", "--dry-run", "--json", "--config", "clicks.yaml")
+    code, printed, error, imported = in_a_process(*line, heavy=("torch", "pandas", "numba", "dask", "sklearn"))
+    assert (code, imported) == (0, "[]"), error
+    told = json.loads(printed)
+    assert told["verdict"].startswith("Tonight would be kept (exit code 10): nothing new. ")
+    assert (whole["stages"].pop("encode"), told["stages"].pop("encode")) == ("there", "not needed")
+    assert told == whole
+    assert (home / "nightly.jsonl").read_text() == lines
+    write_day(5)
+    assert quiet_rehearsal("clicks.yaml") is None
 
 
 def test_a_night_as_the_last_one_is_told_as_that_was_without_torch(home):

@@ -129,6 +129,9 @@ def test_blocks_that_cannot_be_read_are_not_taken_for_none(home):
             read_pointers(home)
     (home / "promoted" / "blocked.json").unlink()
     assert said(home) == (("a", None), {})
+    (home / "promoted" / "blocked.json").symlink_to("/proc/self/mem")  # a disk that fails
+    with pytest.raises(RunError, match=r"blocked\.json cannot be read \(Input/output error\)\. Mend what"):
+        read_pointers(home)
 
 
 def test_a_reader_that_follows_the_old_links_still_arrives(home):

@@ -273,7 +273,7 @@ def test_what_moves_current_and_what_reads_files_imports_no_torch(folder):
         (("gc",), "0 folder(s), 0 bytes freed\n"),
         (("runs",), ""),
     ):
-        heavy = OF_READERS if line in (("contract",), ("gc",)) else HEAVY  # which read rows, or a recipe
+        heavy = OF_READERS if line == ("contract",) else HEAVY  # which reads rows
         code, printed, error, imported = in_a_process(*line, *config, heavy=heavy)
         assert (code, imported) == (0, "[]"), (line, error)
         assert out in printed

@@ -209,5 +209,8 @@ def test_the_final_run_is_current_where_the_measured_one_was(config, tmp_path):
     home = tmp_path / "runs" / "shop"
     assert (home / "current").resolve() == final.path.resolve()
     assert (home / "previous").resolve() == measured.path.resolve()
+    *_, line = map(json.loads, (home / "nightly.jsonl").read_text().splitlines())
+    said = f"Promoted: {final.path.name} is the final run of {measured.path.name}, which was current."
+    assert (line["run"], line["exit_code"], line["decision"]) == (final.path.name, 0, said)
     other = Pipeline.from_config(config, {"seed": 5}).train_final()
     assert (home / "current").resolve() == final.path.resolve() != other.path.resolve()

@@ -704,8 +704,37 @@ def test_a_lease_ends_with_the_object_that_holds_it_and_other_machines_keep_thei
     assert collect_artifacts(store.root, keep=0) == ([], 0)
     del mine
     assert [path.name for path in collect_artifacts(store.root, keep=0)[0]] == ["k1"]
-    theirs.unlink()
+    os.utime(theirs, (time.time() - 6.9 * 86_400,) * 2)
+    assert collect_artifacts(store.root, keep=0) == ([], 0)
+    os.utime(theirs, (time.time() - 7.1 * 86_400,) * 2)
+    with open(theirs) as file:  # where locks reach from machine to machine
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert collect_artifacts(store.root, keep=0) == ([], 0)
     assert [path.name for path in collect_artifacts(store.root, keep=0)[0]] == ["k2"]
+    assert not theirs.exists()
+
+
+def test_what_a_killed_writer_of_another_machine_left_goes_after_a_week(store):
+    """Each pod of a nightly job has a name of its own, so what one that was killed had left stayed for ever."""
+    left = store.root / "encode" / ".tmp-k1@pod-7@1-00000000"
+    left.mkdir(parents=True)
+    (left / "part").write_text("rows")
+    lock = left.with_name(f"{left.name}.lock")
+    lock.write_text("")
+
+    def age(days: float, *paths: Path) -> None:
+        for path in paths:
+            os.utime(path, (time.time() - days * 86_400,) * 2)
+
+    age(8, lock, left)
+    age(6.9, left / "part")  # somebody writes
+    assert collect_artifacts(store.root, keep=0) == ([], 0)
+    age(7.1, left / "part")
+    with open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert collect_artifacts(store.root, keep=0) == ([], 0)
+    assert collect_artifacts(store.root, keep=0) == ([left], 4)
+    assert names(store.root / "encode") == []
 
 
 def test_a_store_goes_to_workers_which_have_leases_of_their_own(store):

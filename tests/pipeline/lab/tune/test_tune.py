@@ -26,6 +26,7 @@ from gigabatch.pipeline.lab.tune.trials import (
 )
 from gigabatch.pipeline.lab.tune.tune import (
     Outcome,
+    Trainer,
     choose_candidates,
     compare_batches,
     overrides_of,
@@ -254,6 +255,18 @@ def test_of_a_loss_more_is_told_as_worse_and_less_as_better(experiment):
     assert rose.text.startswith("The large batch loses: 128 has logloss 4.000% worse than batch 32")
     assert fell.text.startswith("Parity holds at batch 64: logloss 4.000% better than batch 32")
     assert [row["better by %"] for row in trial_rows((rose, fell))] == pytest.approx([-4, 4])
+
+
+@pytest.mark.parametrize(
+    ("metric", "large", "small", "gain"),
+    [("auc", 0.6, 0.5, 0.2), ("rmse", 0.6, 0.5, -0.2), ("rmse", 0.0, 0.0, 0.0), ("rmse", 0.5, 0.0, -1.0),
+     ("auc", 0.5, 0.0, 1.0), ("mcc", -0.3, -0.6, 0.5)],
+)  # fmt: skip
+def test_a_metric_of_0_has_a_share_too(metric, large, small, gain):
+    """It was a ZeroDivisionError: a regression that is met exactly has an RMSE of 0."""
+    trainer = object.__new__(Trainer)
+    trainer.metric, trainer.sign = metric, -1 if metric == "rmse" else 1
+    assert trainer.relative_gain(Outcome(large, ()), Outcome(small, ())) == pytest.approx(gain)
 
 
 def test_of_one_pair_no_bound_is_told(experiment):
