@@ -50,13 +50,17 @@ class InteractionRules:
     split_by
         `leave_one_out`: of each user the last interaction is in test, the one before in valid, the others in train;
         users with fewer than three stay in train. `time`: shares in time order. `random`: shares by a hash of user,
-        item, contexts and `seed`. By default leave_one_out for ranking and random for rating.
+        item, contexts and `seed`. By default leave_one_out for ranking and random for rating. With `repeats: last` an
+        interaction counts once, as of its first row.
     split
         The shares. Where there is no time column, leave_one_out takes the order of the same hash for time; rows of one
         moment are in the order of the file.
     repeats
-        What is done about several rows of the same user, item and categorical contexts: `last` keeps the last in time
-        (without a time column, in the file), `all` keeps every one, `error` refuses them.
+        What is done about several rows of the same user, item and categorical contexts. `last` keeps one: cut by time
+        (`time`, and `leave_one_out` where there are times), train has the last up to its end, so that nothing later
+        changes it, and valid and test have the first of what is new by then; with `history` train has the first too,
+        since the history of a later one would hold the answer. Else it is the last in time (without a time column, in
+        the file). `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
     history
@@ -129,10 +133,12 @@ def interaction_tables(
     if rules.history is not None:
         require_times(layout.time)
         require_pandas(engine_of(frame).NAME)
-    frame = _in_order(frame, layout)
-    frame = _without_repeats(frame, layout, rules.repeats, notes)
-    frame = _labelled(frame, layout, rules, notes)
+    frame = _labelled(_in_order(frame, layout), layout, rules, notes)
+    if rules.repeats == "error":
+        _refuse_repeats(frame, layout)
     splits = _split(frame, layout, rules, notes)
+    if rules.task == "rating":
+        _require_contrast(splits, rules.least_positive)
     _note_cold_items(splits, layout.item, notes)
     for entity, side in sides.items():
         missing = 0
@@ -149,8 +155,7 @@ def interaction_tables(
         lists, list_types = (rules.history.column(layout),), rules.history.dtypes(layout)
     schema = interaction_schema(layout, sides, lists)
     if rules.history is not None:
-        columns = [layout.user, layout.item, str(layout.time), ROW]
-        liked = {name: rows[columns][rows[TARGET] == 1] for name, rows in splits.items()}
+        liked = _positives_by_split(frame, layout, rules, sum(map(len, splits.values())))
         splits, told = split_histories(splits, layout, rules.history, ROW, liked)
         notes.append(told)
     dtypes = {column.name: column.dtype for column in schema.columns if column.role in ("categorical", "continuous")}
@@ -160,8 +165,9 @@ def interaction_tables(
 
 def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
     """The interactions that histories hold, in order of time; `frame` as of `interaction_tables`."""
-    frame = _without_repeats(_in_order(frame, layout), layout, rules.repeats, [])
-    least = rules.least_positive
+    frame, least = _in_order(frame, layout), rules.least_positive
+    if rules.repeats == "error":
+        _refuse_repeats(frame, layout)
     return frame if least is None else frame[frame[layout.rating] >= least].reset_index(drop=True)
 
 
@@ -188,54 +194,108 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: 
 
 
 def _labelled(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> Any:
-    """The frame, in its order, with its target; with task ranking only its positives."""
+    """The frame, in its order, with its target; with task ranking those of target 0 are in no split."""
     frame = frame.copy(deep=False)
     least = rules.least_positive
     if least is None:
         frame[TARGET] = (frame[ROW] >= 0).astype("float32")
         return frame
     liked = frame[layout.rating] >= least
-    num_liked = int(liked.sum())
-    if rules.task == "rating":
-        if num_liked in (0, len(frame)):
-            raise DataError(
-                f"interactions: {num_liked:,} of {len(frame):,} ratings are at least {least:g}, so there is nothing to "
-                "tell apart. Set threshold, or task: ranking."
-            )
-        frame[TARGET] = liked.astype("float32")
-        return frame
-    if num_liked == 0:
-        raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
-    notes.append(f"{len(frame) - num_liked:,} of {len(frame):,} rows are rated below {least:g} and left out.")
-    frame = frame[liked].reset_index(drop=True)
-    frame[TARGET] = (frame[ROW] >= 0).astype("float32")
+    frame[TARGET] = liked.astype("float32")
+    if rules.positives_alone:
+        num_liked = int(liked.sum())
+        if num_liked == 0:
+            raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
+        notes.append(f"{len(frame) - num_liked:,} of {len(frame):,} rows are rated below {least:g} and left out.")
     return frame
 
 
-def _without_repeats(frame: Any, layout: Layout, repeats: str, notes: list[str]) -> Any:
-    """frame: in order of time. The rows that stay keep that order."""
-    if repeats == "all":
-        return frame
-    # What given splits share stays in them, or they would no longer be the given ones.
-    same = [*layout.identity, *([GIVEN] if GIVEN in frame.columns and repeats == "last" else [])]
-    repeated = frame[same].duplicated(keep="last")
-    count = int(repeated.sum())
-    if count == 0:
-        return frame
-    if repeats == "error":
-        example = frame[repeated].head(1)[layout.identity].to_dict("records")[0]
+def _require_contrast(splits: Mapping[str, Any], least: float | None) -> None:
+    num_liked = sum(int((rows[TARGET] == 1).sum()) for rows in splits.values())
+    count = sum(map(len, splits.values()))
+    if num_liked in (0, count):
         raise DataError(
-            f"interactions: {count:,} row(s) repeat another's {', '.join(layout.identity)}, for example {example}. "
-            "Drop them, or set repeats to last or all."
+            f"interactions: {num_liked:,} of {count:,} ratings are at least {least:g}, so there is nothing to tell "
+            "apart. Set threshold, or task: ranking."
         )
-    notes.append(
-        f"{count:,} of {len(frame):,} rows are repeated later ({', '.join(layout.identity)}); the last of each is kept."
+
+
+def _refuse_repeats(frame: Any, layout: Layout) -> None:
+    repeated = frame[layout.identity].duplicated(keep="last")
+    if not bool(repeated.any()):
+        return
+    example = frame[repeated].head(1)[layout.identity].to_dict("records")[0]
+    raise DataError(
+        f"interactions: {int(repeated.sum()):,} row(s) repeat another's {', '.join(layout.identity)}, for example "
+        f"{example}. Drop them, or set repeats to last or all."
     )
-    return frame[~repeated].reset_index(drop=True)
 
 
 def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> dict[str, Any]:
-    """frame: in order of time; so are the splits."""
+    """frame: labelled, in order of time; so are the splits, which hold what `InteractionRules.repeats` lets stay."""
+    asked, names = _asked(frame, rules), ", ".join(layout.identity)
+    # What given splits share stays in them, or they would no longer be the given ones.
+    same = [*layout.identity, *([GIVEN] if rules.way == "given" else [])]
+    repeated = frame[same].duplicated(keep="last")
+    if rules.repeats != "last" or not bool(repeated.any()):
+        return _cut(asked, layout, rules, notes, len(asked))
+    count = f"{int(repeated.sum()):,} of {len(frame):,} rows"
+    if rules.way in ("given", "random") or layout.time is None:
+        notes.append(f"{count} are repeated later ({names}); the last of each is kept.")
+        rows = _asked(frame[~repeated].reset_index(drop=True), rules)
+        return _cut(rows, layout, rules, notes, len(rows))
+    new = asked[~asked[same].duplicated(keep="first")].reset_index(drop=True)
+    splits = _cut(new, layout, rules, notes, len(new))
+    if rules.history is None:
+        known = frame[_known_to_train(frame, splits, layout, rules)]
+        splits["train"] = _asked(known[~known[same].duplicated(keep="last")].reset_index(drop=True), rules)
+        notes.append(
+            f"{count} are repeated later ({names}); train keeps the last up to its end, valid and test the first."
+        )
+    else:  # a later row's history holds its answer
+        notes.append(
+            f"{count} are repeated later ({names}); the first of each is kept, and histories hold the others too."
+        )
+    return splits
+
+
+def _asked(frame: Any, rules: InteractionRules) -> Any:
+    """The rows that may be in a split: with task ranking the positives."""
+    if not rules.positives_alone or rules.least_positive is None:
+        return frame
+    return frame[frame[TARGET] == 1].reset_index(drop=True)
+
+
+def _known_to_train(frame: Any, splits: Mapping[str, Any], layout: Layout, rules: InteractionRules) -> Any:
+    """Column of bool: the rows up to the moment at which train was cut, or ahead of the user's row in valid."""
+    if rules.way == "time":
+        return frame[layout.time] <= splits["train"][layout.time].max()
+    engine = engine_of(frame)
+    xp, users = engine.arrays, engine.codes(frame[layout.user])
+    places = xp.nonzero(engine.array(frame[ROW].isin(splits["valid"][ROW])))[0]
+    ends = xp.full(int(users.max()) + 1, len(frame))
+    ends[users[places]] = places
+    return engine.series(xp.arange(len(frame)) < ends[users], frame)
+
+
+def _positives_by_split(frame: Any, layout: Layout, rules: InteractionRules, num_rows: int) -> dict[str, Any]:
+    """What the histories of each split and of later ones may hold of a labelled frame: positives, met again or not.
+
+    num_rows: of all splits.
+    """
+    liked = frame[frame[TARGET] == 1].reset_index(drop=True)
+    # Cut by time, what was before a row of a user is in its own split or in an earlier one.
+    found = {"train": liked, "valid": liked.head(0), "test": liked.head(0)}
+    if rules.way in ("given", "random"):
+        found = _cut(liked, layout, rules, [], num_rows)
+    return {name: rows[[layout.user, layout.item, str(layout.time), ROW]] for name, rows in found.items()}
+
+
+def _cut(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str], num_rows: int) -> dict[str, Any]:
+    """Every row of the frame, by split; it is in order of time, and so are they.
+
+    num_rows: of all splits, by which random ones are cut.
+    """
     if rules.way == "given":
         splits = {name: frame[frame[GIVEN] == number] for number, name in enumerate(SPLITS)}
         splits = {name: rows.drop(columns=[GIVEN]).reset_index(drop=True) for name, rows in splits.items()}
@@ -245,7 +305,7 @@ def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]
         return split_by_time(frame, str(layout.time), ROW, rules.split)
     engine = engine_of(frame)
     if rules.way == "random":
-        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(len(frame)))
+        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(num_rows))
     if layout.time is None:
         frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
         frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)

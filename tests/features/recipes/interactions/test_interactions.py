@@ -36,13 +36,10 @@ def as_frame(rows):
     return frame.assign(row_number=np.arange(len(frame)), stars=frame["stars"].astype("float64"))
 
 
-def slow_leave_one_out(rows, repeats, threshold):
-    """row numbers by split, by hand: a list a user, sorted by time and place in the file."""
-    kept = {}
-    for number, (user, item, at, stars) in sorted(enumerate(rows), key=lambda row: (row[1][2], row[0])):
-        kept[(user, item) if repeats == "last" else number] = (at, number, user, stars)
+def slow_leave_one_out(rows, threshold):
+    """row numbers by split, by hand: a list a user, sorted by time and place in the file; repeats are kept."""
     histories = {}
-    for at, number, user, stars in kept.values():
+    for number, (user, _, at, stars) in enumerate(rows):
         if threshold is None or stars >= threshold:
             histories.setdefault(user, []).append((at, number))
     splits = {name: set() for name in SPLITS}
@@ -61,10 +58,10 @@ def numbers_of(tables):
 
 
 @settings(max_examples=examples(60))
-@given(INTERACTIONS, st.sampled_from(["last", "all"]), st.sampled_from([None, 3.0]))
-def test_leave_one_out_is_that_of_a_slow_loop(rows, repeats, threshold):
-    expected = slow_leave_one_out(rows, repeats, threshold)
-    rules = InteractionRules(repeats=repeats, threshold=threshold)
+@given(INTERACTIONS, st.sampled_from([None, 3.0]))
+def test_leave_one_out_is_that_of_a_slow_loop(rows, threshold):
+    expected = slow_leave_one_out(rows, threshold)
+    rules = InteractionRules(repeats="all", threshold=threshold)
     if not expected["test"]:
         with pytest.raises(DataError, match=r"no user has 3 interactions|no rating is at least 3"):
             interaction_tables(as_frame(rows), TIMED, rules, {})
@@ -177,12 +174,13 @@ def repeated(log):
 
 def test_of_repeats_the_last_in_time_is_kept_and_said_so(log, tmp_path):
     frame = repeated(log).sample(frac=1, random_state=2, ignore_index=True)
-    tables = build(tmp_path, frame)
+    tables = build(tmp_path, frame, split_by="random")
     rows = all_rows(tables)
     assert len(rows) == len(log)
     ordered = frame.assign(n=np.arange(len(frame))).sort_values(["when", "n"])
     assert set(rows["row_number"]) == set(ordered.drop_duplicates(["who", "what"], keep="last")["n"])
-    assert any(f"{len(frame) - len(log):,} of {len(frame):,} rows are repeated later" in n for n in tables.notes)
+    said = f"{len(frame) - len(log):,} of {len(frame):,} rows are repeated later (who, what); the last of each is kept."
+    assert said in tables.notes
 
 
 def test_rows_of_another_context_are_no_repeats(log, tmp_path):
@@ -195,12 +193,9 @@ def test_rows_of_another_context_are_no_repeats(log, tmp_path):
 def test_a_context_that_is_a_float_makes_no_other_interaction_of_a_repeat(log, tmp_path):
     frame = repeated(log)
     frame["volume"] = np.random.default_rng(5).uniform(size=len(frame))  # no two alike
-    tables = build(tmp_path, frame, continuous=("volume",))
-    rows = all_rows(tables)
+    rows = all_rows(build(tmp_path, frame, continuous=("volume",)))
     assert not rows.duplicated(["who", "what"]).any()
     assert len(rows) == len(log)
-    note = f"{len(frame) - len(log):,} of {len(frame):,} rows are repeated later (who, what); the last of each is kept."
-    assert note in tables.notes
     per_place = all_rows(build(tmp_path, frame, contexts=("place",), continuous=("volume",)))
     assert len(per_place) == len(frame.drop_duplicates(["who", "what", "place"]))
 
