@@ -37,6 +37,16 @@ def test_interactions_use_only_what_cudf_has(tmp_path, rules):
     assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
 
 
+@pytest.mark.parametrize("split_by", ["leave_one_out", "time"])
+def test_repeats_in_time_use_only_what_cudf_has(tmp_path, split_by):
+    rows = [(user, item, at) for at, (user, item) in enumerate(zip("abba" * 9, "1123345" * 6, strict=False))]
+    pd.DataFrame(rows, columns=["user", "item", "at"]).to_csv(tmp_path / "log.csv", index=False)
+    chosen = InteractionsSettings(path=str(tmp_path / "log.csv"), time="at", split_by=split_by)
+    tables = InteractionsRecipe(chosen).build("pandas")
+    assert any("train keeps the last up to its end" in note for note in tables.notes)
+    assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
+
+
 def test_given_splits_use_only_what_cudf_has(tmp_path):
     for name in ("train", "valid", "test"):
         frame = pd.DataFrame({"user": ["a", "a", "b"], "item": ["1", "1", "2"], "at": [3, 2, 1]})

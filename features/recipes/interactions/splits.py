@@ -65,8 +65,9 @@ class InteractionRules:
     repeats
         What is done about several rows of the same user, item and categorical contexts. `last` keeps one: cut by time
         (`time`, and `leave_one_out` where there are times), train has the last up to its end, so that nothing later
-        changes it, and valid and test have the first of what is new by then; else, the last in time (without a time
-        column, in the file). `all` keeps every one, `error` refuses them.
+        changes it, and valid and test have the first of what is new by then; with `history` train has the first too,
+        since the history of a later one would hold the answer. Else it is the last in time (without a time column, in
+        the file). `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
     history
@@ -298,12 +299,10 @@ class UserSplits:
             told = f"{counts['repeated']:,} of {counts['rows']:,} rows are repeated later ({identity}); "
             if not self._in_time:
                 yield told + "the last of each is kept."
+            elif self.rules.history is None:
+                yield told + "train keeps the last up to its end, valid and test the first."
             else:
-                yield (
-                    f"{told}train keeps the last of each up to its end, valid and test the first of what is new by "
-                    f"then. {counts['met']:,} rows behind the end of train repeat what was met before and are in no "
-                    "split."
-                )
+                yield told + "the first of each is kept, and histories hold the others too."
         if self.rules.positives_alone and self.rules.least_positive is not None:
             low, least = counts["rows"] - counts["liked"], self.rules.least_positive
             yield f"{low:,} of {counts['rows']:,} rows are rated below {least:g} and left out."
@@ -342,17 +341,14 @@ class UserSplits:
 
     def _without_repeats(self, looked: Looked, cut: Cut) -> dict[str, Any]:
         """The splits with what `InteractionRules.repeats` lets stay."""
-        frame, asked, rules = looked.frame, looked.asked, self.rules
-        splits = self._split(asked, cut)
+        frame, rules = looked.frame, self.rules
+        splits = self._split(looked.asked, cut)
         if rules.way == "given":
             self._count_shared(splits)
-        if rules.repeats != "last" or not looked.repeated or not self._in_time:
-            return splits
-        known = frame[self._known_to_train(frame, splits, cut)]
-        last = known[~known[self._same].duplicated(keep="last")].reset_index(drop=True)
-        splits["train"] = _asked(last, rules)
-        self._counts["met"] += len(_asked(frame, rules)) - len(_asked(known, rules))
-        self._counts["met"] -= len(splits["valid"]) + len(splits["test"])
+        # A later row's history holds its answer.
+        if rules.repeats == "last" and rules.history is None and looked.repeated and self._in_time:
+            known = frame[self._known_to_train(frame, splits, cut)]
+            splits["train"] = _asked(known[~known[self._same].duplicated(keep="last")].reset_index(drop=True), rules)
         return splits
 
     def _known_to_train(self, frame: Any, splits: Mapping[str, Any], cut: Cut) -> Any:

@@ -18,7 +18,7 @@ from gigabatch.features.recipes.interactions.histories import HistorySettings
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.splits import GIVEN, InteractionRules, _hashed, interaction_tables
 from tests.examples import examples
-from tests.features.interaction_logs import SPLITS, build
+from tests.features.interaction_logs import SPLITS, all_rows, build
 
 CONTEXT = {"user": "int64", "item": "int64", "place": "string"}
 TIMED = Layout("user", "item", CONTEXT, time="at", rating="stars")
@@ -63,6 +63,8 @@ def slow_splits(rows, rules, way, timed, place_of):
         if asked[number] and (rules.repeats == "all" or pair[number] not in seen):
             seen.add(pair[number])
             met.append(number)
+    if not met:
+        return [[], [], []]
     if way == "time":
         ends = [rows[met[max(end - 1, 0)]][2] for end in rules.split.ends(len(met))]
         split_of = {number: sum(rows[number][2] > end for end in ends) for number in met}
@@ -78,6 +80,8 @@ def slow_splits(rows, rules, way, timed, place_of):
                     break
                 known += [number] if rows[number][0] == user else []
     later = [[number for number in met if split_of[number] == split] for split in (1, 2)]
+    if rules.repeats == "last" and rules.history is not None:
+        return [[number for number in met if split_of[number] == 0], *later]
     return [newest([number for number in order if number in known]), *later]
 
 
@@ -96,13 +100,15 @@ def slow_history(rows, number, least, sees):
     threshold=st.sampled_from([None, 3.0]),
     repeats=st.sampled_from(["last", "all"]),
     timed=st.booleans(),
+    told=st.booleans(),
 )
-def test_the_whole_table_is_that_of_a_slow_loop(rows, way, task, threshold, repeats, timed):
+def test_the_whole_table_is_that_of_a_slow_loop(rows, way, task, threshold, repeats, timed, told):
     assume(timed or way in ("random", "given"))  # leave_one_out without a time: below
+    told = told and timed
     kind = GivenRules if way == "given" else InteractionRules
     rules = kind(
         task=task, threshold=threshold, repeats=repeats, split_by=None if way == "given" else way,
-        split=SplitFractions(0.5, 0.25, 0.25), history=HistorySettings(LENGTH) if timed else None,
+        split=SplitFractions(0.5, 0.25, 0.25), history=HistorySettings(LENGTH) if told else None,
     )  # fmt: skip
     frame, layout = as_frame(rows), TIMED if timed else UNTIMED
     place_of = (np.arange(len(rows)) * 3 // len(rows)).tolist()
@@ -120,7 +126,7 @@ def test_the_whole_table_is_that_of_a_slow_loop(rows, way, task, threshold, repe
     found = [tables.splits[name]["row_number"].tolist() for name in SPLITS]
     assert found == expected
     least = rules.least_positive or -math.inf
-    for split, part in enumerate(tables.splits.values()) if timed else ():
+    for split, part in enumerate(tables.splits.values()) if told else ():
         sees = [way in ("leave_one_out", "time") or place <= split for place in place_of]
         for number, history in zip(part["row_number"], part["history"], strict=True):
             assert list(history) == slow_history(rows, number, least, sees)
@@ -148,7 +154,8 @@ def test_without_a_time_a_repeat_is_one_with_the_row_that_it_repeats(rows, thres
 
 
 def comparable(frame):
-    return [(*row[:-1], list(row[-1])) for row in frame.itertuples(index=False, name=None)]
+    """Rows that `==` compares, lists of them too."""
+    return [tuple(str(value) for value in row) for row in frame.itertuples(index=False, name=None)]
 
 
 def cut_after(numbers, known):
@@ -157,17 +164,21 @@ def cut_after(numbers, known):
 
 
 @settings(max_examples=examples(80), deadline=None)
-@given(rows=LOGS, later=LOGS, known=st.integers(1, 6), task=st.sampled_from(["ranking", "rating"]))
-def test_what_comes_after_the_cut_changes_no_row_of_train(rows, later, known, task):
+@given(
+    rows=LOGS,
+    later=LOGS,
+    known=st.integers(1, 6),
+    task=st.sampled_from(["ranking", "rating"]),
+    history=st.sampled_from([None, HistorySettings(LENGTH)]),
+)
+def test_what_comes_after_the_cut_changes_no_row_of_train(rows, later, known, task, history):
     assume(task == "ranking" or len({row[3] for row in rows}) > 1)
     more = [*rows, *((user, item, at + 10, stars, place) for user, item, at, stars, place in later)]
     trains = []
     for log in (rows, more):
         numbers = len({row[:2] + row[4:] for row in log})
         assume(known + 2 <= numbers)
-        rules = InteractionRules(
-            task=task, split_by="time", split=cut_after(numbers, known), history=HistorySettings(LENGTH)
-        )
+        rules = InteractionRules(task=task, split_by="time", split=cut_after(numbers, known), history=history)
         try:
             trains.append(comparable(interaction_tables(as_frame(log), TIMED, rules, {}).splits["train"]))
         except DataError:  # a moment that holds too many rows leaves a split empty
@@ -176,10 +187,10 @@ def test_what_comes_after_the_cut_changes_no_row_of_train(rows, later, known, ta
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(rows=LOGS, later=LOGS)
-def test_leaving_one_out_what_others_do_later_changes_no_row_of_a_user(rows, later):
+@given(rows=LOGS, later=LOGS, history=st.sampled_from([None, HistorySettings(LENGTH)]))
+def test_leaving_one_out_what_others_do_later_changes_no_row_of_a_user(rows, later, history):
     more = [*rows, *((user + 3, item, at + 10, stars, place) for user, item, at, stars, place in later)]
-    rules, found = InteractionRules(history=HistorySettings(LENGTH)), []
+    rules, found = InteractionRules(history=history), []
     for log in (rows, more):
         try:
             tables = interaction_tables(as_frame(log), TIMED, rules, {})
@@ -200,16 +211,23 @@ def test_what_a_user_meets_again_stays_known(tmp_path):
     assert [list(row) for row in train["history"]] == [[], ["x"], ["x", "y"]]
     assert (valid["row_number"].tolist(), test["row_number"].tolist()) == ([4], [5])
     assert list(test["history"].iloc[0]) == ["x", "y", "z", "x"]
-    said = "2 of 7 rows are repeated later (who, what); train keeps the last of each up to its end, valid and test the"
-    (note,) = [note for note in tables.notes if note.startswith(said)]
-    assert "2 rows behind the end of train repeat what was met before and are in no split" in note
+    said = "2 of 7 rows are repeated later (who, what); "
+    assert f"{said}the first of each is kept, and histories hold the others too." in tables.notes
+    frame.loc[3, "when"] = 3  # of the moment at which train ends
+    tables = build(tmp_path, frame, split_by="time", split=shares)
+    assert [tables.splits[name]["row_number"].tolist() for name in SPLITS] == [[1, 2, 3], [4], [5]]
+    assert f"{said}train keeps the last up to its end, valid and test the first." in tables.notes
 
 
 def test_no_question_is_asked_with_its_answer_in_the_history(tmp_path):
     """An item that is new to the user in the days of test and bought twice there is asked about once, as it was new."""
-    plays = [*(("a", f"i{n}", n) for n in range(8)), ("a", "new", 20), ("a", "new", 21)]
+    plays = [*(("a", f"i{n}", n) for n in range(8)), ("a", "i3", 8), ("a", "new", 20), ("a", "new", 21)]
     frame = pd.DataFrame(plays, columns=["who", "what", "when"]).assign(stars=5.0)
     for way in ("time", "leave_one_out"):
-        test = build(tmp_path, frame, split_by=way, history=HistorySettings(50)).splits["test"]
-        assert test["row_number"].tolist() == [8]
-        assert "new" not in list(test["history"].iloc[0])
+        tables = build(tmp_path, frame, split_by=way, history=HistorySettings(50))
+        test = tables.splits["test"]
+        assert test["row_number"].tolist() == [9]
+        assert list(test["history"].iloc[0]) == [*(f"i{n}" for n in range(8)), "i3"]
+        rows = all_rows(tables)
+        assert len(rows) == 9
+        assert not any(what in list(history) for what, history in zip(rows["what"], rows["history"], strict=True))
