@@ -77,7 +77,9 @@ def test_a_run_is_the_same_whatever_torchs_defaults(rows, defaults, tmp_path, gi
 
 
 def test_rows_are_packed_and_put_in_order_on_the_host_whatever_torchs_default_device(rows, defaults):
-    preprocessor = Preprocessor(Schema((Column("city", "categorical", "string"), Column("x", "continuous", "float64")), ()))
+    preprocessor = Preprocessor(
+        Schema((Column("city", "categorical", "string"), Column("x", "continuous", "float64")), ())
+    )
     preprocessor.fit([rows])
 
     def epoch():
