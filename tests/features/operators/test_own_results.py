@@ -161,3 +161,17 @@ def test_what_partial_assigns_reaches_no_other_operator():
     other.output = "other"
     found = Workflow([careless, other]).fit_transform([FRAME])
     assert pd.concat(found)["other"].tolist() == [1.0, 1 / 3, 2 / 3]
+
+
+@pytest.mark.parametrize(
+    ("give", "what"),
+    [
+        (lambda column: column.astype("Sparse[float64]"), "a sparse column"),
+        (lambda column: np.stack([column, column], axis=1), "an array of 2 dimensions"),
+        (lambda column: (value for value in column), "a generator"),
+    ],
+)
+def test_what_can_be_no_column_is_an_error(give, what):
+    workflow = Workflow([own(lambda self, frame: {"speed": give(frame["z"])})])
+    with pytest.raises(DataError, match=rf"^step 1 \(boom\): Boom\.compute: 'speed' is {what}\. Return a dense"):
+        workflow.transform(FRAME)
