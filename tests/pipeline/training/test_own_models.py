@@ -1,5 +1,6 @@
 """Models of users: outputs that no model can be trained by, tied weights, half precision."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,16 @@ class Detached(Line):
 class Pair(Line):
     def forward(self, ids, floats):
         return self.head(floats), 1
+
+
+class Counts(Line):
+    """Its outputs follow from a number of Python, as if it were a weight."""
+
+    steps = 0
+
+    def forward(self, ids, floats):
+        self.steps += self.training
+        return self.head(floats) + 0.3 * self.steps
 
 
 class Tied(Line):
@@ -124,6 +135,18 @@ def test_tied_weights_are_saved_and_loaded(trained):
     packed = torch.from_numpy(bundle.preprocessor.pack(rows, targets=False)).view(torch.float32)
     logit = packed[0] @ weights["head.weight"][0] + weights["head.bias"][0] + weights["view"][0]
     assert bundle.predict(rows)["late"].item() == pytest.approx(torch.sigmoid(logit).item(), abs=1e-6)
+
+
+def test_what_a_bundle_does_not_keep_is_warned_of(trained, caplog):
+    trained(Line)
+    assert "once it is loaded" not in caplog.text
+    run = trained(Counts)
+    losses = [point["valid_loss"] for point in run.curve if "valid_loss" in point]
+    (said,) = [text for text in caplog.messages if "once it is loaded" in text]
+    found, trained_to = map(float, re.findall(r"\d+\.\d{5}", said))
+    assert any(abs(trained_to - loss) < 1e-5 for loss in losses)
+    logloss = run.summary["metrics"]["valid"]["logloss"]
+    assert found == pytest.approx(logloss, abs=1e-4) != trained_to
 
 
 def test_any_error_of_a_model_of_a_user_leaves_the_others_to_be_compared(monkeypatch):
