@@ -23,6 +23,7 @@ import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -339,15 +340,15 @@ def _last(error: BaseException, path: str | None = None) -> str:
     return f"{lines[-1][0]}, line {lines[-1][1]}: {text}" if lines else text
 
 
-def code_hash(kind: Any) -> str:
-    """32 hex digits of the sources of a user's class or registered function, wherever they lie (see `sources`); of one
-    of a notebook, of what it computes."""
+def code_hash(kind: Any, to_the_letter: bool = False) -> str:
+    """32 hex digits of the sources of a user's class or registered function, wherever they lie (see `sources`), as code
+    (see `code_in`) or to the letter; of one of a notebook, of what it computes."""
     modules = _modules_of(kind)
     if None in modules.values():
         from gigabatch.features.operators.rows.fingerprint import function_hash  # not for files: it imports the package
 
         return function_hash(kind if isinstance(kind, type) else kind.function, _place(kind))
-    return _digest(_labelled({name: file for name, file in modules.items() if file is not None}))
+    return _digest(_labelled({name: file for name, file in modules.items() if file is not None}), to_the_letter)
 
 
 def _modules_of(kind: Any) -> dict[str, str | None]:
@@ -378,11 +379,30 @@ def _labelled(modules: Mapping[str, str]) -> dict[str, bytes]:
     return {os.path.relpath(run[name], folder) if name in run else name: _text_of(modules[name]) for name in modules}
 
 
-def _digest(texts: Mapping[str, bytes]) -> str:
+def _digest(texts: Mapping[str, bytes], to_the_letter: bool = False) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, text in sorted(texts.items()):
+        text = text if to_the_letter else code_in(text)
         digest.update(f"{name}\0{len(text)}\0".encode() + text)
     return digest.hexdigest()
+
+
+@lru_cache(64)
+def code_in(text: bytes) -> bytes:
+    """What a source says to Python: equal where comments, blanks, brackets and quotes are all that differ, in every
+    version of Python; the text itself where it is no source."""
+    try:
+        return _told_of(ast.parse(text)).encode(errors="surrogatepass")
+    except (SyntaxError, ValueError, RecursionError):
+        return text
+
+
+def _told_of(node: Any) -> str:
+    """As `ast.dump`, which writes fields that are empty in some versions of Python alone."""
+    if isinstance(node, ast.AST):
+        fields = [(name, item) for name, item in ast.iter_fields(node) if item not in (None, []) and name != "kind"]
+        return f"{type(node).__name__}({','.join(f'{name}={_told_of(item)}' for name, item in fields)})"
+    return f"[{','.join(map(_told_of, node))}]" if isinstance(node, list) else repr(node)
 
 
 def sources(kind: Any) -> dict[str, bytes]:
@@ -484,7 +504,7 @@ def told(what: str, name: str) -> dict[str, Any] | None:
     """What a bundle keeps of a user's class or function, as JSON types, for `require_told`; None for one of the
     package's own, and for a function that no file under `imports` registered."""
     kind = REGISTRIES[what].kinds.get(name)
-    if kind is None or (what == "function" and _HOMES[kind] == "__main__"):  # whoever loads registers that by itself
+    if kind is None or (what == "function" and not in_file(kind)):  # whoever loads registers that by itself
         return None
     texts = sources(kind)
     return {
@@ -496,6 +516,11 @@ def told(what: str, name: str) -> dict[str, Any] | None:
     }
 
 
+def in_file(kind: Any) -> bool:
+    """Whether it was registered by a file or a module, not by a notebook or a script."""
+    return _HOMES[kind] != "__main__"
+
+
 def require_told(entries: Sequence[Mapping[str, Any]]) -> None:
     """Import what `told` gave where it is not registered yet.
 
@@ -504,12 +529,16 @@ def require_told(entries: Sequence[Mapping[str, Any]]) -> None:
     OwnCodeError
         A file is gone or has changed, or no longer registers the name.
     """
+
+    def is_known(kind: Any, known: str) -> bool:  # bundles of earlier versions keep hashes of the texts
+        return known in (code_hash(kind), code_hash(kind, to_the_letter=True))
+
     for entry in entries:
         registry, name, source = REGISTRIES[entry["what"]], entry["name"], entry["import"]
         where = f"{entry['what']} {name!r} of {source}"
         kind = registry.known(name)
         moved = kind is not None and _path_of(_HOMES[kind]) != source
-        if kind is None or (code_hash(kind) != entry["hash"] and not moved):
+        if kind is None or (not moved and not is_known(kind, entry["hash"])):
             if source == "__main__":
                 raise OwnCodeError(
                     f"{entry['what']} {name!r} was registered in a notebook or a script. Run its cell first, or "
@@ -521,13 +550,14 @@ def require_told(entries: Sequence[Mapping[str, Any]]) -> None:
                         f"{where}: {path} is gone. Put it back, or name its new place under `imports` of the "
                         "configuration."
                     )
-                if _digest({Path(path).name: Path(path).read_bytes()}) != known:
+                text = {Path(path).name: Path(path).read_bytes()}
+                if known not in (_digest(text), _digest(text, to_the_letter=True)):
                     raise OwnCodeError(f"{where}: {path} has changed. {AS_IT_WAS}")
             import_all([source])
             kind = registry.find(name)
         if kind is None:
             raise OwnCodeError(f"{where}: the module registers no {entry['what']} of this name. {AS_IT_WAS}")
-        if code_hash(kind) != entry["hash"]:
+        if not is_known(kind, entry["hash"]):
             raise OwnCodeError(f"{where}: {_place(kind)} has changed. {AS_IT_WAS}")
 
 

@@ -49,6 +49,9 @@ class Rows(Protocol):
     def weight(self) -> Tensor | None: ...
 
 
+EXPECTED = "Return one tensor [rows, outputs] of floats, computed of the parameters."
+
+
 def lists_of(batch: Rows) -> Sequence[Jagged]:
     """The list columns of a batch; a kind of batch that knows of none has none."""
     found: Sequence[Jagged] = getattr(batch, "lists", ())
@@ -58,7 +61,10 @@ def lists_of(batch: Rows) -> Sequence[Jagged]:
 def model_call(model: nn.Module, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
     """`model(ids, floats)`, with the lists where there are some, since not every model's forward takes them."""
     outputs: Tensor = model(ids, floats, lists) if lists else model(ids, floats)
-    return outputs
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        found = f"a tensor of {outputs.dtype}" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ModelError(f"{type(model).__name__}.forward gave {found}. {EXPECTED}")
+    return outputs.float() if outputs.dtype.itemsize < 4 else outputs  # NumPy and exports know no bfloat16
 
 
 def tower_vectors(model: nn.Module, entity: str, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:

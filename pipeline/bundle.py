@@ -303,6 +303,11 @@ class Bundle:
         folder.mkdir(parents=True, exist_ok=True)
         self.preprocessor.save(folder / "preprocessor")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        met: set[int] = set()
+        for name, tensor in weights.items():  # safetensors takes no memory twice, which tied weights have
+            if (memory := tensor.untyped_storage().data_ptr()) in met:
+                weights[name] = tensor.clone()
+            met.add(memory)
         save_tensors(weights, folder / WEIGHTS)
         if self.workflow is not None:
             self.workflow.save(folder / "workflow")

@@ -460,8 +460,21 @@ def _made(
                 f"{', '.join(map(repr, outputs)) or 'none'}. Return just those."
             )
     for name, column in found.items():
+        if (odd := _no_column(column)) is not None:
+            raise DataError(
+                f"{where}: {name!r} is {odd}. Return a dense column, an array of one dimension or a scalar."
+            )
         require_rows(column, frame, f"{where}: {name!r}")
     return found
+
+
+def _no_column(found: Any) -> str | None:
+    """What it is that can be no column of a frame, or None where it can."""
+    if is_own(found):
+        return "a sparse column" if str(getattr(found, "dtype", "")).startswith("Sparse") else None
+    if (dimensions := getattr(found, "ndim", 1)) > 1:
+        return f"an array of {dimensions} dimensions"
+    return f"a {type(found).__name__}" if hasattr(found, "__next__") else None
 
 
 def require_rows(found: Any, frame: Frame, where: str) -> None:

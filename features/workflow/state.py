@@ -5,6 +5,10 @@ Everything else is an object of one key that says what it is:
 
     {"float": "nan"}   {"tuple": [...]}   {"dict": [[key, value], ...]}   {"Fill": {"value": 1.5, ...}}
     {"frame": "step-003-0.parquet"}   {"series": {"file": ..., "name": ...}}   {"array": "step-004-0.parquet"}
+    {"scalar": ["<f4", 1.5]}          {"array": {"file": ..., "dtype": "<U2"}}
+
+An index that counts the rows from 0 is in no file. Another one is further columns of the file, whose columns then are
+numbers, and `labels` says what all of them are called: {"frame": {"file": ..., "labels": {"index": [...], ...}}}.
 
 A field of a state that is annotated `Any` is a table; all others say what JSON value they are.
 Reading makes nothing but these: a capitalised key must be a frozen dataclass that the operator's own module knows,
@@ -15,15 +19,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import re
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.engines.frame import load_engine
+import numpy as np
+
+from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.workflow.steps import typed
 
@@ -32,18 +39,19 @@ DEEPEST = 40  # far beyond any state; a JSON of thousands of brackets would exha
 
 
 class StateWriter:
-    """Turns values into JSON, writing the tables among them to `folder`. files: name -> {sha256, bytes} so far."""
+    """Turns values into JSON, writing the tables among them to `folder`. files: name -> {sha256, bytes} so far;
+    library: that of the tables."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.library = folder, "pandas"
         self.files: dict[str, dict[str, Any]] = {}
 
     def encode(self, value: Any, label: str) -> Any:
         """The JSON of a value. label: what the names of its files begin with."""
+        if isinstance(value, np.generic):  # it takes part in arithmetic otherwise than a number of Python
+            return {"scalar": [value.dtype.str, self.encode(_item(value), label)]}
         if value is None or isinstance(value, bool | str):
             return value
-        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-            value = value.item()
         if isinstance(value, int):
             return int(value)
         if isinstance(value, float):
@@ -57,24 +65,69 @@ class StateWriter:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
             hints = typing.get_type_hints(type(value))
-            assert all(hints[name] is not Any or table_kind(item) for name, item in fields.items()), type(value)
+            if odd := [name for name, item in fields.items() if hints[name] is Any and table_kind(item) is None]:
+                raise DataError(
+                    f"{type(value).__name__}.{odd[0]} is annotated Any, which stands for a data frame, a column or an "
+                    f"array. Annotate it as {type(fields[odd[0]]).__name__}."
+                )
+            if not typing.cast(Any, value).__dataclass_params__.frozen:
+                raise DataError(f"{type(value).__name__} is not frozen. Write @dataclass(frozen=True) above it.")
             return {type(value).__name__: {name: self.encode(item, label) for name, item in fields.items()}}
         return self._table(value, label)
 
     def _table(self, value: Any, label: str) -> Any:
         kind = table_kind(value)
         if kind is None or (kind == "array" and value.ndim != 1):
-            raise DataError(
-                f"{label}: a value of type {type(value).__name__} cannot be saved. Known: JSON values, dataclasses of "
-                "them, data frames, columns and arrays of one dimension."
-            )
-        engine = load_engine(_library(value))
+            raise _unknown(value)
+        self.library = _library(value)
+        engine = load_engine(self.library)
         frame = value if kind == "frame" else engine.frames.DataFrame({"value": value})
+        frame, labels = self._numbered(frame, kind, label)
         name = f"{label}-{sum(other.startswith(label) for other in self.files)}.parquet"
-        engine.write_parquet(frame.reset_index(drop=True), self.folder / name)
+        try:
+            engine.write_parquet(frame.reset_index(drop=True), self.folder / name)
+        except (ValueError, TypeError, NotImplementedError, OverflowError) as error:
+            raise DataError(f"Parquet cannot hold a {type(value).__name__} of these values: {error}") from error
         content = (self.folder / name).read_bytes()
         self.files[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        return {kind: {"file": name, "name": value.name} if kind == "series" else name}
+        if kind == "series":
+            return {kind: {"file": name, "name": self.encode(value.name, label), **labels}}
+        if kind == "array" and value.dtype.kind in "UMm":  # Parquet has neither text of a length nor days
+            labels = {"dtype": value.dtype.str}
+        return {kind: {"file": name, **labels} if labels else name}
+
+    def _numbered(self, frame: Any, kind: str, label: str) -> tuple[Any, dict[str, Any]]:
+        """The frame as the file has it, and its `labels`, where these are needed."""
+        index, columns = frame.index, frame.columns
+        ranged = engine_of(frame).frames.RangeIndex(len(frame))
+        counts = str(index.dtype) == "int64" and index.equals(ranged) and list(index.names) == [None]
+        plain = columns.nlevels == 1 and columns.name is None and all(isinstance(name, str) for name in columns)
+        if counts and plain and len(set(columns)) == len(columns):
+            return frame, {}
+        labels = {
+            "columns": [self.encode(name, label) for name in columns],
+            "of_columns": [self.encode(name, label) for name in columns.names],
+            "of_index": [self.encode(name, label) for name in index.names],
+            "every": getattr(index, "freqstr", None) if hasattr(index, "inferred_freq") else None,
+        }
+        found = frame.copy(deep=False)
+        found.columns = [str(number) for number in range(len(columns))]
+        found = found.reset_index(names=[f"index {level}" for level in range(index.nlevels)])
+        return found, {"labels": labels}
+
+
+def _item(value: np.generic) -> Any:
+    """The scalar as a value of Python that makes it again."""
+    if value.dtype.kind not in "biufU" or (value.dtype.itemsize > 8 and value.dtype.kind == "f"):
+        raise _unknown(value)
+    return value.item()
+
+
+def _unknown(value: Any) -> DataError:
+    return DataError(
+        f"a value of type {type(value).__name__} cannot be saved. Known: JSON values, frozen dataclasses of them, data "
+        "frames, columns and arrays of one dimension."
+    )
 
 
 def table_kind(value: Any) -> str | None:
@@ -130,8 +183,10 @@ class StateReader:
             return tuple(self.decode(item, owner, depth + 1) for item in inside)
         if kind == "dict" and isinstance(inside, list):
             return self._dict(inside, owner, depth)
+        if kind == "scalar" and isinstance(inside, list) and len(inside) == 2:
+            return np.array([self.decode(inside[1], owner, depth + 1)]).astype(_dtype(inside[0]))[0]
         if kind in ("frame", "series", "array"):
-            return self._table(kind, inside)
+            return self._table(kind, inside, owner, depth)
         return self._dataclass(kind, inside, owner, depth)
 
     def _dict(self, pairs: list[Any], owner: type, depth: int) -> dict[Any, Any]:
@@ -146,20 +201,49 @@ class StateReader:
             raise DataError("a dict holds a key twice.")
         return found
 
-    def _table(self, kind: str, inside: Any) -> Any:
-        name = inside.get("file") if kind == "series" and isinstance(inside, dict) else inside
+    def _table(self, kind: str, inside: Any, owner: type, depth: int) -> Any:
+        more = dict(inside) if isinstance(inside, dict) else {"file": inside}
+        name = more.pop("file", None)
         if not isinstance(name, str) or name not in self.files:
             raise DataError(f"{kind}: {short(inside)} is not among the files of the workflow.")
+        named = self.decode(more.pop("name"), owner, depth + 1) if kind == "series" and "name" in more else None
         frame = self.engine.read_parquet(self.folder / name)
+        if "labels" in more:
+            frame = self._labelled(frame, self._labels(more.pop("labels"), owner, depth))
+        elif kind != "frame" and list(frame.columns) != ["value"]:
+            raise DataError(f"{name}: expected the one column 'value', found {list(frame.columns)}.")
+        dtype = more.pop("dtype", None) if kind == "array" else None
+        if more or (kind == "series") != (isinstance(inside, dict) and "name" in inside):
+            raise DataError(f"{kind}: expected file and name, found {short(inside)}.")
         if kind == "frame":
             return frame
-        if list(frame.columns) != ["value"]:
-            raise DataError(f"{name}: expected the one column 'value', found {list(frame.columns)}.")
-        if kind == "array":
-            return self.engine.array(frame["value"])
-        if set(inside) != {"file", "name"} or not isinstance(inside["name"], str | int | None):
-            raise DataError(f"series: expected file and name, found {short(inside)}.")
-        return frame["value"].rename(inside["name"])
+        if kind == "series":
+            return frame["value"].rename(named)
+        found = self.engine.array(frame["value"])
+        return found if dtype is None else found.astype(_dtype(dtype))
+
+    def _labels(self, labels: Any, owner: type, depth: int) -> dict[str, Any]:
+        if not isinstance(labels, dict) or set(labels) != {"columns", "of_columns", "of_index", "every"}:
+            raise DataError(f"labels: expected the names of columns and of an index, found {short(labels)}.")
+        return {name: self.decode(item, owner, depth + 1) for name, item in labels.items()}
+
+    def _labelled(self, frame: Any, labels: Mapping[str, Any]) -> Any:
+        """The frame of a numbered one: its first columns are its index."""
+        frames, columns, of_columns = self.engine.frames, labels["columns"], labels["of_columns"]
+        levels = [f"index {level}" for level in range(len(labels["of_index"]))]
+        if len(levels) == 1:  # of small whole numbers `set_index` makes int64
+            frame.index = frames.Index(frame[levels[0]])
+            frame = frame.drop(columns=levels)
+        else:
+            frame = frame.set_index(levels)
+        frame.index.names = labels["of_index"]
+        if labels["every"] is not None:
+            frame.index.freq = labels["every"]
+        if len(of_columns) > 1:
+            frame.columns = frames.MultiIndex.from_tuples(columns, names=of_columns)
+        else:
+            frame.columns = frames.Index(columns, name=of_columns[0])
+        return frame
 
     def _dataclass(self, name: str, inside: Any, owner: type, depth: int) -> Any:
         kind = known_dataclasses(owner).get(name)
@@ -178,6 +262,81 @@ class StateReader:
             return kind(**given)
         except (ValueError, TypeError) as error:
             raise DataError(f"{name}: {error}") from error
+
+
+def _dtype(name: Any) -> np.dtype:
+    found = np.dtype(name if isinstance(name, str) else "V")
+    if found.kind not in "biufUMm":
+        raise DataError(f"unknown type of numbers {short(name)}.")
+    return found
+
+
+def difference(value: Any, found: Any, where: str) -> str:
+    """What of a state that was read is not as it was saved, types among it; nothing where all of it is the same."""
+    for left, right in itertools.zip_longest(_leaves(value, where), _leaves(found, where)):
+        if left is None or right is None or left[0] != right[0] or not _same(left[1], right[1]):
+            (place, was), (_, would) = left or right, right or ("", "nothing")
+            return f"{place} is {_shown(was)} and would come back as {_shown(would)}"
+    return ""
+
+
+def _leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """The value as places and what stands there: text, or a column of pandas."""
+    kind = table_kind(value)
+    if kind is not None:
+        yield from _leaves_of_table(kind, value, where)
+    elif dataclasses.is_dataclass(value):
+        yield where, type(value).__name__
+        for item in dataclasses.fields(value):
+            yield from _leaves(getattr(value, item.name), f"{where}.{item.name}")
+    elif isinstance(value, Mapping):
+        yield where, f"{type(value).__name__} of {len(value)}"
+        for number, (key, item) in enumerate(value.items()):
+            yield from _leaves(key, f"{where}: key {number}")
+            yield from _leaves(item, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        yield where, f"{type(value).__name__} of {len(value)}"
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{where}[{number}]")
+    else:
+        yield where, f"{type(value).__name__} {value!r}"  # which tells -0.0 from 0.0; a NaN is like itself
+
+
+def _leaves_of_table(kind: str, value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    yield where, kind
+    frames = load_engine("pandas").frames
+    if kind == "array":
+        host = load_engine(_library(value)).to_host(value)
+        yield f"{where}: its type", str(host.dtype)
+        yield from _leaves_of_column(frames.Series(host, dtype=object if host.dtype == object else None), where)
+        return
+    if kind == "series":
+        yield from _leaves(value.name, f"{where}: its name")
+        value = value.to_frame(name="value")
+    frame = engine_of(value).to_pandas(value)
+    yield from _leaves([list(names.names) for names in (frame.columns, frame.index)], f"{where}: the index's names")
+    yield from _leaves(getattr(frame.index, "freq", None), f"{where}: the index's step")
+    yield from _leaves(list(frame.columns), f"{where}: its columns")
+    levels = frame.index.set_names([None] * frame.index.nlevels).to_frame(index=False)
+    for part, called in ((levels, "the index"), (frame, "column")):
+        for number in range(part.shape[1]):
+            yield from _leaves_of_column(part.iloc[:, number], f"{where}: {called} {part.columns[number]!r}")
+
+
+def _leaves_of_column(column: Any, where: str) -> Iterator[tuple[str, Any]]:
+    yield f"{where}: its type", repr(column.dtype)
+    if column.dtype == object:
+        yield from _leaves(list(column), where)
+    else:
+        yield where, column.reset_index(drop=True)
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left == right if isinstance(left, str) or isinstance(right, str) else left.equals(right)
+
+
+def _shown(leaf: Any) -> str:
+    return short(leaf if isinstance(leaf, str) else list(leaf))
 
 
 def check_state(operator: Any, state: Any) -> None:

@@ -50,7 +50,7 @@ from gigabatch.features.workflow.flow import (
     to_apply,
     to_fit,
 )
-from gigabatch.features.workflow.state import StateReader, StateWriter, check_state
+from gigabatch.features.workflow.state import StateReader, StateWriter, check_state, difference
 from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
 FORMAT = 1
@@ -825,7 +825,8 @@ class Workflow:
         Raises
         ------
         DataError
-            If it is not fitted, or a state holds what is neither JSON nor a table.
+            If it is not fitted, or a step holds what is neither JSON nor a table, or what a folder cannot keep as it
+            is; the message names the step.
 
         Examples
         --------
@@ -846,10 +847,18 @@ class Workflow:
         steps = []
         for position, step in enumerate(self.steps):
             label = f"step-{position + 1:03d}"
-            settings = {name: writer.encode(value, label) for name, value in step.settings().items()}
-            entry = {"operator": operator_name(type(step)), "settings": settings}
-            if position in self.states:
-                entry["state"] = writer.encode(self.states[position], label)
+            name = operator_name(type(step))
+            try:
+                settings = {name: writer.encode(value, label) for name, value in step.settings().items()}
+                entry = {"operator": name, "settings": settings}
+                if position in self.states:
+                    entry["state"] = writer.encode(self.states[position], label)
+                if not type(step).__module__.startswith("gigabatch."):
+                    _require_kept(writer, label, step, entry, self.states.get(position))
+            except DataError as error:
+                raise DataError(
+                    f"step {position + 1} ({name}) cannot be saved: {error} docs/own_code.md says what can be."
+                ) from error
             steps.append(entry)
         content = {
             "format": FORMAT,
@@ -887,6 +896,8 @@ class Workflow:
             or a function of a user whose file was not imported. No code is run that the folder names.
         """
         folder = Path(folder)
+        if not folder.is_dir():
+            raise DataError(f"workflow {folder}: there is no such folder. Give the one that `save` was given.")
         try:
             return cls._read(folder, engine)
         except MissingCodeError as error:
@@ -950,6 +961,25 @@ def _read_step(reader: StateReader, number: int, entry: Any) -> tuple[Configured
     except DataError as error:
         kind_of_error = MissingCodeError if isinstance(error, MissingCodeError) else DataError
         raise kind_of_error(f"step {number} ({entry['operator']}): {error}") from error
+
+
+def _require_kept(writer: StateWriter, label: str, step: Configured, entry: Mapping[str, Any], state: Any) -> None:
+    """Raise `DataError` where a step of a user would not come back as it is: it would be trained by one state and
+    served by another."""
+    files = {name: known for name, known in writer.files.items() if name.startswith(label)}
+    reader = StateReader(writer.folder, files, writer.library)
+    kept = {f"its {name}": (step.settings()[name], entry["settings"][name]) for name in type(step).tables}
+    if "state" in entry:
+        kept["its state"] = (state, entry["state"])
+    for where, (value, encoded) in kept.items():
+        try:
+            found = reader.decode(json.loads(json.dumps(encoded, allow_nan=False)), type(step))
+            if where == "its state":
+                check_state(step, found)
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+            raise DataError(f"{where} could not be read again: {error}") from error
+        if text := difference(value, found, where):
+            raise DataError(f"{text}.")
 
 
 def _frame(columns: Mapping[str, Any]) -> Any:

@@ -52,7 +52,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import RankingSettings, RunConfig, WholeTrainSettings, load_config
+from gigabatch.pipeline.config.config import ConfigError, RankingSettings, RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState
 from gigabatch.pipeline.display import note, progress
 from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
@@ -216,6 +216,11 @@ class Pipeline:
     """
 
     def __init__(self, config: RunConfig, callbacks: Sequence[Callback] = (), ranks: Ranks | None = None) -> None:
+        if not isinstance(config, RunConfig):
+            raise ConfigError(
+                f"Pipeline takes a RunConfig, not a {type(config).__name__}. Give a mapping, or the path of a YAML "
+                "file, to Pipeline.from_config."
+            )
         self.ranks = Ranks() if ranks is None else ranks
         self.config, self.callbacks = config, require_callbacks(callbacks)
         self.engine = resolve_engine(config.engine)

@@ -51,7 +51,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.sharded import shard_tables
 from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.recommenders.fitted import FittedModel
-from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.shelf import OWN, ModelSpec, spec_of
 from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import LESS_IS_BETTER, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
@@ -389,6 +389,8 @@ def train_model(
     record = TrainingRecord(moments, kinds, updates)
     if tables is None:
         model.load_state_dict(weights)
+        if num_steps and ranks.num_ranks == 1 and OWN.name_of(type(model)) is not None:
+            warn_unless_kept(model, valid_table, loss, device, done.curve, best)
     elif ranks.is_first:
         tables.release(weights)
     if tables is None or ranks.is_first:
@@ -397,6 +399,24 @@ def train_model(
     rows = done.step * batch_size
     skipped = done.skipped_steps
     return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record, shift)
+
+
+def warn_unless_kept(
+    model: Model, valid_table: PackedTable, loss: TargetLoss, device: str, curve: list[dict[str, Any]], best: int
+) -> None:
+    """Warn where a user's model has another valid loss than in training once it is made anew with these weights, as
+    whoever loads its bundle makes it."""
+    told = [point["valid_loss"] for point in curve if point["epoch"] == best + 1 and "valid_loss" in point]
+    with torch.random.fork_rng([]):
+        fresh = spec_of(model).build().to(device)
+    fresh.load_state_dict(model.state_dict())
+    found = table_loss(fresh, valid_table, loss, device)
+    if told and not math.isclose(found, told[-1], rel_tol=1e-3, abs_tol=1e-6):
+        log.warning(
+            "%s: valid loss %.5f once it is loaded, and %.5f in training: its outputs follow from chance, or from what "
+            "a bundle does not keep, such as attributes and buffers with persistent=False. Keep them in parameters or "
+            "persistent buffers.", type(model).__name__, found, told[-1],
+        )  # fmt: skip
 
 
 def refuse_steps(

@@ -26,7 +26,7 @@ from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import Batch, unpack
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model
+from gigabatch.models.model import EXPECTED, Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.non_finite import mark_non_finite
@@ -134,6 +134,11 @@ class TrainStep:
                 if self.parallel is not None and self.parallel.ranks.num_ranks > 1:  # one alone may have several pieces
                     share = self.parallel.share(piece.weight)
                 loss = self._loss_of(piece)
+                if not loss.requires_grad:
+                    raise TrainingError(
+                        f"{type(self.model).__name__} gave outputs that no weight is trained by: they are detached, or "
+                        f"every parameter is frozen. {EXPECTED}"
+                    )
                 if share is not None:
                     loss = loss * share
                 (loss if self.loss_scale is None else self.loss_scale(loss)).backward()

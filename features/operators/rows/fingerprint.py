@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.errors import DataError
+from gigabatch.own_code import code_in
 
 UNTOLD = (
     "__dict__",
@@ -164,7 +165,7 @@ class _Parts:
         if not _own(module):
             yield _version(module.__name__)
             return
-        yield Path(str(module.__file__)).read_bytes()
+        yield code_in(Path(str(module.__file__)).read_bytes())
         used = {getattr(item, "__module__", None) for item in vars(module).values()} - {module.__name__}
         inner = [item for item in vars(module).values() if isinstance(item, types.ModuleType)]
         inner += [sys.modules[name] for name in used if isinstance(name, str) and name in sys.modules]

@@ -11,7 +11,7 @@ from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, MissingCodeError, require_columns
 from gigabatch.features.operators.base import Operator, require_rows, with_columns
 from gigabatch.features.operators.rows.fingerprint import function_hash
-from gigabatch.own_code import Registry, came_from, running_module
+from gigabatch.own_code import Registry, came_from, code_hash, in_file, running_module
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ class LambdaFunction(Operator):
     Only the name is kept, so a workflow with this step saves as JSON; who loads it registers the function first, for
     example by importing the module that calls `register_function`. A bundle also keeps which file or module that was,
     and `load_bundle` imports it.
-    What the function computes is part of a features artifact's key: its bytecode, and the values and functions that it
-    uses. So a changed function makes the features anew.
+    What the function computes is part of a features artifact's key: its bytecode, the values and functions that it
+    uses, and the code of the file that registered it. So a changed function makes the features anew.
     Row-wise, as the function promises.
 
     Parameters
@@ -134,6 +134,7 @@ class LambdaFunction(Operator):
     def code_of(cls, arguments: Mapping[str, Any]) -> str:
         registered = cls(**arguments)._registered
         said = [function_hash(registered.function, f"LambdaFunction {arguments['name']!r}")]
+        said += [code_hash(registered)] if in_file(registered) else []  # by which a bundle is held against its file
         return json.dumps([*said, registered.inputs, registered.outputs], allow_nan=False)
 
     def __init__(self, name: str) -> None:

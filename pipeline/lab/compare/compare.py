@@ -298,7 +298,7 @@ class Contest:
                     advance(1, label)
                     continue
                 train = partial(self.trainer.valid_metric, spec, self.settings_of(label, lr), self.search_seed)
-                self.tried[label][lr], self.why[label] = _unless_it_fails(train)
+                self.tried[label][lr], self.why[label] = _unless_it_fails(train, spec.name)
                 advance(1, f"{label} at learning rate {lr:.2g}")
 
     def choose(self, own: float) -> None:
@@ -317,7 +317,7 @@ class Contest:
             for label, lr in self.best.items():
                 if label not in self.left_out:
                     train = partial(self.trainer.outcome, self.specs[label], self.settings_of(label, lr), seed)
-                    outcome, why = _unless_it_fails(train)
+                    outcome, why = _unless_it_fails(train, self.specs[label].name)
                     if outcome is None:
                         self.left_out[label] = f"it failed with seed {seed}: {why}"
                     else:
@@ -338,12 +338,16 @@ class Contest:
         return tuple(found)
 
 
-def _unless_it_fails(train: Callable[[], T]) -> tuple[T | None, str]:
-    """What `train` gives, or None and why."""
+def _unless_it_fails(train: Callable[[], T], model: str) -> tuple[T | None, str]:
+    """What `train` gives, or None and why. model: its name on the shelf."""
     try:
         return train(), ""
     except (ModelError, TrainingError, RankingError, torch.OutOfMemoryError) as error:
         return None, " ".join(str(error).split())
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if model not in OWN.kinds:
+            raise
+        return None, " ".join(f"{type(error).__name__}: {error}".split())  # of anyone's `forward`
 
 
 def learning_rates(centre: float, count: int) -> list[float]:

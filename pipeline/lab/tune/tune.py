@@ -7,6 +7,7 @@ about where larger batches cease to help; then whole trainings in pairs, which d
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import statistics
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.registry import build_cowclip
 from gigabatch.models.optimizers.schedule import OneCycle, square_root_scaled_lr
 from gigabatch.pipeline.config.config import WholeTrainSettings
@@ -29,6 +31,7 @@ from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.training.defaults import RULED
 from gigabatch.pipeline.training.train import TrainingError
 
+log = logging.getLogger(__name__)
 SWEEP_SHARE, NOISE_SHARE = 0.25, 0.1  # of --seconds; trainings take the rest
 MOST_WARMUP = 0.5  # of all steps
 
@@ -38,6 +41,8 @@ def run_tune(path: str | Path, overrides: Sequence[str], bounds: TuneBounds) -> 
     experiment = Experiment.of_run(path, overrides, bounds.max_rows)
     tuned = tune(experiment, bounds)
     home = experiment.home
+    if (home / "tune.html").exists():
+        log.info("%s of an earlier tune is replaced", home / "tune.html")
     write_json(home / "tune.json", tuned.to_dict())
     write_tune_page(home / "tune.html", tuned)
     show(tuned)
@@ -76,8 +81,13 @@ def tune(experiment: Experiment, bounds: TuneBounds) -> Tuned:
             "train.batch_size to begin from."
         )
     sweep = sweep_batches(experiment, batch_sizes(small, most), SWEEP_SHARE * bounds.seconds)
-    noise = noise_scales(experiment, settings, NOISE_SHARE * bounds.seconds)
-    candidates, because = choose_candidates(sweep, noise, small)
+    noise: list[NoisePoint] = []
+    candidates: list[int] = []
+    try:
+        noise += noise_scales(experiment, settings, NOISE_SHARE * bounds.seconds)
+        candidates, because = choose_candidates(sweep, noise, small)
+    except (ModelError, TrainingError) as error:  # the rate diverges; what was measured of steps is right all the same
+        because = f"no larger batch was trained. {str(error).removesuffix('.')}"
     trainer = Trainer(experiment, started + bounds.seconds)
     trials, curves = compare_batches(experiment, trainer, candidates, bounds)
     return Tuned(

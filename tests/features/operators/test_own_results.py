@@ -211,3 +211,17 @@ def test_an_operator_that_does_so_is_taken(body, changes, expected):
     before = frame.copy()
     assert transforming(body, changes)(frame)["speed"].tolist() == expected
     pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize(
+    ("give", "what"),
+    [
+        (lambda column: column.astype("Sparse[float64]"), "a sparse column"),
+        (lambda column: np.stack([column, column], axis=1), "an array of 2 dimensions"),
+        (lambda column: (value for value in column), "a generator"),
+    ],
+)
+def test_what_can_be_no_column_is_an_error(give, what):
+    workflow = Workflow([own(lambda self, frame: {"speed": give(frame["z"])})])
+    with pytest.raises(DataError, match=rf"^step 1 \(boom\): Boom\.compute: 'speed' is {what}\. Return a dense"):
+        workflow.transform(FRAME)

@@ -107,7 +107,7 @@ def test_tables_come_back_with_their_types(tmp_path):
 
 def test_what_cannot_be_saved_is_an_error(tmp_path):
     for value in ({1, 2}, object(), np.zeros((2, 2)), b"bytes", Fill):
-        with pytest.raises(DataError, match=r"step-001: a value of type .* cannot be saved"):
+        with pytest.raises(DataError, match=r"a value of type .* cannot be saved"):
             StateWriter(tmp_path).encode(value, "step-001")
 
 

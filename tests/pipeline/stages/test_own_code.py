@@ -3,6 +3,7 @@
 The files are those that docs/own_code.md shows.
 """
 
+import hashlib
 import json
 import linecache
 import os
@@ -76,7 +77,7 @@ def trips(tmp_path, monkeypatch):
 
 
 def change(name):
-    Path(name).write_text(Path(name).read_text() + "\n# changed\n")
+    Path(name).write_text(Path(name).read_text() + "\nCHANGED = True\n")
 
 
 def start(code, *flags, **environment):
@@ -721,6 +722,63 @@ def test_a_bundle_with_a_function_is_loaded_in_another_process_until_its_file_is
     Path("my_steps.py").unlink()
     assert re.search("bundle model: function 'scaled' of .*my_steps.py is gone. Put it back, or", start(LOAD).stdout)
     Path("my_steps.py").write_text(text)
+
+
+def test_a_comment_changes_nothing_and_a_bundle_that_is_refused_is_trained_again(scaling):
+    load_bundle(Pipeline.from_config("run.yaml").train().path / "model")
+    train = "from gigabatch import Pipeline; print(Pipeline.from_config('run.yaml').train().path)"
+
+    def path():
+        return start(train).stdout.strip().splitlines()[-1]
+
+    first = path()
+    for name in ("my_steps.py", "my_model.py"):
+        text = Path(name).read_text()
+        assert "(frame" in text or "(inputs.num_ids" in text
+        text = text.replace("(frame", "(  # how\n    frame").replace("(inputs.num_ids", "(\n    inputs.num_ids")
+        Path(name).write_text(f"# why\n\n{text}\n\n")
+    assert path() == first
+    done = start(LOAD.replace('"model"', f'"{first}/model"'))
+    assert len(json.loads(done.stdout)) == 3
+    change("my_steps.py")  # which the bytecode of the function does not tell
+    said = start(LOAD.replace('"model"', f'"{first}/model"')).stdout
+    assert "has changed. Put it back as it was, or train again." in said
+    second = path()
+    assert second != first
+    assert len(json.loads(start(LOAD.replace('"model"', f'"{second}/model"')).stdout)) == 3
+
+
+def test_bundles_of_earlier_versions_kept_hashes_of_the_text_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write({"steps.py": OPERATOR.format(name="own", by=2)})
+    own_code.import_all(["steps.py"])
+    entry, text = own_code.told("operator", "own"), Path("steps.py").read_bytes()
+    digest = hashlib.blake2b(b"steps.py\0%d\0" % len(text) + text, digest_size=16).hexdigest()
+    assert entry["hash"] != digest
+    own_code._forget(own_code._module_name(entry["import"]))
+    own_code.require_told([entry | {"hash": digest, "files": dict.fromkeys(entry["files"], digest)}])
+    with pytest.raises(own_code.OwnCodeError, match="has changed"):
+        own_code.require_told([entry | {"hash": digest[::-1]}])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        ("a = f('x', [1])  # why", 'a = f(\n    "x",\n    [1],\n)', True),
+        ("if a:\n  b = (1)", "if a:\n        b = 1\n\n", True),
+        ("a = u'x'", "a = 'x'", True),
+        ("a = 1", "a = 1.0", False),
+        ("a = '# x'", "a = '#  x'", False),
+        ("return_ = None", "return_ = 0", False),
+        ("a - (b - c)", "(a - b) - c", False),
+        ("if a:\n  b\n  c", "if a:\n  b\nc", False),
+        ("no source = ", "no  source = ", False),
+        ("+".join("a" * 9000), " + ".join("a" * 9000), None),
+    ],
+)
+def test_what_a_source_says_is_what_its_tree_says(left, right, equal):
+    found = own_code.code_in(left.encode()) == own_code.code_in(right.encode())
+    assert equal is None or found == equal
 
 
 def test_a_workflow_whose_function_was_not_imported_is_not_called_damaged(scaling, monkeypatch):

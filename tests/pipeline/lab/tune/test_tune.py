@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import torch
 
+from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.noise_scale import NoiseScale
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings, load_config
@@ -374,6 +375,23 @@ def test_without_a_faster_batch_the_runs_own_is_kept(experiment, monkeypatch):
     found = tune(experiment, TuneBounds(seconds=600))
     assert (found.trials, found.chosen) == ((), None)
     assert found.verdict == "Keep train.batch_size=32: no larger batch takes 5 % less time per row."
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_rate_that_diverges_leaves_what_was_measured(experiment, monkeypatch):
+    def diverges(*_):
+        raise ModelError("noise scale: a gradient is not finite. Lower the learning rate before it.")
+
+    monkeypatch.setattr(
+        "gigabatch.pipeline.lab.tune.tune.sweep_batches", lambda *_: sweep_of(step_time(32), step_time(64))
+    )
+    monkeypatch.setattr("gigabatch.pipeline.lab.tune.tune.noise_scales", diverges)
+    found = tune(experiment, TuneBounds(seconds=600))
+    assert [time.batch_size for time in found.sweep.times] == [32, 64]
+    assert found.verdict == (
+        "Keep train.batch_size=32: no larger batch was trained. noise scale: a gradient is not finite. Lower the "
+        "learning rate before it."
+    )
     json.dumps(found.to_dict(), allow_nan=False)
 
 
