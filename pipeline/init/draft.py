@@ -339,10 +339,8 @@ def _no_target(target: str, table: Table) -> DataError:
     if target in table.left_out:
         return DataError(f"target {target!r}: cannot be used, {table.left_out[target]}.")
     names = [str(name) for name in table.sample]
-    near = next((name for name in names if name.strip().lower() == target.strip().lower()), None)
-    hint = f" Did you mean {near!r}?" if near is not None else did_you_mean(target, names)
     shown = ", ".join(map(repr, names[:30])) + (", ..." if len(names) > 30 else "")
-    return DataError(f"target {target!r}: no such column.{hint} Columns: {shown}.")
+    return DataError(f"target {target!r}: no such column.{did_you_mean(target, names)} Columns: {shown}.")
 
 
 def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
