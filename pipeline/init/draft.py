@@ -41,7 +41,7 @@ from gigabatch.pipeline.init.columns import (
 from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, now_us, written_dates
 from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_written
 from gigabatch.pipeline.init.leaks import in_text, leak
-from gigabatch.pipeline.init.look import Table, look
+from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import found_in
@@ -193,13 +193,19 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     >>> made.features["keys"], made.features["continuous"], made.features["targets"]
     (['order_id'], ['visits'], {'sold': {'task': 'binary', 'positive': 'yes'}})
     """
-    table = look(pattern, most_rows, encoding)
+    try:
+        table = look(pattern, most_rows, encoding)
+    except DataError as error:
+        if line := header_below(pattern, target, encoding):
+            raise _lines_above(target, line) from error
+        raise
     if target in table.left_out and "train_path" in table.paths:  # the test files of a competition hold no label
         made = draft_config(table.paths["train_path"], target, task, most_rows, encoding)
         made.remarks.append(f"The target is {table.left_out[target]}, so the train file alone is split.")
         return made
     if target not in table.sample:
-        raise _no_target(target, table)
+        line = 0 if target in table.left_out else header_below(pattern, target, encoding)
+        raise _lines_above(target, line) if line else _no_target(target, table)
     columns = columns_seen(table)
     labels = labels_of(target, table.sample[target], table.arrow.get(target), task, columns.decimal)
     made = draft_columns(table, {target: labels}, columns, timed="path" in table.paths)
@@ -333,6 +339,13 @@ def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool
 def _is_number(seen: Seen) -> bool:
     """Whether a column will be continuous."""
     return seen.kind == "number" and not _id_reason(seen) and (seen.num_values > 1 or bool(seen.null.any()))
+
+
+def _lines_above(target: str, line: int) -> DataError:
+    return DataError(
+        f"target {target!r}: it is not in the first line. Delete lines above the header: {target!r} stands "
+        f"in line {line}."
+    )
 
 
 def _no_target(target: str, table: Table) -> DataError:
