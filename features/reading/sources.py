@@ -37,6 +37,7 @@ from gigabatch.features.reading.plain_csv import read_plain
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+SHEET_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods")
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
 SAME_TABLE = (".csv", ".csv.gz", ".csv.zip", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
@@ -299,7 +300,13 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
         raise not_text(path, encoding) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
-    raise DataError(f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}.")
+    raise _unknown_kind(path)
+
+
+def _unknown_kind(path: str) -> DataError:
+    advice = " Save the sheet as CSV (UTF-8)." if path.lower().endswith(SHEET_ENDINGS) else ""
+    known = ", ".join(CSV_ENDINGS + PARQUET_ENDINGS)
+    return DataError(f"input {path}: unknown kind of file.{advice} Known endings: {known}.")
 
 
 def same_file(path: str) -> str:
@@ -466,9 +473,7 @@ def _read_one(
                     return module.from_pandas(plain)
             frame = parse(text)
         else:
-            raise DataError(
-                f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
-            )
+            raise _unknown_kind(path)
     require_columns(frame, dtypes, f"input {path}")
     refuse_guesses(module, frame, path, dtypes, names, separator, content)
     if len(frame) == 0:

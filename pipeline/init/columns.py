@@ -810,5 +810,8 @@ def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...],
         seen.values = _texts(raw.map(dict(zip(distinct, cleaned, strict=True))))
         seen.dtype = "string"
         seen.steps = [{"clean_text": {"column": name, **({} if options == {"strip": True} else options)}}]
-        seen.note = f"{len(distinct):,} spellings of {seen.num_values:,} values"
+        fewer = len(distinct) > seen.num_values
+        seen.note = (
+            f"{len(distinct):,} spellings of {seen.num_values:,} values" if fewer else "without blanks around it"
+        )
     return seen

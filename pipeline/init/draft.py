@@ -294,7 +294,10 @@ def draft_columns(
         if seen.decimal == "," and found.kind == "number" and is_written(table, name):
             take_later_commas(found)
     taken = {*table.sample.columns, *names}
-    _roles(made, table, kept, timed, taken, lists)
+    labelled = ~np.any(
+        [np.zeros(len(table.sample), bool), *(np.isnan(item.values) for item in labels.values())], axis=0
+    )
+    _roles(made, table, kept, timed, taken, lists, labelled)
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
         _hash_too(made, taken)
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
@@ -586,14 +589,18 @@ def _lenient(seen: Seen, column: pd.Series) -> str:
     return found.dtype if found else ""
 
 
-def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool) -> None:
-    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists."""
+def _roles(
+    made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool,
+    labelled: np.ndarray,
+) -> None:  # fmt: skip
+    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists;
+    labelled: whether each row has all labels, as others are left out."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
     continuous: list[str] = []
     lists: dict[str, Any] = {}
-    time = _time(kept) if timed else None
+    time = _time(kept, labelled) if timed else None
     for name, seen in kept.items():
         known = len(seen.values) - int(seen.null.sum())
         if seen.kind == "list":
@@ -691,7 +698,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         made.remarks.append(f"Text: {shown}. {how}.")
     if time is not None:
         made.features["time"] = time.name
-        span = f"{_day(time.values.min())} to {_day(time.values.max())}"
+        span = f"{_day(np.nanmin(time.values))} to {_day(np.nanmax(time.values))}"
         made.role_notes["time"] = (
             f"{span}: the last tenth of the rows is test, the tenth before it valid; train --final learns from them too"
         )
@@ -853,11 +860,12 @@ def _share_of_copies(table: Table) -> float:
     return int(alike[plain].duplicated().sum()) / len(table.sample)
 
 
-def _time(kept: Mapping[str, Seen]) -> Seen | None:
-    """The column of times to split by: full, with many moments, and by its name of when the row was."""
+def _time(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:
+    """The column of times to split by: full in rows that have labels, with many moments, and by its name of when the row
+    was."""
     found = [
         seen for seen in kept.values()
-        if seen.kind == "date" and not seen.null.any() and _says_when(seen)
+        if seen.kind == "date" and not (seen.null & labelled).any() and _says_when(seen)
     ]  # fmt: skip
     return max(found, key=lambda seen: (bool(TIME_NAME.search(spaced_lower(seen.name))), seen.num_values), default=None)
 
@@ -969,6 +977,7 @@ def _shown(value: object) -> str:
     """A value in a comment: one line, not long."""
     text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = repr(text) if text != text.strip() else text  # blanks at the edges are part of a name
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

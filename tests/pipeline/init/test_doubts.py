@@ -124,3 +124,33 @@ def test_texts_of_two_numbers_are_said(tmp_path, sign, told):
         any("pressure holds two numbers in each text" in remark and "lambda_function" in remark for remark in said)
         == told
     )
+
+
+@pytest.mark.parametrize("units", ["UTC,kg,", ",kg,-", "-,kg,"])
+def test_a_row_of_units_is_left_out_for_want_of_a_label_and_costs_no_split_by_time(tmp_path, units):
+    rows = [f"{time:%Y-%m-%d %H:%M:%S},{k % 7 + 0.5},{k % 3 % 2}" for k, time in enumerate(TIMES)]
+    (tmp_path / "t.csv").write_text("\n".join(["read_at,w,y", units, *rows]) + "\n")
+    made = draft_config(str(tmp_path / "t.csv"), "y", None, 10_000)
+    assert made.features["time"] == "read_at"
+    splits = TableRecipe(TableSettings(**made.features | {"path": str(tmp_path / "t.csv")})).build("pandas").splits
+    assert sum(map(len, splits.values())) == ROWS
+    assert splits["train"]["read_at"].max() < splits["test"]["read_at"].min()
+    rows[7] = f",{rows[7].partition(',')[2]}"  # a row with a label, and without a time
+    (tmp_path / "t.csv").write_text("\n".join(["read_at,w,y", units, *rows]) + "\n")
+    assert "time" not in draft_config(str(tmp_path / "t.csv"), "y", None, 10_000).features
+
+
+def test_names_and_values_with_blanks_at_the_edges_are_told_as_such(tmp_path):
+    texts = [f"{'abcdefghij'[k % 10]} " for k in range(ROWS)]
+    made, said, _ = head(tmp_path, texts, "Sale_Type")
+    assert made.notes["Sale_Type"] == "10 values, without blanks around it"
+    assert said == []
+    _, said, _ = head(tmp_path, [-999, -999, *range(ROWS - 2)], "kg ")
+    assert any(remark.startswith("-999 in 'kg ' stands in 2 rows") for remark in said)
+
+
+def test_won_is_positive_in_german(tmp_path):
+    outcome = np.where(np.arange(ROWS) % 3 == 0, "verloren", "gewonnen")
+    pd.DataFrame({"y": outcome, "z": np.arange(ROWS) % 7}).to_csv(tmp_path / "t.csv", index=False)
+    made = draft_config(str(tmp_path / "t.csv"), "y", None, 10_000)
+    assert made.features["targets"]["y"]["positive"] == "gewonnen"
