@@ -31,7 +31,7 @@ from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
-from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
+from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened, unreadable
 from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
@@ -299,7 +299,7 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
     except UnicodeDecodeError as error:
         raise not_text(path, encoding) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error
     raise _unknown_kind(path)
 
 
@@ -498,7 +498,7 @@ def naming(path: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise not_text(path, UTF8) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error
 
 
 @contextmanager

@@ -861,7 +861,7 @@ def _share_of_copies(table: Table) -> float:
 
 
 def _time(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:
-    """The column of times to split by: full in rows that have labels, with many moments, and by its name of when the row
+    """The column of times to split by: full in rows that have labels, with many moments, and by its name of when a row
     was."""
     found = [
         seen for seen in kept.values()

@@ -31,6 +31,7 @@ from gigabatch.features.reading.encodings import (
     not_text,
     opened,
     require_encoding,
+    unreadable,
 )
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
 from gigabatch.features.recipes.table.recipe import ROW
@@ -358,7 +359,7 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
     except DataError:
         raise
     except UNREADABLE as error:
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error
 
 
 def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFrame, dict[str, pa.DataType], int]:
@@ -382,4 +383,4 @@ def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFra
     except DataError:
         raise
     except UNREADABLE as error:
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error
