@@ -93,7 +93,8 @@ def test_the_printed_page_is_a_pdf_of_a_few_sheets(browser, pages):
 
 def test_settings_that_differ_make_no_tall_row_out_of_sight(browser, tmp_path):
     steps = "features.steps [" + ", ".join(f"{{'parse_number': {{'column': 'price_{k}'}}}}" for k in range(7)) + "]"
-    runs = [{"run": f"run {k}", **{f"metric {m}": 0.5 for m in range(9)}, "settings that differ": steps} for k in (1, 2)]
+    metrics = {f"metric {place}": 0.5 for place in range(9)}
+    runs = [{"run": f"run {k}", **metrics, "settings that differ": steps} for k in (1, 2)]
     write_report(tmp_path / "page.html", dataclasses.replace(full(), history=runs))
     for width in (390, 768):
         browser.open(tmp_path / "page.html", width, "light")
