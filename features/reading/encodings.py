@@ -126,6 +126,8 @@ def not_text(path: str, encoding: str, content: bytes | None = None) -> DataErro
 def unreadable(path: str, reason: object) -> DataError:
     """The error of a file that a reader gave up on. reason: of the reader, of which pandas' own says nothing of what is
     wrong at a carriage return that stands alone."""
+    if twice := re.match(r"Multiple matches for FieldRef\.Name\((.*?)\) in ", str(reason)):
+        return DataError(f"input {path}: column(s) {twice[1]!r} are there more than once. Rename them.")
     if "Buffer overflow" in str(reason):
         with suppress(OSError), opened(path) as file:  # bytes that were given may be of no file
             for number, line in enumerate(file, 1):

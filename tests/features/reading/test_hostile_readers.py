@@ -251,3 +251,14 @@ def test_a_carriage_return_alone_is_named_with_its_line(tmp_path, ending):
     content = gzip.compress(content) if ending.endswith("gz") else content
     with pytest.raises(DataError, match=r"line 102: holds a carriage return that no line feed follows"):
         read(tmp_path, content, ending, {"name": "string", "size": "string", "price": "float64"})
+
+
+def test_a_name_that_a_parquet_file_has_twice_is_named(tmp_path):
+    twice = pa.table(
+        [pa.array(["x"]), pa.array([1]), pa.array([0.5]), pa.array([2])], ["name", "size", "price", "size"]
+    )
+    with io.BytesIO() as out:
+        pq.write_table(twice, out)
+        content = out.getvalue()
+    with pytest.raises(DataError, match=r"raw\.parquet: column\(s\) 'size' are there more than once\. Rename them\.$"):
+        read(tmp_path, content, ".parquet")
