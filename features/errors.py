@@ -32,8 +32,13 @@ class DataError(ValueError):
     """The data or a setting about it is wrong; the message says where and how to mend it."""
 
     @classmethod
-    def missing_columns(cls, missing: Iterable[str], available: Iterable[str], where: str) -> "DataError":
+    def missing_columns(
+        cls, missing: Iterable[str], available: Iterable[str], where: str, wanted: Iterable[str] = ()
+    ) -> "DataError":
+        """wanted: columns that are none of those that may be meant, since they are needed themselves."""
         missing, available = list(missing), list(available)
+        others = list(map(str, set(available).difference(wanted)))
+        meant = ", ".join(filter(None, (near(str(name), others) for name in missing)))
         blanks = {str(name).strip() for name in available} - set(map(str, available))
         hint = "Rename the column in the input or correct the configuration."
         if sign := _separator(missing, available):
@@ -45,8 +50,22 @@ class DataError(ValueError):
             hint = "Some names have blanks at their edges. Where one stands after each comma, set separator: ', '."
         return cls(
             f"{where}: column(s) {', '.join(map(repr, missing))} not found. "
-            f"Columns there: {', '.join(map(repr, available))}. {hint}"
+            f"Columns there: {', '.join(map(repr, available))}.{f' Did you mean {meant}?' if meant else ''} {hint}"
         )
+
+    @classmethod
+    def no_frame(cls, found: object, where: str) -> "DataError":
+        hint = " Collect it first." if hasattr(found, "collect") else ""
+        if type(found).__name__ == "Series":
+            hint = " Make a frame of it: frame[['price']] of one column, frame.iloc[[0]] of one row."
+        return cls(
+            f"{where}: expected a data frame of pandas, Polars or cuDF, or an Arrow table; found "
+            f"{type(found).__name__}.{hint}"
+        )
+
+    @classmethod
+    def strange_name(cls, name: object, where: str) -> "DataError":
+        return cls(f"{where}: names of columns are text, found {name!r}. Rename it: frame.columns = [...].")
 
     @classmethod
     def infinity(cls, column: str) -> "DataError":
@@ -104,11 +123,13 @@ def raise_of_machine(error: BaseException, path: str) -> None:
 
 def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
     """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""
+    if not hasattr(frame, "columns"):
+        raise DataError.no_frame(frame, where)
     there, wanted = list(frame.columns), list(columns)
     counts = Counter(there)
     missing = [name for name in wanted if name not in counts]
     if missing:
-        raise DataError.missing_columns(missing, there, where)
+        raise DataError.missing_columns(missing, there, where, wanted)
     twice = [name for name in dict.fromkeys(wanted) if counts[name] > 1]
     if twice:
         raise DataError(
@@ -127,8 +148,19 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'price'?` of the nearest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    close = near(name, known)
+    return f" Did you mean {close}?" if close else ""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The nearest known name in quotes, whatever the case and the blanks around it; empty where none is near.
+
+    >>> near("Price ", ["prize", "price", "city"]), near("age", ["city"])
+    ("'price'", '')
+    """
+    by_text = {text.strip().casefold(): text for text in known}
+    close = difflib.get_close_matches(name.strip().casefold(), by_text, n=1)
+    return repr(by_text[close[0]]) if close else ""
 
 
 def strict_json(text: str, where: str) -> Any:

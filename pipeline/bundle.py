@@ -26,7 +26,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_tables import arrow_table, given_back, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
-from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.operators import operator_name
 from gigabatch.features.operators.rows.lambda_function import LambdaFunction
 from gigabatch.features.reading.sources import without_null_words
@@ -255,6 +255,9 @@ class Bundle:
         names steps make. A time without a zone is UTC, also where the training's had one.
         """
         own = own_frame(frame, "predict_raw", self._raw_names(), ())
+        needed = self.raw_workflow.applied_inputs
+        more = [name for name in self._raw_names() if name in own.columns]
+        require_columns(own, dict.fromkeys((*needed, *more)), "predict_raw")
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
         (found,) = self._predicted([self.from_raw(own)], types)
         return given_back(found, frame)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gigabatch.features.engines.arrow_types import plain_column, usual_column
 from gigabatch.features.engines.frame import is_own
 from gigabatch.features.engines.plain_types import as_plain
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +34,9 @@ def own_frame(frame: Any, where: str, read: Collection[str] | None = None, kept:
     [1, <NA>]
     """
     if is_own(frame):
+        require_columns(frame, (), where)
+        if frame.columns.nlevels > 1:
+            raise DataError.strange_name(frame.columns[0], where)
         return as_plain(frame, coded=True)
     from gigabatch.features.engines.arrow_columns import frame_with_decimals
 
@@ -125,6 +128,8 @@ def arrow_table(
     """
     import pandas as pd
 
+    if type(frame).__name__ == "Series":  # which hands over memory too, as a table does
+        raise DataError.no_frame(frame, where)
     if isinstance(frame, pd.DataFrame):
         names = list(frame.columns)
     elif isinstance(frame, pa.RecordBatch):
@@ -140,16 +145,12 @@ def arrow_table(
             )
         names = frame.column_names
     else:
-        hint = " Collect it first." if hasattr(frame, "collect") else ""
-        raise DataError(
-            f"{where}: expected a data frame of pandas, Polars or cuDF, or an Arrow table; found "
-            f"{type(frame).__name__}.{hint}"
-        )
+        raise DataError.no_frame(frame, where)
     if strange := [name for name in names if not isinstance(name, str)]:
-        raise DataError(f"{where}: names of columns are text, found {strange[0]!r}. Rename it: frame.columns = [...].")
+        raise DataError.strange_name(strange[0], where)
     wanted = names if columns is None else list(columns)
     if missing := [name for name in wanted if name not in names]:
-        raise DataError.missing_columns(missing, names, where)
+        raise DataError.missing_columns(missing, names, where, wanted)
     if twice := sorted({name for name in wanted if names.count(name) > 1}):
         raise DataError(f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename them.")
     if isinstance(frame, pd.DataFrame):

@@ -21,9 +21,11 @@ def as_plain(frame: Any, names: Iterable[str] | None = None, coded: bool = False
     ([False, False], [True, False])
     """
     of_pandas = any(base.__module__.startswith("pandas") for base in type(frame).__mro__)  # which is not imported here
-    if not of_pandas or not frame.columns.is_unique:
+    if not of_pandas:
         return frame
-    columns, found = frame.columns, {}
+    # One of a name that is there twice is needed by nobody, else it is refused.
+    columns = frame.columns if frame.columns.is_unique else frame.columns.drop_duplicates(keep=False)
+    found: dict[Any, Any] = {}
     for name in columns if names is None else dict.fromkeys(names):
         dtype = frame[name].dtype if name in columns else None
         kind = getattr(dtype, "pyarrow_dtype", None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 import fsspec
@@ -119,6 +121,22 @@ def not_text(path: str, encoding: str, content: bytes | None = None) -> DataErro
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise_of_machine(error, path)
         reason = str(error)
+    return unreadable(path, reason)
+
+
+def unreadable(path: str, reason: object) -> DataError:
+    """The error of a file that a reader gave up on. reason: of the reader, of which pandas' own says nothing of what is
+    wrong at a carriage return that stands alone."""
+    if twice := re.match(r"Multiple matches for FieldRef\.Name\((.*?)\) in ", str(reason)):
+        return DataError(f"input {path}: column(s) {twice[1]!r} are there more than once. Rename them.")
+    if "Buffer overflow" in str(reason):
+        with suppress(OSError), opened(path) as file:  # bytes that were given may be of no file
+            for number, line in enumerate(file, 1):
+                if b"\r" in re.sub(rb'"[^"]*"', b"", line).removesuffix(b"\n").removesuffix(b"\r"):
+                    return DataError(
+                        f"input {path}, line {number}: holds a carriage return that no line feed follows, which "
+                        "readers take for the end of a row. Delete it, or put the field in quotes."
+                    )
     return DataError(f"input {path}: cannot be read, it may be truncated or of another format ({reason}).")
 
 

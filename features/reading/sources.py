@@ -31,7 +31,7 @@ from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, raise_of_machine, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
-from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened
+from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened, unreadable
 from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
@@ -42,6 +42,7 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 KNOWN_ENDINGS = (
     f"{', '.join(TEXT_ENDINGS)}, each with {' or '.join(PACKED)} behind or not, {', '.join(PARQUET_ENDINGS)}"
 )
+SHEET_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods")
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
 SAME_TABLE = (".csv", ".tsv", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
@@ -304,8 +305,13 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
         raise not_text(path, encoding) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise_of_machine(error, path)
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
-    raise DataError(f"input {path}: unknown kind of file. Known endings: {KNOWN_ENDINGS}.")
+        raise unreadable(path, error) from error
+    raise _unknown_kind(path)
+
+
+def _unknown_kind(path: str) -> DataError:
+    advice = " Save the sheet as CSV (UTF-8)." if path.lower().endswith(SHEET_ENDINGS) else ""
+    return DataError(f"input {path}: unknown kind of file.{advice} Known endings: {KNOWN_ENDINGS}.")
 
 
 def same_file(path: str) -> str:
@@ -474,7 +480,7 @@ def _read_one(
                     return module.from_pandas(plain)
             frame = parse(text)
         else:
-            raise DataError(f"input {path}: unknown kind of file. Known endings: {KNOWN_ENDINGS}.")
+            raise _unknown_kind(path)
     require_columns(frame, dtypes, f"input {path}")
     refuse_guesses(module, frame, path, dtypes, names, separator, content)
     if len(frame) == 0:
@@ -500,7 +506,7 @@ def naming(path: str) -> Iterator[None]:
         raise not_text(path, UTF8) from error
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise_of_machine(error, path)
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error
 
 
 @contextmanager

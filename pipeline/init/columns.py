@@ -19,7 +19,7 @@ from gigabatch.features.columns.times import microseconds
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
-from gigabatch.features.operators.numbers.parse_number import DASHES, MINUS, SIGNS, ParseNumber
+from gigabatch.features.operators.numbers.parse_number import APOSTROPHE, DASHES, MINUS, SIGNS, ParseNumber
 from gigabatch.pipeline.init.dates import (
     TIME_NAME,
     abbreviations,
@@ -282,10 +282,14 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
     is_whole = whole or bool((known == np.floor(known)).all())
     dtype, by_size = counted(spaced_lower(name), known, is_whole, is_code_name(name))
     if dtype and (how := time_type(dtype)) is not None:
-        times = of_type(pd.Series(values), how)[0].to_numpy().astype("float64")
-        days = "days such as 2024123, the 123rd of 2024" if "j" in how.directives else f"times such as {known[0]:.0f}"
+        times, null = of_type(pd.Series(values), how)
+        first = values[~null.to_numpy()][0]
+        days = "days such as 2024123, the 123rd of 2024" if "j" in how.directives else f"times such as {first:.0f}"
         note = days if "%" in dtype else f"{how.form} since 1970"
-        return Seen(name, "date", np.where(np.isnan(values), np.nan, times), dtype, note=note, by_size=by_size)
+        if others := known[~np.isin(known, values[~null.to_numpy()])].tolist():
+            note += f", {others[0]:.0f} and others that are none ({len(others):,} rows) being null"
+        moments = np.where(null.to_numpy(), np.nan, times.to_numpy().astype("float64"))
+        return Seen(name, "date", moments, dtype, note=note, by_size=by_size)
     seen.whole = is_whole
     large = len(known) > 0 and bool(np.abs(known).max() >= LARGEST_EXACT)
     named = is_code_name(name)
@@ -522,7 +526,7 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), dec
         return _durations(name, known, distinct, words)
     if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
-    found = _units_beside(distinct, counts.to_numpy(), may_be_code=is_code_name(name))
+    found = _units_beside(_straight(distinct), counts.to_numpy(), may_be_code=is_code_name(name))
     if found is None:
         return None
     units, scales = found
@@ -574,7 +578,7 @@ def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:
     >>> other_units(pd.Series(["$2k", "3 USD", "€4", "$5", "6"]), ["k"])
     {'no unit': 0.2, '€': 0.2}
     """
-    text = known.astype("str")
+    text = _straight(known.astype("str"))
     text = text[~text.str.match(r"^[\s+-]*0+([.,]0*)?\s*$")]
     counts = text.str.replace(IN_FIELD, "0", n=1, regex=True).value_counts()  # few different ones
     found: dict[frozenset[str], int] = {}
@@ -652,6 +656,11 @@ def _units_beside(
             later = {"M": 10**6} if {"k", "K"} & set(scales) and not {"m", "M"} & set(scales) else {}
             return list(dict.fromkeys((*_longest_first(units), *fronts))), scales | later
     return (list(dict.fromkeys((*words, *fronts))), {}) if _is_common(written, {}) else None
+
+
+def _straight(texts: pd.Series) -> pd.Series:
+    """Texts whose typographic apostrophes, which part thousands in Switzerland, are those of ASCII."""
+    return texts.str.replace(APOSTROPHE, "'", regex=False)
 
 
 def _longest_first(words: Iterable[str]) -> list[str]:
@@ -804,5 +813,8 @@ def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...],
         seen.values = _texts(raw.map(dict(zip(distinct, cleaned, strict=True))))
         seen.dtype = "string"
         seen.steps = [{"clean_text": {"column": name, **({} if options == {"strip": True} else options)}}]
-        seen.note = f"{len(distinct):,} spellings of {seen.num_values:,} values"
+        fewer = len(distinct) > seen.num_values
+        seen.note = (
+            f"{len(distinct):,} spellings of {seen.num_values:,} values" if fewer else "without blanks around it"
+        )
     return seen

@@ -16,6 +16,7 @@ DIGITS = {  # of times as one number: the first and the last that are taken for 
     "%Y%m%d": (19_000_101, 21_001_231), "%Y%m%d%H%M": (190_001_010_000, 210_012_312_359),
     "%Y%m%d%H%M%S": (19_000_101_000_000, 21_001_231_235_959),
 }  # fmt: skip
+FEWEST_DAYS, MOST_NO_DAYS = 20, 0.01  # of times as one number: different ones, and the share of those that are none
 EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second
 FIRST_SECOND, LAST_SECOND = 631_152_000, 2_840_140_800  # 1990 to 2060: times elsewhere are of a file's own notion
 TIME_NAME = re.compile(
@@ -24,7 +25,7 @@ TIME_NAME = re.compile(
 )
 UHR = " Uhr"  # behind a time of day, in German
 CLOCK = (
-    r"\d{1,2}(?P<minute>:\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"
+    r"\d{1,2}(?P<minute>[:h]\d{1,2})(?P<second>:\d{1,2})?(?P<fraction>\.\d{1,9})?"
     r"(?P<half>(?P<blank> ?)[AaPp]\.?[Mm]\.?)?"
 )
 # Behind a date; an abbreviation such as EST is of several zones, so it is text of the format.
@@ -46,6 +47,7 @@ DAYS = (
     (r"(?:19|20)\d{2}(?P<sign>[-/])(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
     (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
     (r"[A-Za-z]{3,9}\.?(?P<sign>[- ])(?:19|20)\d{2}", ("%b{0}%Y",)),
+    (r"\d{1,2}(?P<sign>\. )[A-Za-z]{3,9}\.? \d{4}", ("%d{0}%b %Y",)),
 )
 # Quantities as large as milliseconds and microseconds are.
 QUANTITY_NAME = re.compile(
@@ -141,7 +143,7 @@ def _formats(text: str) -> list[str]:
         return [f"%a{weekday[1]}{form}" for form in _formats(text[weekday.end() :])]
     if found := re.fullmatch(YEAR_LAST, text):
         return [f"%b %d {_clock(found.groupdict())}{_zone(found.groupdict())} %Y"]
-    shapes = ((re.fullmatch(f"{days}(?:(?P<gap>,? |T){CLOCK}{ZONE})?", text), forms) for days, forms in DAYS)
+    shapes = ((re.fullmatch(f"{days}(?:(?P<gap>,? |T|:){CLOCK}{ZONE})?", text), forms) for days, forms in DAYS)
     found, forms = next((shape for shape in shapes if shape[0]), (None, ()))
     if found is None:
         return []
@@ -153,7 +155,8 @@ def _formats(text: str) -> list[str]:
 
 def _clock(parts: dict[str, str | None]) -> str:
     """The format of a time of day."""
-    clock = ("%I" if parts["half"] else "%H") + ":%M" + ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
+    minute = f"{(parts['minute'] or ':')[0]}%M"  # 14h05 is French
+    clock = ("%I" if parts["half"] else "%H") + minute + ":%S" * bool(parts["second"]) + ".%f" * bool(parts["fraction"])
     return clock + (f"{parts['blank']}%p" if parts["half"] else "")
 
 
@@ -199,8 +202,9 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
     """The type of numbers that are times of 1990 to 2060 since 1970, times such as 20241231 and 20241231235959, or days
     such as 2024366 (the day of the year), and whether their size alone says so; the type is empty where they are none.
 
-    Seconds, nanoseconds and times such as 20241231 by the column's name alone, as other numbers and ids are as long;
-    the others also by their size, where the name is none of a quantity.
+    Seconds and nanoseconds by the column's name alone, as other numbers and ids are as long; the others also by their
+    size, where the name is none of a quantity. Of times such as 20241231 a few may be none, such as 99999999, which are
+    null then; without a name they are different ones, as hardly any other numbers are all days of the calendar.
 
     Parameters
     ----------
@@ -227,10 +231,14 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
         return "", False
     low, high = known.min(), known.max()
     for form, (first, last) in DIGITS.items():
-        if whole and named and low >= first and high <= last:
-            how = time_type(f"datetime[{form}]?")
-            assert how is not None
-            return "" if of_type(pd.Series(known), how)[1].any() else f"datetime[{form}]", False
+        by_days = named or (not QUANTITY_NAME.search(name) and len(np.unique(known)) >= FEWEST_DAYS)
+        if not whole or not by_days or ((known < first) | (known > last)).mean() > MOST_NO_DAYS:
+            continue
+        how = time_type(f"datetime[{form}]?")
+        assert how is not None
+        wrong = of_type(pd.Series(known), how)[1].mean()
+        if wrong <= MOST_NO_DAYS:
+            return f"datetime[{form}]{'?' if wrong else ''}", not named
     if whole and low >= 1_990_001 and high <= 2_060_366 and (named or not QUANTITY_NAME.search(name)):
         how = time_type("datetime[%Y%j]?")
         assert how is not None

@@ -42,8 +42,9 @@ from gigabatch.pipeline.init.columns import (
 )
 from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, now_us, written_dates
 from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_written
+from gigabatch.pipeline.init.doubts import doubts
 from gigabatch.pipeline.init.leaks import in_text, leak
-from gigabatch.pipeline.init.look import Table, look
+from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import found_in
@@ -195,13 +196,19 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     >>> made.features["keys"], made.features["continuous"], made.features["targets"]
     (['order_id'], ['visits'], {'sold': {'task': 'binary', 'positive': 'yes'}})
     """
-    table = look(pattern, most_rows, encoding)
+    try:
+        table = look(pattern, most_rows, encoding)
+    except DataError as error:
+        if line := header_below(pattern, target, encoding):
+            raise _lines_above(target, line) from error
+        raise
     if target in table.left_out and "train_path" in table.paths:  # the test files of a competition hold no label
         made = draft_config(table.paths["train_path"], target, task, most_rows, encoding)
         made.remarks.append(f"The target is {table.left_out[target]}, so the train file alone is split.")
         return made
     if target not in table.sample:
-        raise _no_target(target, table)
+        line = 0 if target in table.left_out else header_below(pattern, target, encoding)
+        raise _lines_above(target, line) if line else _no_target(target, table)
     columns = columns_seen(table)
     labels = labels_of(target, table.sample[target], table.arrow.get(target), task, columns.decimal)
     made = draft_columns(table, {target: labels}, columns, timed="path" in table.paths)
@@ -292,7 +299,10 @@ def draft_columns(
         if seen.decimal == "," and found.kind == "number" and is_written(table, name):
             take_later_commas(found)
     taken = {*table.sample.columns, *names}
-    _roles(made, table, kept, timed, taken, lists)
+    labelled = ~np.any(
+        [np.zeros(len(table.sample), bool), *(np.isnan(item.values) for item in labels.values())], axis=0
+    )
+    _roles(made, table, kept, timed, taken, lists, labelled)
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
         _hash_too(made, taken)
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
@@ -340,14 +350,19 @@ def _is_number(seen: Seen) -> bool:
     return seen.kind == "number" and not _id_reason(seen) and (seen.num_values > 1 or bool(seen.null.any()))
 
 
+def _lines_above(target: str, line: int) -> DataError:
+    return DataError(
+        f"target {target!r}: it is not in the first line. Delete lines above the header: {target!r} stands "
+        f"in line {line}."
+    )
+
+
 def _no_target(target: str, table: Table) -> DataError:
     if target in table.left_out:
         return DataError(f"target {target!r}: cannot be used, {table.left_out[target]}.")
     names = [str(name) for name in table.sample]
-    near = next((name for name in names if name.strip().lower() == target.strip().lower()), None)
-    hint = f" Did you mean {near!r}?" if near is not None else did_you_mean(target, names)
     shown = ", ".join(map(repr, names[:30])) + (", ..." if len(names) > 30 else "")
-    return DataError(f"target {target!r}: no such column.{hint} Columns: {shown}.")
+    return DataError(f"target {target!r}: no such column.{did_you_mean(target, names)} Columns: {shown}.")
 
 
 def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
@@ -402,6 +417,7 @@ def _kept(
     """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
     kept, leaks = {}, {}
     for name, seen in columns.items():
+        made.remarks += doubts(_shown(name), seen)
         if seen.decimals:
             both = " and ".join(map(repr, seen.decimals[::-1]))
             made.remarks.append(
@@ -597,14 +613,18 @@ def _lenient(seen: Seen, column: pd.Series) -> str:
     return found.dtype if found else ""
 
 
-def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool) -> None:
-    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists."""
+def _roles(
+    made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool,
+    labelled: np.ndarray,
+) -> None:  # fmt: skip
+    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists;
+    labelled: whether each row has all labels, as others are left out."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
     continuous: list[str] = []
     lists: dict[str, Any] = {}
-    time = _time(kept) if timed else None
+    time = _time(kept, labelled) if timed else None
     for name, seen in kept.items():
         known = len(seen.values) - int(seen.null.sum())
         if seen.kind == "list":
@@ -702,7 +722,7 @@ def _roles(made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, nam
         made.remarks.append(f"Text: {shown}. {how}.")
     if time is not None:
         made.features["time"] = time.name
-        span = f"{_day(time.values.min())} to {_day(time.values.max())}"
+        span = f"{_day(np.nanmin(time.values))} to {_day(np.nanmax(time.values))}"
         made.role_notes["time"] = (
             f"{span}: the last tenth of the rows is test, the tenth before it valid; train --final learns from them too"
         )
@@ -864,11 +884,12 @@ def _share_of_copies(table: Table) -> float:
     return int(alike[plain].duplicated().sum()) / len(table.sample)
 
 
-def _time(kept: Mapping[str, Seen]) -> Seen | None:
-    """The column of times to split by: full, with many moments, and by its name of when the row was."""
+def _time(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:
+    """The column of times to split by: full in rows that have labels, with many moments, and by its name of when a row
+    was."""
     found = [
         seen for seen in kept.values()
-        if seen.kind == "date" and not seen.null.any() and _says_when(seen)
+        if seen.kind == "date" and not (seen.null & labelled).any() and _says_when(seen)
     ]  # fmt: skip
     return max(found, key=lambda seen: (bool(TIME_NAME.search(spaced_lower(seen.name))), seen.num_values), default=None)
 
@@ -980,6 +1001,7 @@ def _shown(value: object) -> str:
     """A value in a comment: one line, not long."""
     text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = repr(text) if text != text.strip() else text  # blanks at the edges are part of a name
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

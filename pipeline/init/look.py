@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.engines.arrow_types import usual_types
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError, raise_of_machine
@@ -30,6 +31,7 @@ from gigabatch.features.reading.encodings import (
     not_text,
     opened,
     require_encoding,
+    unreadable,
 )
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
 from gigabatch.features.recipes.table.recipe import ROW
@@ -38,6 +40,7 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 1 << 20
 MOST_CELLS = 30_000_000
 HEAD_CHARACTERS = 1 << 16
+MOST_ABOVE = 30  # lines, among which a header is looked for
 SPLIT_WORDS = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "dev"),
@@ -269,16 +272,34 @@ def _is_ascii(path: str) -> bool:
         return all(chunk.isascii() for chunk in iter(lambda: file.read(1 << 22), b""))
 
 
-def _separator(path: str, encoding: str) -> str:
-    """What stands between the fields of a CSV file, by its first lines; a blank behind it if one always does."""
+def header_below(pattern: str, target: str, encoding: str | None) -> int:
+    """The number of the line of the first CSV file that names its columns, the target among them, where other lines
+    stand above it; else 0."""
+    path = expand(pattern)[0]
+    if path.endswith(PARQUET_ENDINGS):
+        return 0
+    lines = _head(path, _encoding([path], encoding)).splitlines()[:MOST_ABOVE]
+    fields = ([[field.strip(' "') for field in line.split(sign)] for sign in SEPARATORS] for line in lines)
+    there = [number for number, ways in enumerate(fields, 1) if any(target in way for way in ways if len(way) > 1)]
+    # What stands in several lines, or is a number, is a value of rows.
+    return there[0] if len(there) == 1 and there[0] > 1 and not re.match(FLOAT_TEXT, target) else 0
+
+
+def _head(path: str, encoding: str) -> str:
+    """The first text of a file."""
     try:
         with TextIOWrapper(opened(path), encoding=encoding, newline="") as file:
-            head = file.read(HEAD_CHARACTERS)
+            return file.read(HEAD_CHARACTERS)
     except UnicodeDecodeError as error:
         raise not_text(path, encoding) from error
     except UNREADABLE as error:
         raise_of_machine(error, path)
         raise DataError(f"input {path}: cannot be read ({error}).") from error
+
+
+def _separator(path: str, encoding: str) -> str:
+    """What stands between the fields of a CSV file, by its first lines; a blank behind it if one always does."""
+    head = _head(path, encoding)
     lines = re.sub(r'"[^"]*"', '""', head).splitlines()
     if len(head) == HEAD_CHARACTERS and len(lines) > 1:  # the last one is cut, as is a header of thousands of names
         lines = lines[:-1]
@@ -341,7 +362,7 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
         raise
     except UNREADABLE as error:
         raise_of_machine(error, path)
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error
 
 
 def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFrame, dict[str, pa.DataType], int]:
@@ -366,4 +387,4 @@ def _parquet_sample(path: str, names: list[str], share: int) -> tuple[pd.DataFra
         raise
     except UNREADABLE as error:
         raise_of_machine(error, path)
-        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+        raise unreadable(path, error) from error

@@ -39,7 +39,7 @@ PAIRS = (
     ("fraud", "legit"), ("fake", "real"), ("approved", "declined"), ("approved", "rejected"), ("approved", "denied"),
     ("accepted", "rejected"), ("accepted", "declined"), ("granted", "denied"),
     *((end, going_on) for end in ("dead", "deceased", "died") for going_on in ("alive", "living")),
-    ("churned", "active"), ("churned", "retained"), ("churned", "stayed"),
+    ("gewonnen", "verloren"), ("churned", "active"), ("churned", "retained"), ("churned", "stayed"),
     # Yes and no in languages whose short words are others elsewhere, such as ne for the north-east.
     ("да", "нет"), ("evet", "hayır"), ("evet", "hayir"), ("kyllä", "ei"), ("igen", "nem"), ("da", "nu"), ("da", "ne"),
     ("はい", "いいえ"), ("是", "否"), ("예", "아니오"), ("ναι", "όχι"),

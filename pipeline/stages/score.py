@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.columns.times import is_dates, iso_text
+from gigabatch.features.columns.times import is_dates, is_text, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8
@@ -34,6 +34,7 @@ from gigabatch.pipeline.store.keys import bytes_checksum
 
 log = logging.getLogger(__name__)
 MIDNIGHT = "T00:00:00"
+BLANK_BEFORE_CLOCK = r"^\d{4}-\d{2}-\d{2} "
 FORMULA = r"^[=+@\t\r-]"
 
 
@@ -290,14 +291,19 @@ def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
 
 
 def as_written(column: Any, dtype: str) -> Any:
-    """Times of the calendar as ISO 8601 text in UTC, however they came, as dates where none has a time of day; other
-    columns as they are."""
+    """Times of the calendar as ISO 8601 text in UTC, however they came, as dates where none has a time of day, and with
+    a blank before the time of day where they are texts that all have one; other columns as they are."""
+    sign = "T"
+    if dtype == "datetime" and is_text(column):
+        sign = " " if bool(column.dropna().str.contains(BLANK_BEFORE_CLOCK).all()) else "T"
     if dtype == "datetime":
         column = cast(column.to_frame("time"), {"time": dtype}, "score", nullable=("time",))["time"]
     if dtype != "datetime" and not is_dates(column):
         return column
     text = iso_text(column)
-    return text.str.slice(0, 10) if bool(text.dropna().str.endswith(MIDNIGHT).all()) else text
+    if bool(text.dropna().str.endswith(MIDNIGHT).all()):
+        return text.str.slice(0, 10)
+    return text if sign == "T" else text.str.replace("T", sign, regex=False)
 
 
 def write_frame(frame: Any, path: Path) -> None:

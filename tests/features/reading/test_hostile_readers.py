@@ -241,3 +241,24 @@ def test_a_file_of_another_separator_says_which(tmp_path, sign):
     path.write_text("town,cost\nOslo,5\n")
     with pytest.raises(DataError, match="Rename the column in the input"):
         read_files("pandas", str(path), {"city": "string"}, separator=";")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
+def test_a_carriage_return_alone_is_named_with_its_line(tmp_path, ending):
+    rows = [f'2025-01-{k % 28 + 1:02d} {k % 24:02d}:00:00,"a\rb",{k % 7}' for k in range(300)]
+    rows[100] = "2025-01-05\r 04:00:00,a,1"
+    content = ("name,size,price\n" + "\n".join(rows) + "\n").encode()
+    content = gzip.compress(content) if ending.endswith("gz") else content
+    with pytest.raises(DataError, match=r"line 102: holds a carriage return that no line feed follows"):
+        read(tmp_path, content, ending, {"name": "string", "size": "string", "price": "float64"})
+
+
+def test_a_name_that_a_parquet_file_has_twice_is_named(tmp_path):
+    twice = pa.table(
+        [pa.array(["x"]), pa.array([1]), pa.array([0.5]), pa.array([2])], ["name", "size", "price", "size"]
+    )
+    with io.BytesIO() as out:
+        pq.write_table(twice, out)
+        content = out.getvalue()
+    with pytest.raises(DataError, match=r"raw\.parquet: column\(s\) 'size' are there more than once\. Rename them\.$"):
+        read(tmp_path, content, ".parquet")

@@ -135,7 +135,7 @@ def test_fsspec_urls_are_read(tmp_path):
         ("a.csv.zip", "name,size\nx,1\n", "a.csv.zip: cannot be read"),
         ("a.parquet", "", "a.parquet: cannot be read"),
         ("a.parquet", "PAR1 not really", "a.parquet: cannot be read"),
-        ("a.xlsx", "x", "a.xlsx: unknown kind of file. Known endings: .csv"),
+        ("a.xlsx", "x", r"a.xlsx: unknown kind of file. Save the sheet as CSV \(UTF-8\). Known endings: .csv"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, name, content, message):

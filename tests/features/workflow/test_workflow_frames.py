@@ -5,6 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import gigabatch
 from gigabatch import FactorizationMachine, ModelInputs, Preprocessor, Schema, Workflow
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Target
@@ -62,7 +63,9 @@ def test_history_may_be_of_another_library_than_the_rows():
     assert workflow.transform(new, history=seen).column("n").to_pylist() == [2]
 
 
-def test_a_bundle_predicts_alike_whatever_the_library(rows):
+@pytest.fixture
+def trained(rows) -> tuple[Bundle, pd.DataFrame]:
+    """A bundle that takes raw rows, and the rows of its features stage."""
     columns = Column("city", "categorical", "string"), Column("share", "continuous", "float32")
     schema = Schema((*columns, Column("late", "target", "float32")), (Target("late", "binary"),))
     workflow = Workflow.from_steps(STEPS[:1])
@@ -73,7 +76,11 @@ def test_a_bundle_predicts_alike_whatever_the_library(rows):
     model = FactorizationMachine(
         ModelInputs(num_ids=(tensors.ids[0].num_ids,), num_floats=len(tensors.floats)), FactorizationMachine.Settings()
     )
-    bundle = Bundle(preprocessor, model, {"name": "late", "null_values": [""]}, workflow=workflow)
+    return Bundle(preprocessor, model, {"name": "late", "null_values": [""]}, workflow=workflow), features
+
+
+def test_a_bundle_predicts_alike_whatever_the_library(rows, trained):
+    bundle, features = trained
     expected, raw = bundle.predict(features), bundle.predict_raw(rows)
     for frame in others(features):
         found = bundle.predict(frame)
@@ -89,3 +96,49 @@ def test_a_bundle_predicts_alike_whatever_the_library(rows):
 def test_what_is_no_frame_is_named():
     with pytest.raises(DataError, match=r"^workflow: expected a data frame of pandas, Polars or cuDF, .* found dict"):
         Workflow.from_steps(STEPS).fit([{"price": [1.0]}])
+
+
+def test_a_needed_name_that_is_there_twice_is_named_by_all_that_take_frames(rows, trained):
+    bundle, features = trained
+    workflow = bundle.raw_workflow
+    twice = pd.concat([rows, rows[["price"]]], axis=1)
+    for take in (bundle.predict_raw, workflow.transform, workflow.typed, lambda frame: workflow.steps[0].fit([frame])):
+        with pytest.raises(DataError, match=r"column\(s\) 'price' are there more than once"):
+            take(twice)
+    with pytest.raises(DataError, match=r"column\(s\) 'share' are there more than once"):
+        bundle.predict(pd.concat([features, features[["share"]]], axis=1))
+
+
+def test_a_name_that_nobody_needs_may_be_there_twice_and_changes_nothing(rows, trained):
+    bundle, _ = trained
+    prices = pa.array(np.array([np.nan, 2.0, 4.0, 8.0]))  # in Arrow's memory NaN is no null, in pandas' it is
+    rows["price"] = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([prices])))
+    for frame in (rows, pd.concat([rows, rows[["n"]]], axis=1)):
+        with pytest.raises(DataError, match="column 'price' holds nulls"):
+            bundle.predict_raw(frame)
+        expected = bundle.predict_raw(rows.tail(3).astype({"price": "float64"}))
+        pd.testing.assert_frame_equal(bundle.predict_raw(frame.tail(3)), expected)
+
+
+def test_columns_of_two_levels_and_a_column_alone_are_no_frame(rows, trained):
+    bundle, _ = trained
+    workflow = bundle.raw_workflow
+    levels = rows.set_axis(pd.MultiIndex.from_product([["price"], rows.columns]), axis=1)
+    step = Workflow.from_steps(STEPS).steps[1]
+    for take in (bundle.predict_raw, bundle.predict, workflow.transform, lambda frame: workflow.fit([frame])):
+        with pytest.raises(DataError, match=r"names of columns are text, found \('price', 'city'\)"):
+            take(levels)
+    for take in (bundle.predict_raw, bundle.predict, workflow.transform, step, lambda frame: workflow.fit([frame])):
+        with pytest.raises(DataError, match=r"expected a data frame .* found Series\. Make a frame of it"):
+            take(rows["price"])
+    with pytest.raises(DataError, match=r"^fit: expected a data frame .* found Series\."):
+        gigabatch.fit(rows["price"], target="price")
+
+
+def test_a_column_that_is_missing_is_told_beside_all_that_are_there(rows, trained):
+    bundle, _ = trained
+    message = r"'price' not found\. Columns there: 'city', ' Price', 'n'\. Did you mean ' Price'\?"
+    with pytest.raises(DataError, match=rf"^predict_raw: column\(s\) {message}"):
+        bundle.predict_raw(rows.rename(columns={"price": " Price"}))
+    with pytest.raises(DataError, match=r"'price' not found\. Columns there: 'city', 'n'\. Rename"):  # 'city' is needed
+        bundle.predict_raw(rows.drop(columns="price"))

@@ -895,7 +895,7 @@ def test_a_second_header_and_a_line_of_totals_are_named(tmp_path, first, last, s
 def test_lines_above_the_header_are_shown(tmp_path):
     (tmp_path / "t.csv").write_text("Sales report 2024\n\nw,y\n" + "1,0\n2,1\n" * 50)
     with pytest.raises(DataError, match=r"header has names \('Sales report 2024'\)\. Delete lines that stand above"):
-        draft_config(str(tmp_path / "t.csv"), "y", None, 1000)
+        draft_config(str(tmp_path / "t.csv"), "sold", None, 1000)
 
 
 def test_of_types_that_are_not_read_it_is_said_what_to_write(tmp_path):

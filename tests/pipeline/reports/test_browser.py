@@ -89,3 +89,27 @@ def test_the_printed_page_is_a_pdf_of_a_few_sheets(browser, pages):
     printed = browser.printed()
     assert printed.startswith(b"%PDF")
     assert 2 <= printed.count(b"/Type /Page\n") <= 8
+
+
+def test_settings_that_differ_make_no_tall_row_out_of_sight(browser, tmp_path):
+    steps = "features.steps [" + ", ".join(f"{{'parse_number': {{'column': 'price_{k}'}}}}" for k in range(7)) + "]"
+    metrics = {f"metric {place}": 0.5 for place in range(9)}
+    runs = [{"run": f"run {k}", **metrics, "settings that differ": steps} for k in (1, 2)]
+    write_report(tmp_path / "page.html", dataclasses.replace(full(), history=runs))
+    for width in (390, 768):
+        browser.open(tmp_path / "page.html", width, "light")
+        heights = browser.value(
+            "[...document.querySelectorAll('#history tbody tr')].map(row => row.getBoundingClientRect().height)"
+        )
+        assert len(heights) == 2
+        assert max(heights) < 125, (width, heights)  # it was 315 of 268 letters
+
+
+def test_a_long_configuration_takes_few_sheets(browser, tmp_path):
+    lines = "\n".join(f"  setting_{k}: [{k}, {k + 1}]" for k in range(400))
+    sheets = []
+    for name, text in (("without", None), ("with", lines)):
+        write_report(tmp_path / f"{name}.html", dataclasses.replace(full(), configuration=text))
+        browser.open(tmp_path / f"{name}.html", 768, "light")
+        sheets.append(browser.printed().count(b"/Type /Page\n"))
+    assert 1 <= sheets[1] - sheets[0] <= 3, sheets  # it was 6

@@ -1,0 +1,83 @@
+"""What may be meant otherwise: numbers that stand for unknown, days as Excel counts them, two numbers in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.pipeline.init.columns import Seen, is_code_name, spaced_lower
+from gigabatch.pipeline.init.dates import TIME_NAME
+from gigabatch.pipeline.init.texts import all_match
+
+UNKNOWN = re.compile(r"-?(7{2,}|8{2,}|9{2,})(\.9+)?")  # as surveys and loggers write it
+DATE_NAME = re.compile(r"(datum|date)$")
+FIRST_SERIAL, LAST_SERIAL = 30_000, 60_000  # 1982 to 2064, days since 30 December 1899
+FEWEST = 20  # different days, and texts of two numbers
+PAIR = r"\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*{sign}\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*$"
+SIGNS = ("/", "-", "x", "×", ":")
+
+
+def doubts(shown: str, seen: Seen) -> Iterator[str]:
+    """Sentences for the head of the file.
+
+    Parameters
+    ----------
+    shown
+        The column's name in a sentence.
+    seen
+        What the column holds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.columns import Seen
+    >>> from gigabatch.pipeline.init.doubts import doubts
+    >>> list(doubts("age", Seen("age", "number", np.array([30.0, 41.0, 999.0, 999.0]))))[0][:64]
+    '999 in age stands in 2 rows, far from all other numbers (30 to 4'
+    """
+    if seen.kind == "number":
+        yield from _unknown(shown, seen)
+        yield from _serials(shown, seen)
+    elif seen.kind == "category" and seen.num_values >= FEWEST and not is_code_name(seen.name):
+        yield from _pairs(shown, seen)
+
+
+def _unknown(shown: str, seen: Seen) -> Iterator[str]:
+    """Numbers such as -999, each in several rows and further from all others than those are from one another."""
+    numbers, counts = np.unique(seen.values[~seen.null], return_counts=True)
+    alike = np.array([bool(UNKNOWN.fullmatch(f"{number:.12g}")) for number in numbers], dtype=bool) & (counts > 1)
+    others = numbers[~alike]
+    if not alike.any() or len(others) < 2:
+        return
+    low, high = others.min(), others.max()
+    for number, count in zip(numbers[alike], counts[alike], strict=True):
+        if max(low - number, number - high) > high - low:
+            yield (
+                f"{number:.12g} in {shown} stands in {count:,} rows, far from all other numbers ({low:.6g} to "
+                f"{high:.6g}). Where it means that nothing is known, add it to null_values as the file writes it."
+            )
+
+
+def _serials(shown: str, seen: Seen) -> Iterator[str]:
+    name, known = spaced_lower(seen.name), seen.values[~seen.null]
+    if not (TIME_NAME.search(name) or DATE_NAME.search(name)) or seen.num_values < FEWEST:
+        return
+    if known.min() >= FIRST_SERIAL and known.max() < LAST_SERIAL:
+        first, last = (str(np.datetime64("1899-12-30") + int(days)) for days in (known.min(), known.max()))
+        yield (
+            f"Numbers of {shown} ({known.min():.12g} to {known.max():.12g}) may be days as Excel counts them, {first} "
+            f"to {last}. Where they are, write dates in the file."
+        )
+
+
+def _pairs(shown: str, seen: Seen) -> Iterator[str]:
+    texts = pd.Series(seen.values).dropna().astype("str")
+    if any(all_match(texts, PAIR.format(sign=sign)) for sign in SIGNS):
+        yield (
+            f"{shown} holds two numbers in each text ({texts.iloc[0]!r}), and each of its {seen.num_values:,} texts is "
+            "a value of its own. Write two columns in the file, or make them by a step lambda_function "
+            "(docs/own_code.md)."
+        )
