@@ -90,8 +90,8 @@ class FittedModel(Model):
         Parameters
         ----------
         rows : Rows
-            ids [M, C] with the target float32 [M], of which 1 is a positive, and weight [M] or None. Their order, and
-            how often a pair comes, matter to no score but popularity's.
+            ids [M, C] with the target float32 [M], of which 1 is a positive, and weight [M] or None. Their order
+            matters to no score; how often a pair comes to those of popularity, and to what EASE chooses its l2 by.
 
         Raises
         ------
@@ -110,15 +110,15 @@ class FittedModel(Model):
         )
         self.item_mass = torch.bincount(items, mass, self.num_items).to(device)
         known = users >= self.user.first
-        pairs = torch.unique(users[known] * self.num_items + items[known])  # ascending
+        pairs, times = torch.unique(users[known] * self.num_items + items[known], return_counts=True)  # ascending
         if self.keeps_pairs:
             self.pairs = pairs.to(device)
         self.slope.fill_(1)
         self.shift.fill_(0)
-        self._fit_pairs(pairs)
+        self._fit_pairs(pairs, times)
 
-    def _fit_pairs(self, pairs: Tensor) -> None:
-        """Learn from the pairs [N] int64, on the host."""
+    def _fit_pairs(self, pairs: Tensor, times: Tensor) -> None:
+        """Learn from the pairs [N] int64, on the host. times: int64 [N], how many rows each has."""
 
     @property
     def is_fitted(self) -> bool:
