@@ -7,7 +7,7 @@ Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, arXiv 19
     s_ui = sum of B_ji over the items j of user u
 
 An item predicts others, never itself. Where l2 is not given, it is the one of a few that finds best what is left out
-of the train rows, one item of each user, as the paper chooses it by held-out rows. Which items are left out follows
+of the train rows, one row of each user, as the paper chooses it by held-out rows. Which rows are left out follows
 from who has what, however users and items are numbered: the same rows give the same scores.
 
 Shapes: B rows of a batch, V ids of the item's column, A items with a row, N pairs of a user and an item.
@@ -46,7 +46,7 @@ class EASESettings:
     ----------
     l2 : float or None, default None
         Lambda of the paper: the larger, the less an item with few users says. None: .3, 1, 3 or 10 times as many as an
-        item with a row has users on average, whichever finds best one train item of each user that is left out
+        item with a row has users on average, whichever finds best one train row of each user that is left out
         (`chosen_l2`), which takes five solutions instead of one. With more than 5,000 such items once as many, which is
         near what the paper chose (500 on ML-20M, whose items have 500 users).
     max_items : int, default 20000
@@ -124,12 +124,12 @@ class EASE(FittedModel):
         """Two float64 matrices of V x V while it solves, and the float32 one that it keeps."""
         return 20 * inputs.num_ids[inputs.entity("item").key] ** 2
 
-    def _fit_pairs(self, pairs: Tensor) -> None:
+    def _fit_pairs(self, pairs: Tensor, times: Tensor) -> None:
         users, items = pairs // self.num_items, pairs % self.num_items
         active, place = items.unique(return_inverse=True)  # the others have no row: their weights are 0
         l2 = self.settings.l2
         if l2 is None:
-            l2 = chosen_l2(users, place, len(active), self.slope.device)
+            l2 = chosen_l2(users, place, len(active), times, self.slope.device)
         gram = item_gram(users, place, len(active), self.slope.device)
         gram.diagonal().add_(l2)
         inverse = solved(gram)
@@ -164,12 +164,15 @@ def solved(gram: Tensor) -> Tensor:
     return inverse.fill_diagonal_(0)
 
 
-def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device | str = "cpu") -> float:
-    """The l2 that finds best, by NDCG@10, an item of each user that it has not learnt from.
+def chosen_l2(
+    users: Tensor, items: Tensor, num_items: int, times: Tensor | None = None, device: torch.device | str = "cpu"
+) -> float:
+    """The l2 that finds best, by NDCG@10, the item of a row of each user that it has not learnt from.
 
-    Of each user with two items or more one is left out, of at most `MOST_USERS_TO_CHOOSE` users, by `pair_hashes`, so
-    that other numbers of users and items choose the same l2, but where several items have the very same users. It is
-    ranked among all items that the user does not have otherwise; of equal scores half count as above it.
+    Of each user with two rows or more one is left out, of at most `MOST_USERS_TO_CHOOSE` users, by `pair_hashes`, so
+    that other numbers of users and items choose the same l2, but where several items have the very same users. Its item
+    is ranked as an evaluation ranks it: among all that the user does not have otherwise, also where another row of the
+    pair stays, so that it is known; of equal scores half count as above it.
 
     Parameters
     ----------
@@ -177,6 +180,8 @@ def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device
         int64 [N] on the host: the pairs, each once, in ascending order of users; items from 0, each with a pair.
     num_items : int
         How many items there are.
+    times : Tensor or None, default None
+        int64 [N]: how many rows each pair has; None: one.
     device : torch.device or str, default 'cpu'
         Where it computes.
 
@@ -194,18 +199,24 @@ def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device
     20.0
     """
     mean = max(len(users) / max(num_items, 1), 1.0)
-    _, row, counts = users.unique_consecutive(return_inverse=True, return_counts=True)
+    _, row, distinct = users.unique_consecutive(return_inverse=True, return_counts=True)
+    times = torch.ones_like(users) if times is None else times
+    counts = torch.zeros_like(distinct).index_add_(0, row, times)  # rows of each user
     if num_items > MOST_ITEMS_TO_CHOOSE or not bool((counts > 1).any()):
         return mean
     # Where hashes are equal, the first of a user's items by number would be none at random.
-    order, hashes = torch.randperm(len(users), generator=torch.Generator().manual_seed(0)), pair_hashes(row, items)
+    pair = torch.arange(len(users)).repeat_interleave(times)  # of each row
+    copy = torch.arange(len(pair)) - (times.cumsum(0) - times)[pair]
+    hashes = pair_hashes(row, items)[pair]
+    hashes = torch.where(copy > 0, mixed(hashes + copy), hashes)
+    order = torch.randperm(len(pair), generator=torch.Generator().manual_seed(0))
     order = order[hashes[order].argsort(stable=True)]
-    order = order[row[order].argsort(stable=True)]  # user by user, each one's pairs by their hashes
-    left_out = order[counts.cumsum(0) - counts][counts > 1]
-    left_out = left_out[mixed(hashes[left_out]).argsort(stable=True)[:MOST_USERS_TO_CHOOSE]]
+    order = order[row[pair[order]].argsort(stable=True)]  # user by user, each one's rows by their hashes
+    drawn = order[counts.cumsum(0) - counts][counts > 1]
+    left_out = pair[drawn[mixed(hashes[drawn]).argsort(stable=True)[:MOST_USERS_TO_CHOOSE]]]
     asked = row[left_out]
     question = torch.full((len(counts),), -1).index_put_((asked,), torch.arange(len(asked)))[row]
-    kept = torch.ones(len(users), dtype=torch.bool).index_fill_(0, left_out, False)
+    kept = torch.ones(len(users), dtype=torch.bool).index_fill_(0, left_out[times[left_out] == 1], False)
     gram, wanted = item_gram(users[kept], items[kept], num_items, device), items[left_out].to(device)
     places, of_question = items[kept].to(device), question[kept].to(device)
     found, added = [], 0.0
@@ -218,8 +229,9 @@ def chosen_l2(users: Tensor, items: Tensor, num_items: int, device: torch.device
             of_part = (of_question >= part[0]) & (of_question <= part[-1])
             known = torch.zeros(len(part), num_items, device=device)
             known[of_question[of_part] - part[0], places[of_part]] = 1
-            scores = (known @ weights).masked_fill_(known > 0, -torch.inf)
-            own = scores.gather(1, wanted[part, None])
+            scores, place = known @ weights, wanted[part, None]
+            own = scores.gather(1, place)
+            scores.masked_fill_(known > 0, -torch.inf).scatter_(1, place, own)
             rank = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
             gains.append(torch.where(rank < CUTOFF, 1 / torch.log2(rank + 2), 0).double().sum())
         found.append(float(torch.stack(gains).sum()))

@@ -90,8 +90,8 @@ class FittedModel(Model):
         Parameters
         ----------
         rows : Rows
-            ids [M, C] with the target float32 [M], of which 1 is a positive, and weight [M] or None. Their order, and
-            how often a pair comes, matter to no score but popularity's.
+            ids [M, C] with the target float32 [M], of which 1 is a positive, and weight [M] or None. Their order
+            matters to no score; how often a pair comes to those of popularity, and to what EASE chooses its l2 by.
 
         Raises
         ------
@@ -109,16 +109,16 @@ class FittedModel(Model):
             "learn from.",
         )
         known = users >= self.user.first
-        pairs = torch.unique(users[known] * self.num_items + items[known])  # ascending
-        self._fit_pairs(pairs)  # first: where it fails, what was fitted before stays
+        pairs, times = torch.unique(users[known] * self.num_items + items[known], return_counts=True)  # ascending
+        self._fit_pairs(pairs, times)  # first: where it fails, what was fitted before stays
         if self.keeps_pairs:
             self.pairs = pairs.to(device)
         self.item_mass = torch.bincount(items, mass, self.num_items).to(device)
         self.slope.fill_(1)
         self.shift.fill_(0)
 
-    def _fit_pairs(self, pairs: Tensor) -> None:
-        """Learn from the pairs [N] int64, on the host."""
+    def _fit_pairs(self, pairs: Tensor, times: Tensor) -> None:
+        """Learn from the pairs [N] int64, on the host. times: int64 [N], how many rows each has."""
 
     @property
     def is_fitted(self) -> bool:

@@ -105,7 +105,7 @@ class ItemKNN(FittedModel):
         self.register_buffer("neighbours", torch.zeros(0, settings.neighbours, dtype=torch.int64))
         self.register_buffer("nearness", torch.zeros(0, settings.neighbours))
 
-    def _fit_pairs(self, pairs: Tensor) -> None:
+    def _fit_pairs(self, pairs: Tensor, times: Tensor) -> None:
         k, device = self.settings.neighbours, self.slope.device
         neighbours, nearness = nearest_items(pairs, self.num_items, k, float(self.settings.shrinkage))
         self.neighbours = torch.from_numpy(neighbours).to(device)

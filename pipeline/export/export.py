@@ -13,7 +13,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,12 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     for name in dict.fromkeys(formats):  # before any work
         FORMATS[name].require()
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     sample = Sample.of(bundle)
     # Clones: of a table of only ids or only floats both are views of one memory, which torch.export.save refuses.
     lists = [column.slice(0, TRACED_ROWS) for column in sample.lists]
     program = traced(bundle.model, sample.ids[:TRACED_ROWS].clone(), sample.floats[:TRACED_ROWS].clone(), lists)
     found = []
-    remove_leftovers(folder)
-    with own_folder(scratch := temporary_path(folder / "export")):
+    with _made(folder), own_folder(scratch := temporary_path(folder / "export")):
         for name in dict.fromkeys(formats):
             chosen = FORMATS[name]
             chosen.write(bundle, program, scratch / chosen.file)
@@ -108,6 +106,21 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
             os.replace(scratch / item.path.name, item.path)
         write_json(folder / "export.json", content)
     return found
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder, without what a killed export left there; one that is new and empty after an error goes again."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # not empty: another has written there meanwhile
+            for path in new:
+                path.rmdir()
+        raise
 
 
 def _named(folder: Path) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Schema
+from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, WindowSettings
 from gigabatch.pipeline.contract.state import owed
@@ -29,7 +30,8 @@ def tonight(
     """The night's configuration, how it starts and why.
 
     - `warm`: ids, scales, weights and optimizer of the current run; trained on what it has not seen, and a replay.
-    - `cold`: its ids, which never move, with scales of tonight's rows; a new model, trained on all rows.
+    - `cold`: its ids, which never move, with scales of tonight's rows; a new model, trained on all rows. A model that
+      takes no steps has no weights to go on from, so its nights are all `cold`.
     - `anew`: a new fit, too.
 
     What the configuration itself says of `preprocess.from` and `train.start_from` goes first: it is `warm` with the
@@ -62,7 +64,11 @@ def tonight(
     inside = current.parent == Path(os.path.realpath(home_of(config)))
     start = current.name if inside else str(current)  # a link that was set by hand may lead out of runs/<name>
     grown = replace(config.preprocess, from_=start, refresh_scales=False)
-    if reason := cold_reason(bundle, settings.cold_every, owed(cold, current), warm_nights(home_of(config))):
+    if not model_class(config.model.kind).learns_by_steps:
+        reason = f"{config.model.kind} takes no steps and is fitted to all rows each night"
+    else:
+        reason = cold_reason(bundle, settings.cold_every, owed(cold, current), warm_nights(home_of(config)))
+    if reason:
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason
     window = WindowSettings(replay=settings.replay)

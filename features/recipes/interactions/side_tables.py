@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
@@ -108,18 +108,32 @@ class SideTable:
         names = [name for name in (*types, *self.continuous) if name != here]
         types.pop(here, None)
         frame = frame.rename(columns={here: key})
-        return SideColumns.of(self.path, frame[[key, *names, *self.flags]], key, types, self.continuous, self.flags)
+        notes = tuple(self._nulls(frame, [name for name, dtype in types.items() if dtype == "string"], null_values))
+        found = SideColumns.of(self.path, frame[[key, *names, *self.flags]], key, types, self.continuous, self.flags)
+        return replace(found, notes=notes)
+
+    def _nulls(self, frame: Any, texts: Collection[str], null_values: tuple[str, ...]) -> Iterator[str]:
+        """A sentence about each column of text that has nulls, which may be a value (NA, Namibia's code)."""
+        words = [repr(word) for word in null_values if word]
+        for name in texts if words else ():
+            if nulls := int(frame[name].isna().sum()):
+                yield (
+                    f"Side table {self.path}: {name!r} is null in {nulls:,} of {len(frame):,} rows, where it is empty "
+                    f"or {' or '.join(words)} (features.null_values)."
+                )
 
 
 @dataclass(frozen=True)
 class SideColumns:
-    """Columns of users or items, ready to be looked up. categorical: their types; continuous: those of float32."""
+    """Columns of users or items, ready to be looked up. categorical: their types; continuous: those of float32; notes:
+    what is to be told of them."""
 
     path: str
     key: str
     categorical: Mapping[str, str]
     continuous: tuple[str, ...]
     lookup: JoinExternal
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(

@@ -323,6 +323,7 @@ class UserSplits:
         for entity, side in self.sides.items():
             if missing := counts[f"lacking {entity}"]:
                 yield (f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there.")
+            yield from side.notes
         if self.rules.history is not None:
             empty = (f"{counts[f'empty {name}']:,} of {counts[name]:,} rows of {name}" for name in SPLITS)
             yield f"Empty histories: {', '.join(empty)}."

@@ -114,17 +114,23 @@ def test_popularity_is_the_summed_weight_of_positive_rows():
     close(np.expm1(table_of(without)[0, FIRST:35]), [counts[item] for item in range(FIRST, 35)])
 
 
-def l2_by_hand(x: np.ndarray) -> float:
-    """A loop over what is tried and over users, each of whom the item is taken whose pair has the least hash."""
-    x = x[:, x.sum(0) > 0][x.sum(1) > 0]
+def l2_by_hand(rows: np.ndarray) -> float:
+    """A loop over what is tried and over users, each of whom the row is taken that has the least hash. rows: how many
+    of each user and item."""
+    rows = rows[:, rows.sum(0) > 0][rows.sum(1) > 0]
+    x = (rows > 0).astype(float)
     mean, pairs = x.sum() / x.shape[1], x.nonzero()
-    hashes = np.zeros(x.shape, np.int64)
-    hashes[pairs] = ease.pair_hashes(*map(torch.from_numpy, pairs)).numpy()
-    left_out = {
-        user: min(np.flatnonzero(x[user]), key=lambda item: hashes[user, item]) for user in np.flatnonzero(x.sum(1) > 1)
-    }
-    without = x.copy()
-    without[list(left_out), list(left_out.values())] = 0
+    hashes = dict(zip(zip(*pairs, strict=True), ease.pair_hashes(*map(torch.from_numpy, pairs)), strict=True))
+
+    def least(user: int) -> int:
+        own = [(item, copy) for item in np.flatnonzero(rows[user]) for copy in range(int(rows[user, item]))]
+        by = {(i, c): int(ease.mixed(hashes[user, i] + c) if c else hashes[user, i]) for i, c in own}
+        return min(by, key=by.__getitem__)[0]
+
+    left_out = {user: least(user) for user in np.flatnonzero(rows.sum(1) > 1)}
+    without = rows.copy()
+    without[list(left_out), list(left_out.values())] -= 1
+    without = (without > 0).astype(float)
     found = {}
     for times in (1, 0.3, 3, 10):
         scores, gain = ease_by_hand(without, times * mean), 0.0
@@ -141,7 +147,10 @@ def l2_by_hand(x: np.ndarray) -> float:
 def test_ease_is_the_papers_formula(l2):
     log = log_of()
     x = chosen(log)
-    used = l2_by_hand(x) if l2 is None else l2
+    counted = log[log["label"] & (log["weight"] > 0)]
+    rows = np.zeros_like(x)
+    np.add.at(rows, (counted["user"], counted["item"]), x[counted["user"], counted["item"]])
+    used = l2_by_hand(rows) if l2 is None else l2
     some = x.sum(1) > 0
     assert 0 < some.sum() < 50
     found = table_of(fitted("ease", l2=l2))
@@ -173,6 +182,17 @@ def test_l2_is_the_larger_the_less_rows_say(users, items, times):
     assert found == pytest.approx(times * x.sum() / (x.sum(0) > 0).sum())
     if users <= 100:  # the loop is slow
         assert found == pytest.approx(l2_by_hand(x))
+
+
+def test_l2_is_smaller_where_users_come_back_to_their_items():
+    """What is asked about is often known then, and among what is not it is found the better the less is smoothed."""
+    x = tastes(100, 100)
+    x = x[:, x.sum(0) > 0]
+    once, again = ((x * times).astype(np.int64) for times in (1, 3))
+    users, items, num_items = pairs_of(x)
+    chosen = [ease.chosen_l2(users, items, num_items, torch.tensor(rows[users, items])) for rows in (once, again)]
+    assert chosen == [pytest.approx(l2_by_hand(once)), pytest.approx(l2_by_hand(again))]
+    assert chosen[1] < chosen[0] == ease.chosen_l2(users, items, num_items)
 
 
 def test_l2_is_the_mean_where_there_is_nothing_to_choose_by(monkeypatch):

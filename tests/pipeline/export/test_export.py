@@ -246,7 +246,7 @@ def test_a_model_that_cannot_be_traced_says_why(name, tmp_path):
     bundle = bundle_of(fitted(), name)
     kind = type(bundle.model).__name__
     with pytest.raises(ExportError, match=rf"{kind} cannot be traced by torch\.export: {UNTRACEABLE[name]}") as error:
-        export_bundle(bundle, tmp_path, ["torch"])
+        export_bundle(bundle, tmp_path / "new" / "export", ["torch"])
     assert "Serve its bundle (gigabatch serve), or score rows ahead (gigabatch score)" in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -392,8 +392,12 @@ def test_a_file_that_differs_is_an_error_and_is_not_left_behind(format, tmp_path
     tensors = preprocessor.tensor_schema
     inputs = ModelInputs(tuple(column.num_ids for column in tensors.ids), len(tensors.floats))
     with pytest.raises(ExportError, match=r"values differ from the bundle's, by up to 0\.0"):
-        export_bundle(Bundle(preprocessor, Unfaithful(inputs), {}), tmp_path, [format])
+        export_bundle(Bundle(preprocessor, Unfaithful(inputs), {}), tmp_path / "new" / "export", [format])
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "export").mkdir()  # of someone else
+    with pytest.raises(ExportError, match="values differ"):
+        export_bundle(Bundle(preprocessor, Unfaithful(inputs), {}), tmp_path / "export", [format])
+    assert (tmp_path / "export").is_dir()
 
 
 def test_other_preprocessing_is_an_error(tmp_path, monkeypatch):

@@ -13,8 +13,9 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, load_config
 from gigabatch.pipeline.embedding.embeddings import StoredEmbeddings
-from gigabatch.pipeline.nightly.comparison import Other, compare
+from gigabatch.pipeline.nightly.comparison import Other, compare, window_rows
 from gigabatch.pipeline.nightly.nightly import run_nightly
+from gigabatch.pipeline.nightly.plan import rehearse
 from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.training.negatives import first_id, implicit_batches
@@ -24,14 +25,14 @@ PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
 USERS, ITEMS = 60, 24
 
 
-def write_night(folder, night: int, flipped: bool = False) -> pd.DataFrame:
+def write_night(folder, night: int, flipped: bool = False, draws: int = 1) -> pd.DataFrame:
     """Ten clicks of each user, who likes the items of their own parity (`flipped`: the others); every night brings
-    ten users and two items more."""
+    ten users and two items more. draws: of items, of which the first is clicked, so that with several it is popular."""
     random = np.random.default_rng(night)
     rows = []
     for user in range(USERS + 10 * night):
         for moment in range(10):
-            item = 2 * random.integers(0, ITEMS // 2 + night) + (user + flipped) % 2
+            item = 2 * random.integers(0, ITEMS // 2 + night, draws).min() + (user + flipped) % 2
             rows.append({"user": f"u{user}", "item": f"i{item}", "at": 100_000 * night + 1000 * moment + user})
     frame = pd.DataFrame(rows)
     folder.mkdir(exist_ok=True)
@@ -146,6 +147,56 @@ def test_a_warm_night_goes_on_with_users_and_items_that_are_new(home):
     known, unseen = after.predict(rows)["target"], after.predict(rows.assign(user="nobody"))["target"]
     assert roc_auc_score(liked, known) > 0.8
     assert roc_auc_score(liked, unseen) < 0.6
+
+
+@pytest.mark.parametrize("kind", ["ease", "item_knn", "popularity"])
+def test_a_model_without_steps_is_fitted_anew_each_night(home, capsys, kind):
+    """To all rows, with the ids of the night before; a rehearsal says the same."""
+    config = json.loads((home / "run.yaml").read_text())
+    config |= {"model": {"kind": kind}, "train": {"negatives": {"per_positive": 4}}}
+    (home / "run.yaml").write_text(json.dumps(config))
+    first = load_config(home / "run.yaml")
+    write_night(home / "clicks", 0, draws=3)
+    assert run_nightly(home / "run.yaml") == PROMOTED
+    oldest = pointer(home, "current")
+    assert run_nightly(home / "run.yaml") == KEPT  # its weights are the current model's
+    assert "the weights are those of the current model" in last_night(home)["decision"]
+    for night in (1, 2):
+        write_night(home / "clicks", night, draws=3)
+        capsys.readouterr()
+        told = rehearse(first)
+        assert run_nightly(home / "run.yaml", ["nightly.tolerance=1", "nightly.reference_tolerance=1"]) == PROMOTED
+        line = last_night(home)
+        assert (told.exit_code, told.start) == (0, line["start"])
+        assert told.rows["trained"] == line["splits"]["train"]
+        assert line["start"] == {"how": "cold", "why": f"{kind} takes no steps and is fitted to all rows each night"}
+        assert "start_from" not in capsys.readouterr().out
+    before, after = (load_bundle(home / "runs" / "clicks" / name / "model") for name in (oldest, "current"))
+    for column in ("user", "item"):
+        old, new = (bundle.preprocessor.vocabularies[column].values.tolist() for bundle in (before, after))
+        assert len(old) < len(new)
+        assert new[: len(old)] == old
+    # Without a night before it is the same model, but for the line through its scores, which drawn negatives decide.
+    alone = Pipeline.from_config(home / "run.yaml", "name=alone").train().bundle()
+    rows = pd.DataFrame([{"user": f"u{user}", "item": f"i{item}"} for user in range(USERS) for item in range(ITEMS)])
+    found, expected = (torch.logit(torch.tensor(one.predict(rows)["target"].to_numpy())) for one in (after, alone))
+    assert float(torch.corrcoef(torch.stack([found, expected]))[0, 1]) > 0.99999
+
+
+def test_no_pair_that_is_asked_about_was_met_before_either_model_was_trained(home):
+    """With `repeats: last`: else the current model, or one of an older rule of repeats, which had each pair that is met
+    again among its train rows, is asked about what it was taught."""
+    once = ["features.repeats=last"]
+    before = Pipeline.from_config(home / "run.yaml", *once).features()
+    until = max(int(before.frame(split)["at"].max()) for split in ("train", "valid"))
+    trained = set(zip(*(before.frame("train")[name] for name in ("user", "item")), strict=True))
+    raw = pd.concat([pd.read_csv(home / "clicks" / "night-0.csv"), write_night(home / "clicks", 1)])
+    met = set(zip(*(raw[raw["at"] <= until][name] for name in ("user", "item")), strict=True))
+    assert trained <= met
+    window = window_rows(Pipeline.from_config(home / "run.yaml", *once).features(), {"current model": until})
+    pairs = list(zip(window["user"], window["item"], strict=True))
+    assert len(pairs) > 50
+    assert met.isdisjoint(pairs)
 
 
 def test_too_few_clicks_are_refused_a_bad_candidate_is_kept_out_and_another_metric_can_decide(home):

@@ -41,6 +41,23 @@ def sides(log, tmp_path):
     )
 
 
+def test_text_that_counts_as_null_is_told_of(log, tmp_path):
+    users = pd.DataFrame({"who": sorted(set(log["who"]))})
+    users["country"] = [["DE", "NA", "NO", ""][n % 4] for n in range(len(users))]
+    users.to_csv(tmp_path / "users.csv", index=False)
+    side = {"user": SideTable(str(tmp_path / "users.csv"), categorical=("country",))}
+    told = "'country' is null in {} of 150 rows, where it is empty or 'NA' (features.null_values)."
+    assert len(users) == 150
+    by_default = build(tmp_path, log, side_tables=side)
+    assert any(note.endswith(told.format(75)) for note in by_default.notes)
+    tables = build(tmp_path, log, side_tables=side, null_values=("",))
+    assert not any("null_values" in note for note in tables.notes)
+    rows = all_rows(tables)
+    wanted = users.set_index("who")["country"][rows["who"]]
+    assert rows["country"].fillna("").tolist() == wanted.tolist()
+    assert (wanted == "NA").any()
+
+
 def test_side_tables_are_looked_up_by_key(log, sides, tmp_path):
     tables_of, items, users = sides
     tables = build(tmp_path, log.assign(items="x"), contexts=("hour",), side_tables=tables_of)
