@@ -220,9 +220,9 @@ def chosen_l2(
     gram, wanted = item_gram(users[kept], items[kept], num_items, device), items[left_out].to(device)
     places, of_question = items[kept].to(device), question[kept].to(device)
     found, added = [], 0.0
-    for times in L2_TIMES:
-        gram.diagonal().add_(times * mean - added)
-        added = times * mean
+    for factor in L2_TIMES:
+        gram.diagonal().add_(factor * mean - added)
+        added = factor * mean
         weights = solved(gram).float().T
         gains = []
         for part in torch.arange(len(asked), device=device).split(USERS_AT_ONCE):
