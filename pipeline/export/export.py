@@ -28,7 +28,7 @@ from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
-from gigabatch.models.shelf import model_class
+from gigabatch.models.shelf import OWN, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.export.asked import ExportError, format_names, require_formats
 from gigabatch.pipeline.export.export_check import Sample, difference, sample_rows
@@ -207,7 +207,8 @@ def traced(model: Model, ids: Tensor, floats: Tensor, lists: Sequence[JaggedColu
             part.gradients = "dense"  # torch's own lookup; that of row gradients is ours and has no other runtime
         with modes_kept(model), _quiet(), torch.no_grad():
             model.eval()
-            whole = Traceable(model) if model.target_scales or model.calibration or lists else model
+            own = OWN.name_of(type(model)) is not None  # whose outputs may be of half precision
+            whole = Traceable(model) if model.target_scales or model.calibration or lists or own else model
             return torch.export.export(whole, given, dynamic_shapes=tuple(shapes), strict=True)
     except Exception as error:  # torch raises what its own code and the model's raise
         raise ExportError(_why(f"{type(model).__name__} cannot be traced by torch.export", error)) from error

@@ -15,6 +15,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model, model_call
 from gigabatch.models.shelf import OWN, register_model
 from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.export.export import traced
 from gigabatch.pipeline.lab.compare.compare import _unless_it_fails
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError
@@ -115,6 +116,17 @@ def test_outputs_of_half_precision_are_given_as_float32_of_the_same_value():
     )
     assert found.dtype == torch.float32
     assert found.tolist() == [[0.333984375] * 2]  # the nearest number of 8 bits to a third
+
+
+def test_an_exported_model_of_half_precision_gives_float32(monkeypatch):
+    class Own(Line):
+        def forward(self, ids, floats):
+            return floats.bfloat16()
+
+    monkeypatch.setattr(OWN, "kinds", OWN.kinds | {"own": Own})
+    model, rows = Own(ModelInputs(num_ids=(), num_floats=2), NoSettings()), torch.ones(4, 2)
+    found = traced(model, torch.zeros(4, 0, dtype=torch.int32), rows).module()(torch.zeros(4, 0).int(), rows)
+    assert found.dtype == torch.float32
 
 
 def test_no_epoch_is_trained_of_outputs_that_train_nothing(trained, tmp_path):
