@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -29,23 +29,43 @@ def doubts(shown: str, seen: Seen) -> Iterator[str]:
         The column's name in a sentence.
     seen
         What the column holds.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from gigabatch.pipeline.init.columns import Seen
-    >>> from gigabatch.pipeline.init.doubts import doubts
-    >>> list(doubts("age", Seen("age", "number", np.array([30.0, 41.0, 999.0, 999.0]))))[0][:64]
-    '999 in age stands in 2 rows, far from all other numbers (30 to 4'
     """
     if seen.kind == "number":
-        yield from _unknown(shown, seen)
         yield from _serials(shown, seen)
     elif seen.kind == "category" and seen.num_values >= FEWEST and not is_code_name(seen.name):
         yield from _pairs(shown, seen)
 
 
-def _unknown(shown: str, seen: Seen) -> Iterator[str]:
+def unknown_numbers(columns: Mapping[str, Seen]) -> Iterator[str]:
+    """One sentence for each number such as -999 that stands for unknown, by its first column.
+
+    Parameters
+    ----------
+    columns
+        By their names in a sentence.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.columns import Seen
+    >>> from gigabatch.pipeline.init.doubts import unknown_numbers
+    >>> ages = Seen("age", "number", np.array([30.0, 41.0, 999.0, 999.0]))
+    >>> next(unknown_numbers({"age": ages}))[:64]
+    '999 in age stands in 2 rows, far from all other numbers (30 to 4'
+    """
+    found: dict[str, list[str]] = {}
+    for shown, seen in columns.items():
+        for number, told in _unknown(shown, seen) if seen.kind == "number" else ():
+            found.setdefault(number, []).append(told)
+    for number, all_told in found.items():
+        more = f", and so in {len(all_told) - 1:,} more columns" if len(all_told) > 1 else ""
+        yield (
+            f"{number} in {all_told[0]}{more}. Where it means that nothing is known, add it to null_values as the file "
+            "writes it."
+        )
+
+
+def _unknown(shown: str, seen: Seen) -> Iterator[tuple[str, str]]:
     """Numbers such as -999, each in several rows and further from all others than those are from one another."""
     numbers, counts = np.unique(seen.values[~seen.null], return_counts=True)
     alike = np.array([bool(UNKNOWN.fullmatch(f"{number:.12g}")) for number in numbers], dtype=bool) & (counts > 1)
@@ -55,10 +75,8 @@ def _unknown(shown: str, seen: Seen) -> Iterator[str]:
     low, high = others.min(), others.max()
     for number, count in zip(numbers[alike], counts[alike], strict=True):
         if max(low - number, number - high) > high - low:
-            yield (
-                f"{number:.12g} in {shown} stands in {count:,} rows, far from all other numbers ({low:.6g} to "
-                f"{high:.6g}). Where it means that nothing is known, add it to null_values as the file writes it."
-            )
+            told = f"{shown} stands in {count:,} rows, far from all other numbers ({low:.6g} to {high:.6g})"
+            yield f"{number:.12g}", told
 
 
 def _serials(shown: str, seen: Seen) -> Iterator[str]:

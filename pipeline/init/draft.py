@@ -42,7 +42,7 @@ from gigabatch.pipeline.init.columns import (
 )
 from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, now_us, written_dates
 from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_written
-from gigabatch.pipeline.init.doubts import doubts
+from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_names
@@ -416,6 +416,7 @@ def _kept(
 ) -> dict[str, Seen]:
     """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
     kept, leaks = {}, {}
+    made.remarks += unknown_numbers({_shown(name): seen for name, seen in columns.items()})
     for name, seen in columns.items():
         made.remarks += doubts(_shown(name), seen)
         if seen.decimals:

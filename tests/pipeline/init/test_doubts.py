@@ -154,3 +154,13 @@ def test_won_is_positive_in_german(tmp_path):
     pd.DataFrame({"y": outcome, "z": np.arange(ROWS) % 7}).to_csv(tmp_path / "t.csv", index=False)
     made = draft_config(str(tmp_path / "t.csv"), "y", None, 10_000)
     assert made.features["targets"]["y"]["positive"] == "gewonnen"
+
+
+def test_a_number_for_unknown_in_many_columns_is_one_line(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({f"ch{k}": [-999.0, -999.0, *rng.normal(size=ROWS - 2).round(3)] for k in range(30)})
+    table.assign(y=rng.integers(0, 2, ROWS)).to_csv(tmp_path / "t.csv", index=False)
+    said = [one for one in draft_config(str(tmp_path / "t.csv"), "y", None, 10_000).remarks if "-999" in one]
+    assert len(said) == 1
+    assert said[0].startswith("-999 in ch0 stands in 2 rows")
+    assert "and so in 29 more columns" in said[0]
