@@ -21,11 +21,15 @@ UNREADABLE = (
     SyntaxError,
 )
 # What the system says where the machine, a disk or a network fails, whatever the file is like.
-OF_MACHINE = frozenset((
-    errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ENODEV, errno.ENOTCONN, errno.ESTALE,
-    errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
-    errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE,
-))  # fmt: skip
+OF_MACHINE = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EIO", "EBADMSG", "EUCLEAN", "EREMOTEIO", "ENODEV", "ENOTCONN", "ESTALE", "ETIMEDOUT", "EHOSTDOWN",
+        "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ENETRESET", "ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "ENOMEM",
+        "ENOBUFS", "EMFILE", "ENFILE",
+    )
+    if hasattr(errno, name)  # two are Linux's own
+)  # fmt: skip
 
 
 class DataError(ValueError):

@@ -378,8 +378,8 @@ def require_once(paths: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for path in paths:
         name = path
-        for ending in (*PACKED, *SAME_TABLE):
-            name = name.removesuffix(ending)
+        for endings in (PACKED, SAME_TABLE):
+            name = name.removesuffix(next((ending for ending in endings if name.endswith(ending)), ""))
         if (first := seen.setdefault(name, path)) != path:
             raise DataError(
                 f"input {first}: {path.rpartition('/')[2]} is there too, by its name the same table, so that each row "

@@ -132,7 +132,10 @@ class TargetChecks:
 
 def typed_rows(schema: Schema, split: str, frame: Any) -> Any:
     """Rows of a split in the schema's order and types, as they are written."""
-    nullable = {*schema.names("categorical"), *schema.names("key")}
+    keys = schema.names("key")
+    dates = [name for name in keys if schema.dtypes()[name] == "datetime"]
+    nulls = [name for name in keys if name not in dates and bool(frame[name].isna().any())]
+    nullable = {*schema.names("categorical"), *dates, *nulls}
     return cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.operators.base import unused
 from gigabatch.features.reading.blocks import NotInParts
 from gigabatch.features.recipes.base import SPLITS, FeatureParts, Recipe
 from gigabatch.features.recipes.interactions.layout import Layout
@@ -15,8 +16,6 @@ from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.recipes.interactions.splits import ROW, InteractionRules, UserSplits
 from gigabatch.features.recipes.staging import SplitWriter, StagedRows, part_by_part
 from gigabatch.features.workflow.workflow import Workflow
-
-USER = "__user__"  # the hash by which rows are dealt out, so that all of a user come together
 
 
 def write_user_parts(
@@ -49,19 +48,22 @@ def write_user_parts(
 
     def write() -> FeatureParts:
         layouts: list[Layout] = []
-        staged = StagedRows(engine, folder / "raw" / "users", at_once, USER, None)
+        module, staged = load_engine(engine), None
         for frame, layout in blocks():
             if len(frame) and layout not in layouts:
                 layouts.append(layout)
                 if len(layouts) > 1:
                     raise NotInParts(f"{layout.time!r} holds times of several kinds")
-            hashes = load_engine(engine).hash64(frame[layout.user])
-            staged.add(frame.assign(**{USER: load_engine(engine).series(hashes, frame)}))
-        if not layouts:
+            if staged is None:  # dealt out by a hash, so that all rows of a user come together
+                key = unused("user", frame.columns)
+                staged = StagedRows(engine, folder / "raw" / "users", at_once, key, None)
+            staged.add(frame.assign(**{key: module.series(module.hash64(frame[layout.user]), frame)}))
+        if staged is None or not layouts:
             raise NotInParts("no row is there")
         staged.settle()
         recipe.report("read")
-        return _write(engine, folder, staged, at_once, UserSplits(layouts[0], rules, sides(), engine))
+        made = UserSplits(layouts[0], rules, sides(), engine, folder / "raw" / "times")
+        return _write(engine, folder, staged, at_once, made)
 
     return part_by_part(recipe, engine, folder, about, reason, write)
 
@@ -70,10 +72,10 @@ def _write(engine: str, folder: Path, staged: StagedRows, rows: int, made: UserS
     order = made.layout.time or ROW
     waiting = {name: StagedRows(engine, folder / "raw" / name, rows, order, ROW, by_row=False) for name in SPLITS}
     for frame in staged.frames():
-        made.count(made.look(frame.drop(columns=[USER])))
+        made.count(made.look(frame.drop(columns=[staged.time])))
     cut = made.cut()
     for frame in staged.frames():
-        for name, part in made.split(made.look(frame.drop(columns=[USER])), cut).items():
+        for name, part in made.split(made.look(frame.drop(columns=[staged.time])), cut).items():
             waiting[name].add(part)
     made.require_splits()
     shutil.rmtree(staged.folder)

@@ -249,12 +249,14 @@ class InteractionsRecipe(Recipe):
         self.require_files_of_one_split(chosen.paths)
         for split, pattern in chosen.paths.items():
             for path in self.files(pattern):
+                first_of_file = first_row
                 whole = partial(self._read_files, engine, [path], dtypes)
                 for frame in file_frames(
                     path, dtypes, rows, whole, self.cache, self.without, null_values=chosen.null_values,
                     separator=chosen.separator, names=chosen.column_names, nullable=self._nullable,
                 ):  # fmt: skip
-                    self._require_filled(frame, f"{pattern}, rows {first_row:,} to {first_row + len(frame):,}")
+                    start = first_row - first_of_file
+                    self._require_filled(frame, f"{path}, rows {start:,} to {start + len(frame):,}")
                     frame[ROW] = module.arrays.arange(first_row, first_row + len(frame))
                     if chosen.way == "given":
                         frame[GIVEN] = module.arrays.full(len(frame), SPLITS.index(split), dtype="int64")

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.tally import tally
 from gigabatch.features.history.asof import sorted_rows
+from gigabatch.features.operators.base import unused
 from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place
 from gigabatch.features.recipes.interactions.histories import (
     HISTORY,
@@ -33,11 +35,9 @@ from gigabatch.features.workflow.workflow import Workflow
 
 ROW = "row_number"
 TARGET = "target"
-ORDER = "__order__"
 GIVEN = "__split__"  # place in `SPLITS` of each row, where the splits are given
 SPLITS = ("train", "valid", "test")
 RATING_THRESHOLD = 4.0
-NUM_ROWS = "__rows__"
 SHARED = (("valid", "train"), ("test", "train"), ("test", "valid"))  # pairs of given splits
 FEWEST = 3  # interactions of a user that leave-one-out splits: one for each of train, valid and test
 
@@ -65,9 +65,8 @@ class InteractionRules:
     repeats
         What is done about several rows of the same user, item and categorical contexts. `last` keeps one: cut by time
         (`time`, and `leave_one_out` where there are times), train has the last up to its end, so that nothing later
-        changes it, and valid and test have the first of what is new by then; with `history` train has the first too,
-        since the history of a later one would hold the answer. Else it is the last in time (without a time column, in
-        the file). `all` keeps every one, `error` refuses them.
+        changes it, and valid and test have the first of what is new by then; else, the last in time (without a time
+        column, in the file). `all` keeps every one, `error` refuses them.
     seed
         Of the hash, a whole number.
     history
@@ -146,11 +145,14 @@ def interaction_tables(
 
 
 class Looked(NamedTuple):
-    """Rows in order of time with their target, those of them that are asked about, new ones where splits are cut in
-    order of time, and how many of them are repeated later."""
+    """Rows in order of time with their target, with task ranking the positives; those of them by which splits are cut,
+    one of each interaction where repeats go; how many rows and positives there are in all, and how many are repeated
+    later."""
 
     frame: Any
     asked: Any
+    num_rows: int
+    num_liked: int
     repeated: int
 
 
@@ -171,6 +173,8 @@ class UserSplits:
         As of `interaction_tables`.
     engine
         Of the frames.
+    times_file
+        Where times wait that rows are cut by; None keeps them in memory.
 
     Raises
     ------
@@ -178,7 +182,10 @@ class UserSplits:
         For histories without a time, or with an engine that makes no lists.
     """
 
-    def __init__(self, layout: Layout, rules: InteractionRules, sides: Mapping[str, SideColumns], engine: str) -> None:
+    def __init__(
+        self, layout: Layout, rules: InteractionRules, sides: Mapping[str, SideColumns], engine: str,
+        times_file: Path | None = None,
+    ) -> None:  # fmt: skip
         if rules.history is not None:
             require_times(layout.time)
             require_pandas(engine)
@@ -186,7 +193,9 @@ class UserSplits:
         self._counts: Counter[str] = Counter()
         self._repeated: dict[str, Any] = {}
         self._times: list[np.ndarray] = []
+        self._times_file = times_file
         self._items: dict[str, Any] = {}
+        self._num_rows = unused("rows", [layout.item])
 
     @property
     def schema(self) -> Schema:
@@ -204,21 +213,24 @@ class UserSplits:
         """Look at rows with all of their users; `frame` as of `interaction_tables`."""
         layout, rules = self.layout, self.rules
         frame = _labelled(_in_order(frame, layout), layout, rules)
+        num_rows, num_liked = len(frame), int((frame[TARGET] == 1).sum())
+        if rules.positives_alone and num_liked < num_rows:
+            frame = frame[frame[TARGET] == 1].reset_index(drop=True)
         repeated = frame[self._same].duplicated(keep="last")
         count = int(repeated.sum()) if rules.repeats != "all" else 0
-        if count == 0 or rules.repeats == "error":
-            return Looked(frame, _asked(frame, rules), count)
-        if not self._in_time:
-            return Looked(frame, _asked(frame[~repeated].reset_index(drop=True), rules), count)
-        # Valid and test ask about a row as it was new: later, its answer would stand in its history.
-        asked = _asked(frame, rules)
-        return Looked(frame, asked[~asked[self._same].duplicated(keep="first")].reset_index(drop=True), count)
+        asked = frame
+        if count and rules.repeats == "last":
+            # In time valid and test ask about a row as it was new: later, its answer would stand in its history.
+            left = frame[self._same].duplicated(keep="first") if self._in_time else repeated
+            asked = frame[~left].reset_index(drop=True)
+        return Looked(frame, asked, num_rows, num_liked, count)
 
     def count(self, looked: Looked) -> None:
         """Count rows, for what is told of all of them and for where they are cut."""
         counts, frame = self._counts, looked.frame
-        counts["rows"] += len(frame)
-        counts["liked"] += int((frame[TARGET] == 1).sum())
+        counts["rows"] += looked.num_rows
+        counts["liked"] += looked.num_liked
+        counts["kept"] += len(frame)
         counts["asked"] += len(looked.asked)
         counts["repeated"] += looked.repeated
         if self.rules.repeats == "error" and looked.repeated and not self._repeated:
@@ -226,7 +238,13 @@ class UserSplits:
             self._repeated = first[self.layout.identity].to_dict("records")[0]
         if self.rules.way == "time":
             engine = engine_of(frame)
-            self._times.append(engine.to_host(engine.array(looked.asked[self.layout.time])))
+            times = engine.to_host(engine.array(looked.asked[self.layout.time]))
+            if self._times_file is None:
+                self._times.append(times)
+            else:
+                with self._times_file.open("ab") as file:
+                    times.tofile(file)
+                self._times = [times[:0]]
 
     def cut(self) -> Cut:
         """Where the rows are cut, once all were counted.
@@ -240,7 +258,10 @@ class UserSplits:
         num_rows = self._counts["asked"]
         if self.rules.way != "time":
             return Cut(num_rows)
-        times = np.sort(np.concatenate(self._times))
+        times = np.concatenate(self._times)
+        if self._times_file is not None and num_rows:
+            times = np.memmap(self._times_file, times.dtype, mode="r+")
+        times.sort()
         first, second = (times[max(end - 1, 0)] for end in self.rules.split.ends(num_rows))
         return Cut(num_rows, (first, second))
 
@@ -296,13 +317,9 @@ class UserSplits:
     def _notes(self) -> Iterator[str]:
         counts, identity = self._counts, ", ".join(self.layout.identity)
         if counts["repeated"]:
-            told = f"{counts['repeated']:,} of {counts['rows']:,} rows are repeated later ({identity}); "
-            if not self._in_time:
-                yield told + "the last of each is kept."
-            elif self.rules.history is None:
-                yield told + "train keeps the last up to its end, valid and test the first."
-            else:
-                yield told + "the first of each is kept, and histories hold the others too."
+            told = f"{counts['repeated']:,} of {counts['kept']:,} rows are repeated later ({identity}); "
+            in_time = "train keeps the last up to its end, valid and test the first."
+            yield told + (in_time if self._in_time else "the last of each is kept.")
         if self.rules.positives_alone and self.rules.least_positive is not None:
             low, least = counts["rows"] - counts["liked"], self.rules.least_positive
             yield f"{low:,} of {counts['rows']:,} rows are rated below {least:g} and left out."
@@ -317,7 +334,7 @@ class UserSplits:
         for name in ("valid", "test"):
             known = self._items["train"][self.layout.item]
             items = self._items[name]
-            cold = int(items[NUM_ROWS][~items[self.layout.item].isin(known)].sum())
+            cold = int(items[self._num_rows][~items[self.layout.item].isin(known)].sum())
             if cold:
                 yield f"{cold:,} of {counts[name]:,} rows of {name} are of items that train does not have."
         for entity, side in self.sides.items():
@@ -346,10 +363,9 @@ class UserSplits:
         splits = self._split(looked.asked, cut)
         if rules.way == "given":
             self._count_shared(splits)
-        # A later row's history holds its answer.
-        if rules.repeats == "last" and rules.history is None and looked.repeated and self._in_time:
+        if rules.repeats == "last" and looked.repeated and self._in_time:
             known = frame[self._known_to_train(frame, splits, cut)]
-            splits["train"] = _asked(known[~known[self._same].duplicated(keep="last")].reset_index(drop=True), rules)
+            splits["train"] = known[~known[self._same].duplicated(keep="last")].reset_index(drop=True)
         return splits
 
     def _known_to_train(self, frame: Any, splits: Mapping[str, Any], cut: Cut) -> Any:
@@ -389,8 +405,9 @@ class UserSplits:
                 frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(cut.num_rows)
             )
         if layout.time is None:
-            frame = frame.assign(**{ORDER: engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)})
-            frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)
+            order = unused("order", frame.columns)
+            frame = frame.assign(**{order: engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)})
+            frame = frame.sort_values([order, ROW]).drop(columns=[order]).reset_index(drop=True)
         last, before, few = leave_one_out(engine.arrays, engine.codes(frame[layout.user]))
         self._counts["few"] += few
         masks = {"train": ~(last | before), "valid": before, "test": last}
@@ -412,11 +429,11 @@ class UserSplits:
         """How many rows of each item the splits have."""
         item = self.layout.item
         for name, rows in splits.items():
-            parts = [rows[[item]].assign(**{NUM_ROWS: 1})]
+            parts = [rows[[item]].assign(**{self._num_rows: 1})]
             if name in self._items:
                 parts.append(self._items[name])
             found = engine_of(rows).frames.concat(parts, ignore_index=True)
-            self._items[name] = found.groupby(item, sort=False)[NUM_ROWS].sum().reset_index()
+            self._items[name] = found.groupby(item, sort=False)[self._num_rows].sum().reset_index()
 
 
 def positives(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
@@ -457,13 +474,6 @@ def _labelled(frame: Any, layout: Layout, rules: InteractionRules) -> Any:
     least = rules.least_positive
     liked = frame[ROW] >= 0 if least is None else frame[layout.rating] >= least
     return frame.assign(**{TARGET: liked.astype("float32")})
-
-
-def _asked(frame: Any, rules: InteractionRules) -> Any:
-    """The rows that may be in a split: with task ranking the positives."""
-    if not rules.positives_alone or rules.least_positive is None:
-        return frame
-    return frame[frame[TARGET] == 1].reset_index(drop=True)
 
 
 def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:

@@ -921,7 +921,7 @@ class TableRecipe(Recipe):
         if chosen.time:
             made = self._workflow.makes(chosen.time)
             columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype) if made else times[chosen.time])]
-        declared = {name: chosen.inputs.get(name, "") for name in chosen.keys}
+        declared = {name: "" if self._workflow.makes(name) else chosen.inputs.get(name, "") for name in chosen.keys}
         keys = {
             name: "datetime" if is_time_type(dtype) else dtype if dtype == "int64" else "string"
             for name, dtype in declared.items()

@@ -53,8 +53,9 @@ def slow_splits(rows, rules, way, timed, place_of):
 
     def newest(numbers):
         """The last row of each pair, of those that are asked about."""
+        numbers = [number for number in numbers if asked[number]]
         kept = {pair[number]: number for number in numbers} if rules.repeats == "last" else {n: n for n in numbers}
-        return [number for number in numbers if number in kept.values() and asked[number]]
+        return [number for number in numbers if number in kept.values()]
 
     if way in ("given", "random"):
         return [newest([number for number in order if place_of[number] == split]) for split in range(3)]
@@ -80,8 +81,6 @@ def slow_splits(rows, rules, way, timed, place_of):
                     break
                 known += [number] if rows[number][0] == user else []
     later = [[number for number in met if split_of[number] == split] for split in (1, 2)]
-    if rules.repeats == "last" and rules.history is not None:
-        return [[number for number in met if split_of[number] == 0], *later]
     return [newest([number for number in order if number in known]), *later]
 
 
@@ -139,7 +138,8 @@ def test_the_whole_table_is_that_of_a_slow_loop(rows, way, task, threshold, repe
 @given(rows=LOGS, threshold=st.sampled_from([None, 3.0]))
 def test_without_a_time_a_repeat_is_one_with_the_row_that_it_repeats(rows, threshold):
     """Leaving one out by a hash, a pair's last row in the file counts, as if the others were not there."""
-    last = {row[:2] + row[4:]: number for number, row in enumerate(rows)}
+    last = {row[:2] + row[4:]: number for number, row in enumerate(rows) if threshold is None or row[3] >= threshold}
+    assume(last)
     alone = as_frame(rows).iloc[sorted(last.values())].reset_index(drop=True)
     rules = InteractionRules(threshold=threshold)
     try:
@@ -212,11 +212,12 @@ def test_what_a_user_meets_again_stays_known(tmp_path):
     assert (valid["row_number"].tolist(), test["row_number"].tolist()) == ([4], [5])
     assert list(test["history"].iloc[0]) == ["x", "y", "z", "x"]
     said = "2 of 7 rows are repeated later (who, what); "
-    assert f"{said}the first of each is kept, and histories hold the others too." in tables.notes
+    told = f"{said}train keeps the last up to its end, valid and test the first."
+    assert told in tables.notes
     frame.loc[3, "when"] = 3  # of the moment at which train ends
     tables = build(tmp_path, frame, split_by="time", split=shares)
     assert [tables.splits[name]["row_number"].tolist() for name in SPLITS] == [[1, 2, 3], [4], [5]]
-    assert f"{said}train keeps the last up to its end, valid and test the first." in tables.notes
+    assert told in tables.notes
 
 
 def test_no_question_is_asked_with_its_answer_in_the_history(tmp_path):
