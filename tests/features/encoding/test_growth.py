@@ -313,6 +313,17 @@ def test_a_refused_growth_changes_nothing():
         Preprocessor(SCHEMA).grow([table(NEW)])
 
 
+def test_the_type_of_a_key_is_no_difference():
+    """Nothing is learnt of keys; earlier versions held whole ones as text."""
+    was, now = (
+        Schema((*SCHEMA.columns, Column("order", "key", dtype)), SCHEMA.targets) for dtype in ("string", "int64")
+    )
+    start = Preprocessor(was).fit([table(OLD).assign(order="7")])
+    assert start.carried_to(now, PreprocessorSettings()).schema == now
+    with pytest.raises(DataError, match=r"column 'order' \(key\) is gone"):
+        start.carried_to(SCHEMA, PreprocessorSettings())
+
+
 def columns(*changes, drop=()):
     kept = [column for column in SCHEMA.columns if column.name not in drop]
     return Schema((*kept, *changes), SCHEMA.targets)

@@ -144,6 +144,21 @@ def test_side_tables_are_looked_up_for_all_rows(tmp_path):
     assert any("does not list" in note for note in parts.notes)
 
 
+@pytest.mark.parametrize("given", [
+    {"user": "__user__", "item": "__rows__", "time": "at", "split_by": "time"},
+    {"user": "__order__", "item": "rows", "contexts": {"order": "int64", "user": "string"}},
+])  # fmt: skip
+def test_no_name_of_a_column_is_one_of_the_recipes_own(given, tmp_path):
+    frame = log()
+    frame = frame.assign(**{given["user"]: frame["user"], given["item"]: frame["item"], "order": frame["shelf"]})
+    require_equal(given | {"path": written(tmp_path, frame)}, tmp_path / "parts", 40)
+    built = recipe(given | {"path": str(tmp_path / "log.csv")}).build("pandas")
+    for rows in built.splits.values():
+        assert (rows[given["user"]].to_numpy() == frame["user"].to_numpy()[rows["row_number"]]).all()
+        if "contexts" in given:
+            assert (rows["order"].to_numpy() == frame["order"].to_numpy()[rows["row_number"]]).all()
+
+
 def test_a_log_of_one_part_is_held_at_once(tmp_path):
     assert in_parts({"path": written(tmp_path, log(), "log.parquet")}, tmp_path / "parts", SIZE) is None
 

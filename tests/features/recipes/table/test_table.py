@@ -733,6 +733,10 @@ def test_keys_that_inputs_calls_whole_numbers_stay_so(table, tmp_path):
     text = build(**given)
     assert text.schema.dtypes()["key"] == "string"
     assert str(2**60 + 1) in set(pd.concat(text.splits.values())["key"])
+    made = build(**given, inputs={"key": "int64"}, steps=[{"fill_missing": {"column": "key"}}])
+    assert made.schema.dtypes()["key"] == "string"  # of what the step makes
+    rows = build(**{**given, "keys": ()})
+    assert str(typed_rows(rows.schema, "train", rows.splits["train"])["row_number"].dtype) == "int64"
 
 
 def test_features_made_of_the_group_or_the_time_are_noted(table, tmp_path):
