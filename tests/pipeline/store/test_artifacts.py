@@ -737,6 +737,27 @@ def test_what_a_killed_writer_of_another_machine_left_goes_after_a_week(store):
     assert names(store.root / "encode") == []
 
 
+@pytest.mark.parametrize("days", [0, 8])
+def test_a_folder_that_another_machine_finishes_meanwhile_is_left_alone(store, monkeypatch, days):
+    """The walk through it ended the build, or gc, of this machine with FileNotFoundError."""
+    theirs, finished = store.root / "encode" / ".tmp-k1@pod-7@1-00000000", store.root / "encode" / "k1"
+    for part in ("a", "b", "c"):
+        (theirs / part / "rows").mkdir(parents=True)
+        os.utime(theirs / part, (time.time() - days * 86_400,) * 2)
+    os.utime(theirs, (time.time() - days * 86_400,) * 2)
+    walk = Path.rglob
+
+    def walked_while_renamed(path, pattern):
+        found = walk(path, pattern)
+        yield next(found)
+        theirs.rename(finished)
+        yield from found
+
+    monkeypatch.setattr(Path, "rglob", walked_while_renamed)
+    assert locks.remove_leftovers(store.root / "encode") == {}
+    assert names(store.root / "encode") == (["k1"] if days else [theirs.name])  # a young one is not walked through
+
+
 def test_a_store_goes_to_workers_which_have_leases_of_their_own(store):
     mine = ArtifactStore(store.root, "flights")
     mine.build("encode", "k1", write_parts)
