@@ -20,7 +20,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.pipeline.store import artifacts, keys, locks
+from gigabatch.pipeline.store import artifacts, keys, leases, locks
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, atomic_write
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
@@ -735,6 +735,24 @@ def test_what_a_killed_writer_of_another_machine_left_goes_after_a_week(store):
         assert collect_artifacts(store.root, keep=0) == ([], 0)
     assert collect_artifacts(store.root, keep=0) == ([left], 4)
     assert names(store.root / "encode") == []
+
+
+def test_a_lease_that_another_machine_took_for_gone_is_written_anew_with_all_that_it_named(tmp_path):
+    """What was added after a quiet week went to a file that nobody saw any more."""
+    lease = leases.Lease(tmp_path)
+    lease.add("encode/k1")
+    (path,) = (tmp_path / ".leases").glob("*@*")
+    os.utime(path, (time.time() - 6 * 86_400,) * 2)
+    lease.add("encode/k1")
+    assert time.time() - path.stat().st_mtime < 3600  # a use counts
+    for folder, held in (("encode/k2", {"encode/k1", "encode/k2"}), ("encode/k1", {"encode/k1", "encode/k2"})):
+        (path,) = (tmp_path / ".leases").glob("*@*")
+        path.unlink()
+        lease.add(folder)
+        with leases.leases_held_still(tmp_path) as found:
+            assert found == held
+    del lease
+    assert names(tmp_path / ".leases") == ["lock"]
 
 
 @pytest.mark.parametrize("days", [0, 8])
