@@ -145,7 +145,7 @@ class _Place:
 
     def there(self) -> dict[str, str]:
         """Checksum by path of every file of every kind."""
-        return checksums_of(self.kinds(), self.store.root)
+        return checksums_of(self.kinds(), self.store.root, self.home)
 
     def kinds(self) -> dict[str, str]:
         """Kind by path."""

@@ -256,21 +256,30 @@ def write_state(home: Path, state: FilesState) -> None:
     write_json(home / FILES, raw | {"checksum": _checksum(raw)})
 
 
-def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
+def checksums_of(paths: Iterable[str], root: Path, home: Path) -> dict[str, str]:
     """Checksum by path, `NO_CHECKSUM` of one that cannot be read, such as a folder or a file of another user.
 
-    root: the store, which keeps those of files that stay the same. `OSError` where the machine fails.
+    root: the store, which keeps those of files that stay the same. home: of the record. `OSError` where the machine
+    fails, but not at a file in quarantine, which nobody reads: that is the one that was decided about.
     """
     paths, found = list(dict.fromkeys(paths)), {}
     try:
         return dict(zip(paths, input_checksums(paths, root).values(), strict=True))
     except (OSError, ArtifactError):  # which of them?
+        state = read_state(home)
         for path in paths:
             try:
                 (found[path],) = input_checksums([path], root).values()
             except (OSError, ArtifactError) as error:
-                raise_of_machine(error, path)
                 found[path] = NO_CHECKSUM
+                try:
+                    raise_of_machine(error, path)
+                except OSError as failed:
+                    entry = state.files.get(same_file(path))
+                    if entry is None or entry.state != QUARANTINED:
+                        raise
+                    log.warning("%s It stays in quarantine.", failed.strerror or failed)
+                    found[path] = entry.checksum
     return found
 
 
@@ -286,7 +295,7 @@ def obey(home: Path, recipe: Recipe, root: Path, state: FilesState | None = None
     state = read_state(home) if state is None else state
     if not decided and not any(entry.state == QUARANTINED or entry.dropped for entry in state.files.values()):
         return
-    checksums = checksums_of(recipe.inputs(), root)
+    checksums = checksums_of(recipe.inputs(), root, home)
     known = state.known(checksums)
     checked = {same_file(path) for kind in recipe.raw_files() for path in expand(kind.pattern)} if decided else set()
     late = {path for path in checksums if path not in known and same_file(path) in checked}

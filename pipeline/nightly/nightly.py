@@ -216,7 +216,7 @@ def _night(night: Night) -> Outcome:
     from gigabatch.pipeline.nightly import learning  # torch, which a night that is as the last one goes without
 
     with night.step("begin"):
-        _require_ready(night)
+        require_ready(night.config, night.home)
         pipeline = learning.begun(night)
     with night.step("contract"):
         decision = _files(night, check_new(night.config))
@@ -242,7 +242,9 @@ def quiet_night(config: str | Path, overrides: Sequence[str] = ()) -> int | None
                 return None
             night = Night(loaded, home, material=Material(loaded.nightly))
             return _recorded(night, partial(_as_the_last_one, last=last))
-    except ValueError:  # which the whole night tells, and records
+    except (ValueError, OSError) as error:  # which the whole night tells, and records
+        if stopped_by(error):
+            raise
         return None
 
 
@@ -273,7 +275,7 @@ def _is_told_of_files(decision: Decision, home: Path) -> bool:
 def _as_the_last_one(night: Night, last: Mapping[str, Any]) -> Outcome:
     """Such a night's outcome, told as the last one's was."""
     with night.step("begin"):
-        _require_ready(night)
+        require_ready(night.config, night.home)
     with night.step("contract"):
         decision = _files(night, [])
     night.told |= {name: last[name] for name in (*AS_LAST, NOTHING_NEW) if name in last}
@@ -282,12 +284,12 @@ def _as_the_last_one(night: Night, last: Mapping[str, Any]) -> Outcome:
     return Outcome(KEPT, str(last[NOTHING_NEW]["text"]))
 
 
-def _require_ready(night: Night) -> None:
+def require_ready(config: RunConfig, home: Path) -> None:
     """Raise what no night can go on with, before any work."""
-    require_later_rows(night.config)
-    require_notice(night.config.nightly.notify)
-    require_links(night.home)
-    require_whole_current(night.home)
+    require_later_rows(config)
+    require_notice(config.nightly.notify)
+    require_links(home)
+    require_whole_current(home)
 
 
 def refused_by(decision: Decision) -> Outcome | None:

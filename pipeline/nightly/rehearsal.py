@@ -16,12 +16,12 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.nightly.codes import FAILED
 from gigabatch.pipeline.nightly.needed import needed
 from gigabatch.pipeline.nightly.night import NOTHING_NEW, PENDING
-from gigabatch.pipeline.nightly.nightly import nothing_new_again, refused_by, require_first, require_later_rows, waits
-from gigabatch.pipeline.nightly.notify import require_notice
+from gigabatch.pipeline.nightly.nightly import nothing_new_again, refused_by, require_ready, waits
 from gigabatch.pipeline.nightly.reference import reference_of
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.runs.pointers import LATEST, PREVIOUS, current_run, require_links
+from gigabatch.pipeline.runs.pointers import LATEST, PREVIOUS, current_run
 from gigabatch.pipeline.stages.asked import Request
+from gigabatch.pipeline.stopping import stopped_by
 from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.garbage import STATISTICS, old_artifacts, old_runs
 from gigabatch.pipeline.store.locks import lock_holder
@@ -113,21 +113,22 @@ class Rehearsal:
 
 def quiet_rehearsal(config: str | Path, overrides: Sequence[str] = ()) -> Rehearsal | None:
     """What tonight would do where it finds what the last night found, that nothing is new; else None."""
-    request = Request.of(load_config(config, overrides, whole=False))
-    home = home_of(request.config)
     try:
+        request = Request.of(load_config(config, overrides, whole=False))
         loaded = load_config(config, overrides, whole="features")
         if (last := nothing_new_again(request, loaded)) is None:
             return None
         found = Rehearsal(loaded.name)
-        if ask_models(loaded, home, found) is None or ask_files(loaded, [], found) is None:
+        if ask_models(loaded, home_of(loaded), found) is None or ask_files(loaded, [], found) is None:
             return found
-    except ValueError:  # which the whole rehearsal tells
+        found.stages |= {"features": THERE, "encode": "not needed"}
+        found.start, found.rows = dict(last["start"]), dict(last["splits"])
+        end_as_kept(found, str(last[NOTHING_NEW]["text"]).removeprefix("Kept: "))
+        ask_retention(loaded, (), found)
+    except Exception as error:  # which the whole rehearsal tells; or a line lacks what it finds anew
+        if stopped_by(error):
+            raise
         return None
-    found.stages |= {"features": THERE, "encode": "not needed"}
-    found.start, found.rows = dict(last["start"]), dict(last["splits"])
-    end_as_kept(found, str(last[NOTHING_NEW]["text"]).removeprefix("Kept: "))
-    ask_retention(loaded, (), found)
     return found
 
 
@@ -147,15 +148,11 @@ def ask_models(config: RunConfig, home: Path, found: Rehearsal) -> tuple[Path | 
         return None
     if (home / PENDING).exists():
         found.notes.append("A night was killed as soon as it had promoted; tonight writes its line first.")
-    require_later_rows(config)
-    require_notice(config.nightly.notify)
+    require_ready(config, home)
     program = config.nightly.notify.command[:1]
     if program and shutil.which(program[0]) is None:
         found.notes.append(f"nightly.notify.command: {program[0]} is no program that can be started; nobody is told.")
-    require_links(home)
     current = current_run(home)
-    if current is None:
-        require_first(home)
     return current, _tell_models(config, current, home, found)
 
 

@@ -93,6 +93,7 @@ from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, writ
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import EvaluationData, RunData, evaluate_beside, write_run
 from gigabatch.pipeline.stages.start import Start, find_start, require_lasting_values, start_of_manifest
+from gigabatch.pipeline.stopping import stopped_by
 from gigabatch.pipeline.store.artifacts import (
     Artifact,
     ArtifactStore,
@@ -635,8 +636,10 @@ class Features:
         """
         try:
             return self.pipeline.in_turn(self._encode)
-        except (DataError, LoaderError, pa.ArrowInvalid):
-            self.pipeline.store.require_whole("features", "encode")
+        except (DataError, LoaderError, pa.ArrowInvalid, OSError) as error:
+            # Arrow's error of a page that it cannot unpack has no number; an error of the machine tells of no damage.
+            if getattr(error, "errno", None) is None and stopped_by(error) is None:
+                self.pipeline.store.require_whole("features", "encode")
             raise
 
     @plain_defaults()

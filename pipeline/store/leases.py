@@ -42,7 +42,7 @@ def leases_held_still(root: Path) -> Iterator[set[str]]:
     """The folders below `root` that living processes use; none is added within the block.
 
     Locks may not reach from machine to machine, so leases of others that share the disk count as held for
-    `GONE_SECONDS` after something was added.
+    `GONE_SECONDS` after something was added or used.
     """
     home = root / LEASES
     with waiting_lock(home / "lock"):
@@ -85,17 +85,31 @@ class Lease:
                 mark = self.root / USED / self.name / folder
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
-            if folder not in self.folders:
+            if folder not in self.folders or not self._touch():
                 with waiting_lock(self.root / LEASES / "lock"):
-                    file = self._open() if self._file is None else self._file
-                    file.write(f"{folder}\n".encode())
+                    file, new = self._file, {folder}
+                    if file is None or not self._touch():
+                        file, new = self._open(), {*self.folders, folder}
+                    file.write("".join(f"{name}\n" for name in sorted(new)).encode())
+                    self._file = file
                 self.folders.add(folder)
         except OSError as error:
             log.debug("%s: no lease of %s (%s)", self.root, folder, error)
 
+    def _touch(self) -> bool:
+        """Whether its file is there, which counts as held from now on where another machine looks at it; one that took
+        this process for gone has removed it."""
+        try:
+            if self._file is not None:
+                os.utime(self._file.name)
+                return True
+        except FileNotFoundError:
+            pass
+        return False
+
     def _open(self) -> FileIO:
         path = self.root / LEASES / f"{host_name()}@{os.getpid()}-{secrets.token_hex(4)}"
-        self._file = file = open(path, "ab", buffering=0)  # noqa: SIM115
+        file = open(path, "ab", buffering=0)  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX)
         weakref.finalize(self, _end, file, path, os.getpid())
         return file

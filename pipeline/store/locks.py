@@ -74,7 +74,7 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
     removed = {}
     for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(".tmp-*@*@*")}):
         path, lock = folder / name, folder / f"{name}.lock"
-        if f"@{host_name()}@" not in name and not is_old(lock, path, *path.rglob("*")):
+        if f"@{host_name()}@" not in name and not _is_left(path, lock):
             continue
         with refusals_named(folder):
             opened = open(lock, "a")  # noqa: SIM115
@@ -87,6 +87,17 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
                 removed[path] = remove_folder(path)
             lock.unlink(missing_ok=True)
     return removed
+
+
+def _is_left(path: Path, lock: Path) -> bool:
+    """Whether a folder of another machine is old, with its lock and all that is in it; what vanishes meanwhile has a
+    writer."""
+    if not is_old(lock, path):
+        return False
+    try:
+        return is_old(*path.rglob("*"))
+    except OSError:
+        return False
 
 
 def is_old(*paths: Path) -> bool:

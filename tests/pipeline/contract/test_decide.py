@@ -1087,6 +1087,34 @@ def test_a_disk_that_fails_puts_no_file_aside(learned, capsys):
     assert len(night(learned, 6).accepted) == 1
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_disk_that_fails_at_a_file_in_quarantine_stops_nothing(learned, caplog, readable):
+    """It stopped every night and command, though what lies there is not read."""
+    before = rows(learned)
+    if readable:
+        path = learned.write(6, constant_labels(6))
+    else:
+        (path := learned.raw / "day-006.csv").mkdir()
+    assert night(learned, 6).quarantined == (str(path),)
+    finish(learned.config())
+    home = learned.root / "runs" / "shop"
+    entry = read_state(home).files[str(path)]
+    path.unlink() if readable else path.rmdir()
+    path.symlink_to("/proc/self/mem")  # whose first byte gives EIO
+    decision = night(learned, 7)
+    assert (decision.accepted, decision.quarantined, decision.refused) == ((), (), ())
+    assert new_files(learned.config()) == []
+    assert read_state(home).files[str(path)] == entry
+    (learned.root / "shop.yaml").write_text(json.dumps(learned.config().to_dict()))
+    assert main(["features", "--config", str(learned.root / "shop.yaml")]) == 0
+    (text,) = {record.getMessage() for record in caplog.records if "quarantine." in record.getMessage()}
+    assert text.startswith(f"input {path}: Input/output error. The file may be good: mend the disk")
+    assert text.endswith(" It stays in quarantine.")
+    assert rows(learned) == before
+    learned.write(7, shop_day(7))
+    assert len(night(learned, 7).accepted) == 1
+
+
 def test_a_record_that_the_system_does_not_give_is_not_called_damaged(learned, monkeypatch):
     """Too many open files: the message told to remove files.json, by which all quarantine is forgotten."""
     path = learned.root / "runs" / "shop" / "files.json"

@@ -1,6 +1,8 @@
 """A night that finds nothing new, as the last one did, ends without torch; any other is a whole night."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -107,6 +109,68 @@ def test_nights_as_the_last_one_go_on_until_a_file_comes(home):
     assert main(["nightly", "--config", "clicks.yaml", "train.epochs=1"]) in (0, 10, 20)  # by how much it has learnt
     assert nights(home)[-1]["files"]["accepted"] == [str(Path("days/day-05.csv").resolve())]
     assert NOTHING_NEW not in nights(home)[-1]
+
+
+def damage_weights(home, monkeypatch):
+    weights = home / "current" / "model" / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-3] ^= 255
+    weights.resolve().unlink()  # by which the store's copy of the same inode stays whole
+    weights.write_bytes(content)
+
+
+def fail_retention(home, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("gigabatch.pipeline.nightly.rehearsal.needed", fails)
+
+
+def fail_at_a_file(home, monkeypatch):
+    Path("days", "day-05.csv").symlink_to("/proc/self/mem")  # whose first byte gives EIO
+
+
+def lose_the_start(home, monkeypatch):
+    *lines, last = (home / "nightly.jsonl").read_text().splitlines()
+    last = {name: value for name, value in json.loads(last).items() if name != "start"}
+    (home / "nightly.jsonl").write_text("\n".join([*lines, json.dumps(last), ""]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "text"),
+    [
+        (damage_weights, 40, "Tonight would fail: the current model cannot be used."),
+        (fail_retention, 40, "Input/output error"),
+        (fail_at_a_file, 40, "Input/output error"),
+        (lose_the_start, 0, "Tonight would be kept (exit code 10): nothing new."),
+    ],
+)
+def test_what_a_quiet_rehearsal_fails_at_the_whole_one_tells(home, monkeypatch, capsys, broken, code, text):
+    """Damaged weights were 0 and a kept night; the others ended in a traceback."""
+    broken(home, monkeypatch)
+    assert quiet_rehearsal("clicks.yaml") is None
+    assert main(["nightly", "--dry-run", "--json", "--config", "clicks.yaml"]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == code
+    assert text in told["verdict"]
+
+
+def test_a_quiet_night_at_a_disk_that_fails_has_its_line(home, monkeypatch):
+    """It ended in a traceback, without a line."""
+    fail_at_a_file(home, monkeypatch)
+    assert quiet_night("clicks.yaml") is None
+    assert main(["nightly", "--config", "clicks.yaml"]) == 40
+    assert "day-05.csv: Input/output error" in nights(home)[-1]["decision"]
+
+
+@pytest.mark.parametrize("quiet", [quiet_night, quiet_rehearsal])
+def test_what_a_signal_breaks_is_no_whole_night(home, monkeypatch, quiet):
+    def interrupted(*_):
+        raise OSError(errno.EIO, "broken off") from KeyboardInterrupt()
+
+    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.new_files", interrupted)
+    with pytest.raises(OSError, match="broken off"):
+        quiet("clicks.yaml")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_what_lies_in_quarantine_is_in_no_history(trained, tmp_path):
     rows.to_csv(late, index=False)
     try:
         assert scores(path, ask, tmp_path / "with.parquet") != before
-        (checksum,) = checksums_of([str(late)], folder / "artifacts").values()
+        (checksum,) = checksums_of([str(late)], folder / "artifacts", home).values()
         entry = FileEntry("interactions", QUARANTINED, checksum, "2024-03-11T00:00:00Z")
         write_state(home, FilesState({same_file(str(late)): entry}))
         assert scores(path, ask, tmp_path / "without.parquet") == before

@@ -32,6 +32,7 @@ from gigabatch.pipeline.stages import asked, stages
 from gigabatch.pipeline.stages.finished import Run, stage_rows
 from gigabatch.pipeline.stages.stages import Pipeline, write_features
 from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, signature
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
@@ -361,6 +362,29 @@ def test_a_damaged_artifact_is_made_again_with_a_warning(finished, stage, caplog
     (artifact,) = finished.artifacts(stage)
     assert largest.exists()
     assert largest.read_bytes() != bytes(content)
+
+
+def test_a_page_that_cannot_be_unpacked_puts_its_artifact_aside(finished):
+    """Damage in the middle of a file whose size and times stayed was Arrow's OSError, at each run anew."""
+    (artifact,) = finished.artifacts("features")
+    (damaged,) = artifact.glob("train/part-*.parquet")
+    content = damaged.read_bytes()
+    third = len(content) // 3
+    damaged.write_bytes(content[:third] + bytes(400) + content[third + 400 :])
+    name = str(damaged.relative_to(artifact))
+    cache = ChecksumCache(finished.folder / "artifacts" / CHECKSUMS)
+    remembered = json.loads((artifact / "manifest.json").read_text())["files"][name]["checksum"]
+    cache.known[str(damaged.resolve())] = (*signature(damaged.stat()), remembered)
+    cache._changed = True
+    cache.save()
+    for encoded in finished.artifacts("encode"):
+        shutil.rmtree(encoded)
+    features = finished.pipeline().features()
+    assert features.artifact.skipped
+    with pytest.raises(ArtifactError, match=rf"file {name} is not what its manifest says\. It was put aside") as caught:
+        features.encode()
+    assert type(caught.value.__context__) is OSError
+    assert not finished.pipeline().features().artifact.skipped
 
 
 @pytest.mark.slow

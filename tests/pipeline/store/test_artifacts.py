@@ -20,7 +20,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.pipeline.store import artifacts, keys, locks
+from gigabatch.pipeline.store import artifacts, keys, leases, locks
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, atomic_write
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
@@ -735,6 +735,45 @@ def test_what_a_killed_writer_of_another_machine_left_goes_after_a_week(store):
         assert collect_artifacts(store.root, keep=0) == ([], 0)
     assert collect_artifacts(store.root, keep=0) == ([left], 4)
     assert names(store.root / "encode") == []
+
+
+def test_a_lease_that_another_machine_took_for_gone_is_written_anew_with_all_that_it_named(tmp_path):
+    """What was added after a quiet week went to a file that nobody saw any more."""
+    lease = leases.Lease(tmp_path)
+    lease.add("encode/k1")
+    (path,) = (tmp_path / ".leases").glob("*@*")
+    os.utime(path, (time.time() - 6 * 86_400,) * 2)
+    lease.add("encode/k1")
+    assert time.time() - path.stat().st_mtime < 3600  # a use counts
+    for folder, held in (("encode/k2", {"encode/k1", "encode/k2"}), ("encode/k1", {"encode/k1", "encode/k2"})):
+        (path,) = (tmp_path / ".leases").glob("*@*")
+        path.unlink()
+        lease.add(folder)
+        with leases.leases_held_still(tmp_path) as found:
+            assert found == held
+    del lease
+    assert names(tmp_path / ".leases") == ["lock"]
+
+
+@pytest.mark.parametrize("days", [0, 8])
+def test_a_folder_that_another_machine_finishes_meanwhile_is_left_alone(store, monkeypatch, days):
+    """The walk through it ended the build, or gc, of this machine with FileNotFoundError."""
+    theirs, finished = store.root / "encode" / ".tmp-k1@pod-7@1-00000000", store.root / "encode" / "k1"
+    for part in ("a", "b", "c"):
+        (theirs / part / "rows").mkdir(parents=True)
+        os.utime(theirs / part, (time.time() - days * 86_400,) * 2)
+    os.utime(theirs, (time.time() - days * 86_400,) * 2)
+    walk = Path.rglob
+
+    def walked_while_renamed(path, pattern):
+        found = walk(path, pattern)
+        yield next(found)
+        theirs.rename(finished)
+        yield from found
+
+    monkeypatch.setattr(Path, "rglob", walked_while_renamed)
+    assert locks.remove_leftovers(store.root / "encode") == {}
+    assert names(store.root / "encode") == (["k1"] if days else [theirs.name])  # a young one is not walked through
 
 
 def test_a_store_goes_to_workers_which_have_leases_of_their_own(store):
