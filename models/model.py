@@ -357,8 +357,9 @@ class Model(nn.Module):
             raise ModelError(f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
         require_id_dtype(name, ids)
         if floats.dtype != torch.float32 and self.inputs.num_floats:
-            weights = (item for item in chain(self.parameters(), self.buffers()) if item.is_floating_point())
-            own = next((item.dtype for item in weights), torch.float32)
+            # Where there are buffers alone, float64 among narrower ones is that of sums.
+            weights = list(self.parameters()) or sorted(self.buffers(), key=lambda item: item.dtype.itemsize)
+            own = next((item.dtype for item in weights if item.is_floating_point()), torch.float32)
             if floats.dtype != own:
                 raise ModelError(f"{name}: floats must be {own}, found {floats.dtype}. Give floats.to({own}).")
         require_lists(lists, self.inputs.lists, ids.shape[0])

@@ -367,7 +367,7 @@ class EmbeddingTables(nn.Module):
         return leaf, found
 
     def require_ids(self, ids: Tensor) -> None:
-        """Raise `ModelError` unless ids are [B, C] int32 or int64."""
+        """Raise `ModelError` unless ids are [B, C] whole numbers."""
         if ids.dim() != 2 or ids.shape[1] != self.num_columns:
             raise ModelError(
                 f"embedding tables: ids must be [rows, {self.num_columns}], one column a table, not {list(ids.shape)}."
