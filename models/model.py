@@ -358,7 +358,7 @@ class Model(nn.Module):
         require_id_dtype(name, ids)
         if floats.dtype != torch.float32 and self.inputs.num_floats:
             # Where there are buffers alone, float64 among narrower ones is that of sums.
-            weights = list(self.parameters()) or sorted(self.buffers(), key=lambda item: item.dtype.itemsize)
+            weights: list[Tensor] = [*self.parameters()] or sorted(self.buffers(), key=lambda item: item.dtype.itemsize)
             own = next((item.dtype for item in weights if item.is_floating_point()), torch.float32)
             if floats.dtype != own:
                 raise ModelError(f"{name}: floats must be {own}, found {floats.dtype}. Give floats.to({own}).")
