@@ -116,12 +116,15 @@ def raise_of_machine(error: BaseException, path: str) -> None:
         return
     if error.errno in OF_MACHINE or isinstance(error, TimeoutError | ConnectionError):
         said = error.strerror or str(error) or type(error).__name__
-        if path in said:  # by this function
+        if said.startswith(f"input {path}:"):  # by this function
             raise error
+        mend = "mend the disk, the network or the limit of open files"
+        if error.errno == errno.ENOMEM:
+            mend = "free memory or give the process more"
         raise OSError(
             error.errno or errno.EIO,
-            f"input {path}: {said}. The file may be good: mend the disk, the network or the limit of open files and "
-            "run again; where this stays, copy the file from elsewhere or move it away.",
+            f"input {path}: {said}. The file may be good: {mend} and run again; "
+            "where this stays, copy the file from elsewhere or move it away.",
         ) from error
 
 

@@ -346,7 +346,7 @@ class Model(nn.Module):
         return settings if settings.widths(inputs.table_sizes) == widths else replace(settings, embedding_widths=widths)
 
     def require_inputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> None:
-        """Raise `ModelError` unless ids are [B, C] int32 or int64, floats [B, F] float32 (or as the model's weights
+        """Raise `ModelError` unless ids are [B, C] whole numbers, floats [B, F] float32 (or as the model's weights
         are, where these were converted) and lists those of B rows."""
         columns, name = len(self.inputs.num_ids), type(self).__name__
         if ids.dim() != 2 or ids.shape[1] != columns:
@@ -357,7 +357,9 @@ class Model(nn.Module):
             raise ModelError(f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
         require_id_dtype(name, ids)
         if floats.dtype != torch.float32 and self.inputs.num_floats:
-            own = next((weights.dtype for weights in self.parameters()), torch.float32)
+            # Where there are buffers alone, float64 among narrower ones is that of sums.
+            weights: list[Tensor] = [*self.parameters()] or sorted(self.buffers(), key=lambda item: item.dtype.itemsize)
+            own = next((item.dtype for item in weights if item.is_floating_point()), torch.float32)
             if floats.dtype != own:
                 raise ModelError(f"{name}: floats must be {own}, found {floats.dtype}. Give floats.to({own}).")
         require_lists(lists, self.inputs.lists, ids.shape[0])

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 from gigabatch.features.engines.frame import engine_of, is_own
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.engines.shared_memory import holds_columns_of
 from gigabatch.features.errors import DataError, repeated, require_columns
 from gigabatch.features.reading.tables import Reading
 
@@ -203,8 +204,7 @@ class Operator(Configured, ABC):
         if _is_ours(self) or type(self).transform is ColumnOperator.transform:
             return self.transform(frame)
         found = self.transform(frame.copy(deep=False))  # what it assigns must not reach the frame to compare with
-        _require_kept(self, found, frame)
-        return found
+        return _require_kept(self, found, frame)
 
 
 class ColumnOperator(Operator):
@@ -409,13 +409,23 @@ def _is_ours(operator: Configured) -> bool:
     return type(operator).__module__.partition(".")[0] == "gigabatch"
 
 
-def _require_kept(operator: Operator, found: Any, frame: Frame) -> None:
-    """Raise `DataError` unless what `transform` made of the frame is one with the outputs and no other new column, and,
-    where it does not change rows, the frame's own columns as they were. A sort shows in these, not in a plain index."""
+def _require_kept(operator: Operator, found: Any, frame: Frame) -> Any:
+    """What `transform` made of the frame, on the frame's index unless it changes rows.
+
+    Raise `DataError` unless it is a frame with the outputs and no other new column, and, where it does not change rows,
+    the frame's own columns as they were. A sort shows in these, not in a plain index.
+    """
     where = f"{type(operator).__name__}.transform"
     if not isinstance(found, type(frame)):
         raise DataError(f"{where} returned {'None' if found is None else type(found).__name__}, expected a frame.")
     outputs = operator.outputs
+    if not operator.changes_rows:
+        found = _on_own_index(found, frame)
+        added = found.columns[len(frame.columns) :]
+        named = len(added) == len(outputs) and set(added) == set(outputs) and found.columns.is_unique
+        if named and holds_columns_of(found, frame):  # most often: spares a request to look at each column
+            require_rows(found, frame, where)
+            return found
     require_columns(found, outputs, f"{where}: its result")
     known = {*outputs, *operator.columns_after(tuple(frame.columns))}
     if others := [name for name in found.columns if name not in known]:
@@ -424,15 +434,40 @@ def _require_kept(operator: Operator, found: Any, frame: Frame) -> None:
             f"{', '.join(map(repr, outputs)) or 'none'}. Return no other new column."
         )
     if operator.changes_rows:
-        return
+        return found
     require_rows(found, frame, where)
-    for name in found.columns:
-        if name in frame.columns and name not in outputs and not found[name].equals(frame[name]):
+    there = set(frame.columns)
+    kept = [name for name in found.columns if name in there and name not in outputs]
+    if found[kept].equals(frame[kept]):
+        return found
+    for name in kept:
+        if not _same(found[name], frame[name]):
             raise DataError(
                 f"{where} returned other values in column {name!r}, which is none of the outputs that `writes` "
                 "names, or the rows in another order. Name it in `writes` if it is to be replaced, and leave each row "
                 "at its place (`changes_rows = True` for a class that does not)."
             )
+    return found
+
+
+def _on_own_index(found: Any, frame: Any) -> Any:
+    """The result on the frame's index where it has as many rows and a plain index, as a merge makes one."""
+    if found.index is frame.index or len(found) != len(frame):
+        return found
+    plain = engine_of(frame).frames.RangeIndex
+    if isinstance(found.index, plain) and found.index.equals(plain(len(found))) and not found.index.equals(frame.index):
+        found = found.copy(deep=False)
+        found.index = frame.index
+    return found
+
+
+def _same(found: Column, own: Column) -> bool:
+    """Whether columns of one index are equal; NaN equals itself also among Arrow's floats and in its lists of them."""
+    if found.equals(own):
+        return True
+    if found.dtype != own.dtype or not hasattr(own.dtype, "pyarrow_dtype"):
+        return False
+    return bool(repr(found.tolist()) == repr(own.tolist()))
 
 
 def _made(
@@ -486,11 +521,17 @@ def require_rows(found: Any, frame: Frame, where: str) -> None:
     else:
         same = isinstance(found, str | bytes) or getattr(found, "shape", None) == () or not hasattr(found, "__len__")
         same = same or len(found) == len(frame)
-    if not same:
+    if same:
+        return
+    if len(found) == len(frame):
         raise DataError(
-            f"{where}: returned {len(found)} row(s) for {len(frame)}, or another index. Each row must "
-            "come out at its own place; to leave rows out use Filter, or an Operator with `changes_rows = True`."
+            f"{where}: returned another index than that of its frame. Each row must come out at its own place; "
+            "where it does, give the result the index of the frame."
         )
+    raise DataError(
+        f"{where}: returned {len(found)} row(s) for {len(frame)}. Each row must come out at its own place; to leave "
+        "rows out use Filter, or an Operator with `changes_rows = True`."
+    )
 
 
 def of_another_library(change: Callable[[Any], Any], frame: Any, where: str, read: Collection[str]) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -174,15 +175,12 @@ class Churn:
         return tuple(found)
 
     def null_noise(self, item: CategoryChurn | ContinuousChurn) -> float:
-        """What chance alone changes the share of nulls by in one case of twenty."""
-        return share_noise(item.null_rate_old, self._either())
+        """What chance alone raises the share of nulls by in one case of forty at most, about."""
+        return count_noise(item.null_rate_old, self.rows_old, self.rows)
 
     def unseen_noise(self, item: CategoryChurn) -> float:
         """How far chance alone puts the share of unseen values above what was expected."""
-        return share_noise(item.unseen_rate_expected, self._either())
-
-    def _either(self) -> float:
-        return 1 / max(self.rows_old, 1) + 1 / max(self.rows, 1)
+        return count_noise(item.unseen_rate_expected, self.rows_old, self.rows)
 
     def to_json(self) -> str:
         """The whole report with its flags."""
@@ -334,6 +332,17 @@ def continuous_churn(name: str, old: ColumnStatistics, new: ColumnStatistics) ->
 def share_noise(share: float, either: float) -> float:
     """1.96 standard errors of the difference of two samples' shares; either: 1/n + 1/m."""
     return TWO_SIDED * math.sqrt(share * (1 - share) * either)
+
+
+def count_noise(share: float, old: int, new: int) -> float:
+    """How far above the old share that of the new rows is by chance in one case of forty: of few rows by the binomial
+    distribution of their count, whose probability (k + 1/2) / (n + 1) is none of 0 where no old row was one."""
+    from scipy.special import betainc  # here, as SciPy takes as long to load as pandas
+
+    old, new = max(old, 1), max(new, 1)
+    chance = (share * old + 0.5) / (old + 1)
+    most = bisect_left(range(new), 0.975, key=lambda count: float(betainc(new - count, count + 1, 1 - chance)))
+    return max(most / new - share, share_noise(share, 1 / old + 1 / new))
 
 
 def _mean_noise(old: int, new: int) -> float:

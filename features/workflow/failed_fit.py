@@ -21,8 +21,9 @@ def keeps_last_fit(method: Method) -> Method:
         try:
             return method(self, *args, **kwargs)
         except BaseException:  # an interrupt too
-            vars(self).clear()
-            vars(self).update(before)
+            vars(self).update(before)  # first, as another thread may transform with the last fit meanwhile
+            for name in set(vars(self)) - set(before):
+                delattr(self, name)
             raise
 
     return kept  # type: ignore[return-value]

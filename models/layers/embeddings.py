@@ -44,9 +44,9 @@ def kept_ids(ids: Tensor) -> Tensor:
 
 
 def require_id_dtype(owner: str, ids: Tensor) -> None:
-    """Raise `ModelError` unless ids [B, C] are int32 or int64: the cast of `kept_ids` would take 2.7 for row 2."""
-    if ids.dtype not in (torch.int32, torch.int64) and ids.shape[1] > 0:
-        raise ModelError(f"{owner}: ids must be int32 or int64, found {ids.dtype}. Give ids.long().")
+    """Raise `ModelError` unless ids [B, C] are whole numbers: the cast of `kept_ids` would take 2.7 for row 2."""
+    if (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool) and ids.shape[1] > 0:
+        raise ModelError(f"{owner}: ids must be whole numbers, found {ids.dtype}. Give ids.long().")
 
 
 def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
@@ -367,7 +367,7 @@ class EmbeddingTables(nn.Module):
         return leaf, found
 
     def require_ids(self, ids: Tensor) -> None:
-        """Raise `ModelError` unless ids are [B, C] int32 or int64."""
+        """Raise `ModelError` unless ids are [B, C] whole numbers."""
         if ids.dim() != 2 or ids.shape[1] != self.num_columns:
             raise ModelError(
                 f"embedding tables: ids must be [rows, {self.num_columns}], one column a table, not {list(ids.shape)}."

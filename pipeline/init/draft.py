@@ -30,6 +30,7 @@ from gigabatch.pipeline.init.columns import (
     MOST_WORDS,
     NULL_WORDS,
     PLAIN_NUMBER,
+    SCALES,
     WEAK_NULL_WORDS,
     WORD_SHARE,
     Seen,
@@ -56,6 +57,8 @@ FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of dist
 OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
+# Behind numbers: days, hours, grams, litres, units, factors.
+UNIT_LETTERS = {*"dhmsglu", *(word for words in SCALES for word in words if len(word) == 1)}
 RARE, FEW_HELD = 0.05, 50  # share of a label, and its rows in valid and in test, below which they say little
 NOT_WHEN = re.compile(
     r"birth|born|dob|expir|until|end|deliver|due|clos|updat|modif|last|return|cancel|paid|geburt|liefer|bezahlt|storn"
@@ -499,11 +502,11 @@ def _mostly_numbers(seen: Seen) -> str:
 
 
 def _num_lettered(texts: pd.Series) -> int:
-    """How many texts are numbers with a letter in front (V45.8), or with different ones behind that are no units of
-    time (12a, 7-9 b), as codes of diseases and numbers of houses are."""
+    """How many texts are numbers with a letter in front (V45.8), or with different ones behind that are not all
+    scales or units (12a, 7-9 b), as codes of diseases and numbers of houses are."""
     before = int(found_in(texts, r"^\s*[^\W\d_][-. ]?[0-9][0-9.]*\s*$").sum())
     letters = texts.str.lower().str.extract(r"^\s*[0-9]+(?:\s?[-/]\s?[0-9]+)?\s?([a-z])\s*$")[0].dropna()
-    behind = len(letters) if letters.nunique() > 1 and not set(letters) <= set("dhms") else 0
+    behind = len(letters) if letters.nunique() > 1 and not set(letters) <= UNIT_LETTERS else 0
     return before + behind
 
 

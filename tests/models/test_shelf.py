@@ -267,12 +267,27 @@ def test_inputs_of_another_shape_are_refused(name):
 def test_inputs_of_another_dtype_are_refused(name):
     model, rows = build(name), random_rows(INPUTS)
     own = type(model).__name__
-    for kind in (torch.float32, torch.bool, torch.int16):
-        with pytest.raises(ModelError, match=rf"{own}: ids must be int32 or int64, found {kind}\. Give"):
+    for kind in (torch.float32, torch.complex64, torch.bool):
+        with pytest.raises(ModelError, match=rf"{own}: ids must be whole numbers, found {kind}\. Give"):
             model(rows.ids.to(kind), rows.floats)
     for kind in (torch.float64, torch.float16, torch.bfloat16, torch.int32):
         with pytest.raises(ModelError, match=rf"{own}: floats must be torch\.float32, found {kind}\. Give"):
             model(rows.ids, rows.floats.to(kind))
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("name", ["tabular", "dcn", "fm", "mf", "two_tower"])
+def test_narrow_ids_are_the_same_rows(name, kind):
+    model, rows = build(name).eval(), random_rows(INPUTS)
+    torch.testing.assert_close(model(rows.ids.to(kind), rows.floats), model(rows.ids, rows.floats), rtol=0, atol=0)
+
+
+def test_a_model_without_parameters_in_another_precision_takes_floats_of_its_own():
+    model, rows = build("ease").bfloat16(), random_rows(INPUTS)
+    assert not list(model.parameters())
+    model.require_inputs(rows.ids, rows.floats.bfloat16())
+    with pytest.raises(ModelError, match=r"floats must be torch\.bfloat16, found torch\.float16"):
+        model.require_inputs(rows.ids, rows.floats.half())
 
 
 def test_a_model_in_another_precision_takes_floats_of_its_own():

@@ -1,11 +1,16 @@
 """What an operator of a user gives: its outputs alone, each row at its own place, made of what it says it reads."""
 
+import math
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from gigabatch import ColumnOperator, FittedOperator, Operator, Workflow
+from gigabatch.features.engines.shared_memory import holds_columns_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.missing.drop_nulls import DropNulls
 
 FRAME = pd.DataFrame({"z": [3.0, 1.0, 2.0], "hours": [2.0, 2.0, 4.0], "km": [7.0, 8.0, 9.0], "r": [0, 1, 0]})
 KEPT = FRAME.iloc[[0, 2]]  # as a filter leaves it
@@ -62,7 +67,7 @@ OTHER_ROWS = {
 
 @pytest.mark.parametrize("case", OTHER_ROWS)
 def test_a_column_of_other_rows_is_an_error(case):
-    with pytest.raises(DataError, match=r"Boom.compute: 'speed': returned \d row\(s\) for 2, or another index"):
+    with pytest.raises(DataError, match=r"Boom.compute: 'speed': returned (\d row\(s\) for 2|another index)"):
         own(OTHER_ROWS[case])(KEPT)
     with pytest.raises(DataError, match="at its own place"):
         Workflow([own(OTHER_ROWS[case])]).transform(KEPT)
@@ -140,7 +145,7 @@ def test_operators_that_learn_are_held_to_the_same():
         "Boom.columns reads column 'r'": share(columns=lambda s, f, state: {s.output: f["r"]}),
         "Boom.columns returned None": share(columns=lambda s, f, state: None),
         "Boom.columns returned 'km'": share(columns=lambda s, f, state: {s.output: 1.0, "km": 0.0}),
-        r"Boom.columns: 'share': returned 2 row\(s\) for 2, or another index": share(
+        r"Boom.columns: 'share': returned another index": share(
             columns=lambda s, f, state: {s.output: f[s.column].reset_index(drop=True)}
         ),
         "Boom.train_columns: 'share': returned 1": share(train_columns=lambda s, f, state: {s.output: f["z"].head(1)}),
@@ -181,7 +186,7 @@ def in_place(frame):
         (lambda f: f.assign(speed=1.0, r=f["z"] > 1), "other values in column 'r'"),
         (lambda f: f.assign(speed=1.0, r=f["r"].astype("float64")), "other values in column 'r'"),
         (lambda f: f.sort_values("z").reset_index(drop=True).assign(speed=1.0), "or the rows in another order"),
-        (lambda f: f.sort_values("z").assign(speed=1.0), r"returned 3 row\(s\) for 3, or another index"),
+        (lambda f: f.sort_values("z").assign(speed=1.0), r"returned another index than that of its frame"),
         (lambda f: f[f["z"] > 1].assign(speed=1.0), r"returned 2 row\(s\) for 3.* `changes_rows = True`"),
         (lambda f: f.assign(speed=1.0, more=f["r"]), "Free.transform returned 'more'; .* are 'speed'"),
         (lambda f: f, "Free.transform: its result: .*speed"),
@@ -211,6 +216,49 @@ def test_an_operator_that_does_so_is_taken(body, changes, expected):
     before = frame.copy()
     assert transforming(body, changes)(frame)["speed"].tolist() == expected
     pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("again", [lambda f: f, lambda f: f.take(range(len(f)))])
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1.0, math.nan, None], pa.float32()),
+        ([[1.0, math.nan], None, []], pa.list_(pa.float64())),
+        ([1, None, 3], pa.decimal128(25, 2)),
+        (["a", None, "b"], pa.string()),
+    ],
+)
+def test_a_column_of_arrow_that_is_left_alone_is_no_other(values, dtype, again):
+    frame = FRAME.assign(r=pd.Series(pa.array(values, dtype, from_pandas=False), dtype=pd.ArrowDtype(dtype)))
+    assert transforming(lambda f: again(f).assign(speed=f["z"]))(frame)["speed"].tolist() == [3.0, 1.0, 2.0]
+    with pytest.raises(DataError, match="other values in column 'r'"):
+        transforming(lambda f: f.assign(speed=1.0, r=f["r"].iloc[[0, 0, 0]].set_axis(f.index)))(frame)
+
+
+def test_memory_tells_columns_that_were_left_alone():
+    frame = FRAME.assign(name=["a", "b", None], day=pd.date_range("2026-01-01", periods=3, tz="UTC"))
+    assert holds_columns_of(frame.assign(speed=1.0), frame)
+    for changed in (FRAME.assign(z=1.0), FRAME.assign(z=FRAME["hours"]), FRAME[["km", "hours", "z", "r"]], FRAME[::-1]):
+        assert not holds_columns_of(changed, FRAME)
+    assert not holds_columns_of(frame.assign(name=["a", "c", None]), frame)
+    assert not holds_columns_of(FRAME.rename(columns={"z": "y"}), FRAME)
+
+
+def merged(frame):
+    return frame.merge(pd.DataFrame({"z": [3.0, 2.0], "speed": [5, 6]}), on="z", how="left")
+
+
+def test_a_merge_keeps_the_rows_at_their_places():
+    found = Workflow([DropNulls(["name"]), transforming(merged)]).transform(FRAME.assign(name=["a", None, "b"]))
+    assert found["speed"].to_dict() == {0: 5, 2: 6}  # under the index that the filter left
+    with pytest.raises(DataError, match="or the rows in another order"):
+        transforming(lambda f: merged(f)[::-1].reset_index(drop=True))(KEPT)
+
+
+def test_changes_rows_is_named_only_where_their_count_differs():
+    with pytest.raises(DataError, match="another index than that of its frame") as raised:
+        transforming(lambda f: f.set_axis([5, 7]).assign(speed=1.0))(KEPT)
+    assert "changes_rows" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema
+from gigabatch.features.workflow.failed_fit import keeps_last_fit
 from gigabatch.features.workflow.workflow import Workflow
 
 STEPS = [{"min_max": {"column": "price"}}, {"categorify": {"column": "city"}}, {"normalize": {"column": "age"}}]
@@ -37,6 +38,37 @@ def test_a_workflow_whose_rows_cannot_be_transformed_keeps_its_last_fit(monkeypa
         workflow.fit_transform([BAD])
     monkeypatch.undo()
     assert workflow.transform(GOOD)["price"].tolist() == [0, 1]
+
+
+def test_another_thread_never_misses_what_was_fitted():
+    class Seen(dict):
+        """Attributes that are told of each that goes."""
+
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.gone = []
+
+        def clear(self):
+            self.gone += self
+            super().clear()
+
+        def __delitem__(self, name):
+            self.gone.append(name)
+            super().__delitem__(name)
+
+    class Fitted:
+        @keeps_last_fit
+        def fit(self):
+            self.state, self.half = 2, 3
+            raise ValueError("broken")
+
+    fitted = Fitted()
+    fitted.state = 1
+    fitted.__dict__ = seen = Seen(vars(fitted))
+    with pytest.raises(ValueError, match="broken"):
+        fitted.fit()
+    assert vars(fitted) == {"state": 1}
+    assert seen.gone in ([], ["half"])
 
 
 def test_a_preprocessor_keeps_its_last_fit():

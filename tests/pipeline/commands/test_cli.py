@@ -1,5 +1,6 @@
 """The command line: its commands and options, one line for a user's mistake, exit codes, and what gc leaves alone."""
 
+import errno
 import logging
 import os
 import signal
@@ -521,6 +522,22 @@ def test_a_network_or_disk_that_fails_is_one_line(tiny, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert said.startswith("gigabatch: [Errno 111] input https://shop/rows.csv: Connection refused. The file may be")
     assert said.count("\n") == 1
+
+
+def test_an_error_of_the_machine_says_once_how_to_mend_it():
+    """Arrow names the file in errors of its own, which were given on without a word of advice."""
+    arrow = OSError(errno.EIO, "Failed to open local file 'a.parquet'. Detail: [errno 5] Input/output error")
+    with pytest.raises(OSError, match=r"input a\.parquet: Failed to open .* mend the disk") as raised:
+        raise_of_machine(arrow, "a.parquet")
+    with pytest.raises(OSError, match="mend the disk") as again:
+        raise_of_machine(raised.value, "a.parquet")
+    assert again.value is raised.value
+
+
+def test_a_lack_of_memory_is_no_matter_of_disks():
+    with pytest.raises(OSError, match=r"free memory or give the process more and run again") as raised:
+        raise_of_machine(OSError(errno.ENOMEM, "Cannot allocate memory"), "a.csv")
+    assert "disk" not in str(raised.value)
 
 
 def test_another_runtime_error_keeps_its_traceback(tiny, monkeypatch):

@@ -1160,8 +1160,9 @@ def test_a_column_of_numbers_with_many_of_a_word_is_told_of(tmp_path):
 def test_numbers_of_houses_and_of_diseases_are_no_amounts(tmp_path, name, others):
     texts = [others[n % 4 if n % 3 == 0 else 3].format(n=n % 90 + 1, m=n % 90 + 3) for n in range(ROWS)]
     assert told_of_numbers(tmp_path, texts, name) == []
-    hours = [f"{n % 40}{'hm'[n % 2]}" if n % 3 == 0 else f"{n % 40}" for n in range(ROWS)]
-    assert len(told_of_numbers(tmp_path, hours, "wait")) == 1
+    for units in ("hm", "gu", "MG"):
+        amounts = [f"{n % 40}{units[n % 2]}" if n % 3 == 0 else f"{n % 40}" for n in range(ROWS)]
+        assert len(told_of_numbers(tmp_path, amounts, "wait")) == 1
 
 
 def test_remarks_of_which_some_come_again_are_texts_and_tags_stay_lists(tmp_path):

@@ -81,8 +81,8 @@ def test_a_taken_name_needs_replace_unless_by_the_same_function():
             "returned column.* 'more', which are not among the outputs 'per_night'",
         ),
         (lambda f: per_night(f).iloc[:1], r"returned 1 row\(s\) for 3"),
-        (lambda f: per_night(f).iloc[::-1], "or another index"),
-        (lambda f: per_night(f).reset_index(drop=True), "or another index"),
+        (lambda f: per_night(f).iloc[::-1], "another index"),
+        (lambda f: per_night(f).reset_index(drop=True), "another index"),
     ],
 )
 def test_a_result_that_breaks_the_promise_is_an_error(function, message):
