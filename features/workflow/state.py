@@ -46,8 +46,11 @@ class StateWriter:
         self.folder, self.library = folder, "pandas"
         self.files: dict[str, dict[str, Any]] = {}
 
-    def encode(self, value: Any, label: str) -> Any:
-        """The JSON of a value. label: what the names of its files begin with."""
+    def encode(self, value: Any, label: str, plain: bool = False) -> Any:
+        """The JSON of a value. label: what the names of its files begin with; plain: scalars of NumPy become numbers of
+        Python, as settings have them."""
+        if plain and isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
+            value = value.item()
         if isinstance(value, np.generic):  # it takes part in arithmetic otherwise than a number of Python
             return {"scalar": [value.dtype.str, self.encode(_item(value), label)]}
         if value is None or isinstance(value, bool | str):
@@ -57,11 +60,15 @@ class StateWriter:
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else {"float": repr(float(value))}
         if isinstance(value, list):
-            return [self.encode(item, label) for item in value]
+            return [self.encode(item, label, plain) for item in value]
         if isinstance(value, tuple):
-            return {"tuple": [self.encode(item, label) for item in value]}
+            return {"tuple": [self.encode(item, label, plain) for item in value]}
         if isinstance(value, Mapping):
-            return {"dict": [[self.encode(key, label), self.encode(item, label)] for key, item in value.items()]}
+            return {
+                "dict": [
+                    [self.encode(key, label, plain), self.encode(item, label, plain)] for key, item in value.items()
+                ]
+            }
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
             hints = typing.get_type_hints(type(value))
@@ -72,7 +79,7 @@ class StateWriter:
                 )
             if not typing.cast(Any, value).__dataclass_params__.frozen:
                 raise DataError(f"{type(value).__name__} is not frozen. Write @dataclass(frozen=True) above it.")
-            return {type(value).__name__: {name: self.encode(item, label) for name, item in fields.items()}}
+            return {type(value).__name__: {name: self.encode(item, label, plain) for name, item in fields.items()}}
         return self._table(value, label)
 
     def _table(self, value: Any, label: str) -> Any:

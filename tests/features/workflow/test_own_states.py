@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from gigabatch import FittedOperator, Workflow
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import OWN, register_operator
+from gigabatch.features.operators.numbers.clip import Clip
 from gigabatch.features.workflow.state import StateReader
+from gigabatch.features.workflow.steps import to_steps
 
 FRAME = pd.DataFrame({"shop": [0, 2, 3, 5], "km": [10.0, 20.0, 30.0, 50.0]})
 
@@ -245,6 +247,61 @@ def test_a_state_comes_back_as_it_is_or_is_not_saved(tmp_path_factory, state):
         assert str(error).startswith("step 1 (given_state) cannot be saved: ")  # noqa: PT017
         return
     require_equal(found, state)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Fields that say what they are, as a user's sums of a column do."""
+
+    total: int
+    mean: float
+    share: float | None
+    full: bool
+    by_shop: dict[int, float]
+
+
+class GivenTold(Given):
+    def __init__(self, column: str, output: str, by: int = 1, bounds: tuple[float, ...] = (), told: Told | None = None):
+        super().__init__(column, output)
+        self.by, self.bounds, self.told = by, bounds, told
+
+    def columns(self, frame, state: Told):
+        return {self.output: frame[self.column] - state.total * self.by}
+
+
+NUMPY = Told(np.int64(110), np.float32(27.5), np.int8(3), np.bool_(True), {np.int64(3): np.float64(0.5)})
+
+
+def test_annotated_fields_may_hold_scalars_of_numpy(tmp_path, monkeypatch):
+    monkeypatch.setattr(OWN, "kinds", OWN.kinds | {"given_told": GivenTold})
+    workflow = Workflow([GivenTold("km", "out")])
+    workflow.states = {0: NUMPY}
+    workflow.save(tmp_path)
+    assert repr(Workflow.load(tmp_path).states[0]) == repr(NUMPY)
+    for wrong in (
+        Told(np.float64(1.5), 1, 1, True, {}),
+        Told(1, np.bool_(True), 1, True, {}),
+        Told(1, 1, 1, np.int64(1), {}),
+    ):
+        workflow.states = {0: wrong}
+        with pytest.raises(DataError, match=r"cannot be saved: its state could not be read again: Told\.\w+: expected"):
+            workflow.save(tmp_path / "wrong")
+
+
+def test_settings_of_scalars_of_numpy_are_numbers_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr(OWN, "kinds", OWN.kinds | {"given_told": GivenTold})
+    step = GivenTold("km", "out", np.int64(2), (np.float32(0.5), np.array(1.5)), NUMPY)
+    clip = Clip("km", np.float64(15), np.int64(30))
+    workflow = Workflow([step, clip])
+    workflow.states = {0: NUMPY}
+    workflow.save(tmp_path)
+    found, clipped = Workflow.load(tmp_path).steps
+    told = Told(110, 27.5, 3, True, {3: 0.5})
+    assert repr(found.settings()) == repr(
+        {"column": "km", "output": "out", "by": 2, "bounds": (0.5, 1.5), "told": told}
+    )
+    assert repr(clipped) == "Clip(column='km', low=15.0, high=30, output='km')"
+    assert repr(to_steps([clip])) == "[{'clip': {'column': 'km', 'low': 15.0, 'high': 30, 'output': 'km'}}]"
 
 
 def test_a_folder_of_an_earlier_version_is_read(tmp_path):
