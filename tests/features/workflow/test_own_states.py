@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,8 @@ def require_equal(found, state):
         assert [*map(repr, found)] == [*map(repr, state)]
         for left, right in zip(found.values(), state.values(), strict=True):
             require_equal(left, right)
+    elif isinstance(state, Means):
+        require_equal((found.by_city, found.table), (state.by_city, state.table))
     elif isinstance(state, list | tuple):
         assert len(found) == len(state)
         for left, right in zip(found, state, strict=True):
@@ -133,6 +136,14 @@ INDEXES = {
     "days of shops": pd.MultiIndex.from_arrays([DAYS, [1, 2]]),
     "default": pd.RangeIndex(2),
 }
+
+
+@dataclass(frozen=True)
+class Means:
+    by_city: dict[str, list[float]]
+    table: Any
+
+
 EXACT = {
     "series of a pair": pd.Series([1], name=("a", 1)),
     "scalars": [np.bool_(True), np.float32(1.5), np.float64(0.1), np.int64(2**62), np.uint8(3), np.str_("x")],
@@ -145,6 +156,9 @@ EXACT = {
     "texts": np.array(["a", "bb"]),
     "one name twice": pd.DataFrame([[1, 2]], columns=["a", "a"]),
     "whole names": pd.DataFrame([[1, 2]], columns=[0, 1]),
+    "counted names": pd.DataFrame(np.eye(2)),
+    "names in steps": pd.DataFrame(np.eye(2), columns=pd.RangeIndex(1, 5, 2)),
+    "fields of tables": Means({"a": [np.float64(0.5), -0.0, math.nan]}, pd.DataFrame(np.eye(2))),
     "0 and '0'": pd.DataFrame([[1, 2]], columns=[0, "0"]),
     "no rows": FRAME.groupby("shop").mean().head(0),
 }
@@ -191,6 +205,10 @@ class Whole:
         (np.longdouble(1), "a value of type longdouble"),
         (Counter("ab"), r"its state is 'Counter of 2' and would come back as 'dict of 2'"),
         ({"means": [np.array(["a", None], object)]}, r"its state\['means'\]\[0\]\[1\] is 'NoneType None' and would"),
+        (
+            {"a": [1, (2, Counter("b"))]},
+            r"its state\['a'\]\[1\]\[1\] is 'Counter of 1' and would come back as 'dict of 1'",
+        ),
         (pd.Series([[1, 2]]), r"its state: column 'value'\[0\] is 'list of 2' and would come back as 'array'"),
         (pd.Series(np.array(["2024-01-01"], "datetime64[s]")), r"its state: column 'value': its type is .*\[s\]"),
     ],
