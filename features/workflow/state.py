@@ -6,6 +6,7 @@ Everything else is an object of one key that says what it is:
     {"float": "nan"}   {"tuple": [...]}   {"dict": [[key, value], ...]}   {"Fill": {"value": 1.5, ...}}
     {"frame": "step-003-0.parquet"}   {"series": {"file": ..., "name": ...}}   {"array": "step-004-0.parquet"}
     {"scalar": ["<f4", 1.5]}          {"array": {"file": ..., "dtype": "<U2"}}
+    {"frame": {"file": ..., "dtypes": {"city": "object"}}}
 
 An index that counts the rows from 0 is in no file. Another one is further columns of the file, whose columns then are
 numbers, and `labels` says what all of them are called: {"frame": {"file": ..., "labels": {"index": [...], ...}}}.
@@ -35,6 +36,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.workflow.steps import typed
 
 FILE_NAME = re.compile(r"[a-z0-9-]+\.parquet")
+OTHER_TYPES = re.compile(r"object|datetime64\[s(, .+)?\]")  # of pandas; a file gives str and milliseconds
 DEEPEST = 40  # far beyond any state; a JSON of thousands of brackets would exhaust the stack
 
 
@@ -97,6 +99,10 @@ class StateWriter:
             raise DataError(f"Parquet cannot hold a {type(value).__name__} of these values: {error}") from error
         content = (self.folder / name).read_bytes()
         self.files[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        if self.library == "pandas" and kind != "array":
+            types = {column: str(dtype) for column, dtype in frame.dtypes.items()}
+            if others := {column: dtype for column, dtype in types.items() if OTHER_TYPES.fullmatch(dtype)}:
+                labels = {"dtypes": others, **labels}
         if kind == "series":
             return {kind: {"file": name, "name": self.encode(value.name, label), **labels}}
         if kind == "array" and value.dtype.kind in "UMm":  # Parquet has neither text of a length nor days
@@ -120,6 +126,9 @@ class StateWriter:
         found = frame.copy(deep=False)
         found.columns = [str(number) for number in range(len(columns))]
         found = found.reset_index(names=[f"index {level}" for level in range(index.nlevels)])
+        for level in range(index.nlevels if self.library == "pandas" else 0):
+            if index.get_level_values(level).dtype == object:  # of which `reset_index` makes str
+                found[f"index {level}"] = found[f"index {level}"].astype(object)
         return found, {"labels": labels}
 
 
@@ -214,7 +223,7 @@ class StateReader:
         if not isinstance(name, str) or name not in self.files:
             raise DataError(f"{kind}: {short(inside)} is not among the files of the workflow.")
         named = self.decode(more.pop("name"), owner, depth + 1) if kind == "series" and "name" in more else None
-        frame = self.engine.read_parquet(self.folder / name)
+        frame = self._typed(self.engine.read_parquet(self.folder / name), more.pop("dtypes", {}), kind)
         if "labels" in more:
             frame = self._labelled(frame, self._labels(more.pop("labels"), owner, depth))
         elif kind != "frame" and list(frame.columns) != ["value"]:
@@ -228,6 +237,13 @@ class StateReader:
             return frame["value"].rename(named)
         found = self.engine.array(frame["value"])
         return found if dtype is None else found.astype(_dtype(dtype))
+
+    def _typed(self, frame: Any, dtypes: Any, kind: str) -> Any:
+        """The frame with its columns of `OTHER_TYPES`."""
+        known = isinstance(dtypes, dict) and set(dtypes) <= set(frame.columns) and (kind != "array" or not dtypes)
+        if not known or not all(isinstance(dtype, str) and OTHER_TYPES.fullmatch(dtype) for dtype in dtypes.values()):
+            raise DataError(f"dtypes: expected columns and their types, found {short(dtypes)}.")
+        return frame.astype(dtypes) if dtypes and _library(frame) == "pandas" else frame
 
     def _labels(self, labels: Any, owner: type, depth: int) -> dict[str, Any]:
         if not isinstance(labels, dict) or set(labels) != {"columns", "of_columns", "of_index", "every"}:
