@@ -494,6 +494,7 @@ def _made(
                 f"{where} {what} {', '.join(map(repr, names))}; the outputs that `writes` names are "
                 f"{', '.join(map(repr, outputs)) or 'none'}. Return just those."
             )
+    found = {name: _of_one_dimension(column) for name, column in found.items()}
     for name, column in found.items():
         if (odd := _no_column(column)) is not None:
             raise DataError(
@@ -501,6 +502,12 @@ def _made(
             )
         require_rows(column, frame, f"{where}: {name!r}")
     return found
+
+
+def _of_one_dimension(found: Any) -> Any:
+    """An array of shape (n, 1), such as scikit-learn's `transform` gives, as one of n; anything else as it is."""
+    alone = not is_own(found) and hasattr(found, "ravel") and getattr(found, "shape", ())[1:] == (1,)
+    return found.ravel() if alone else found
 
 
 def _no_column(found: Any) -> str | None:

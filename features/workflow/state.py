@@ -6,6 +6,7 @@ Everything else is an object of one key that says what it is:
     {"float": "nan"}   {"tuple": [...]}   {"dict": [[key, value], ...]}   {"Fill": {"value": 1.5, ...}}
     {"frame": "step-003-0.parquet"}   {"series": {"file": ..., "name": ...}}   {"array": "step-004-0.parquet"}
     {"scalar": ["<f4", 1.5]}          {"array": {"file": ..., "dtype": "<U2"}}
+    {"frame": {"file": ..., "dtypes": {"city": "object"}}}
 
 An index that counts the rows from 0 is in no file. Another one is further columns of the file, whose columns then are
 numbers, and `labels` says what all of them are called: {"frame": {"file": ..., "labels": {"index": [...], ...}}}.
@@ -35,6 +36,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.workflow.steps import typed
 
 FILE_NAME = re.compile(r"[a-z0-9-]+\.parquet")
+OTHER_TYPES = re.compile(r"object|datetime64\[s(, .+)?\]")  # of pandas; a file gives str and milliseconds
 DEEPEST = 40  # far beyond any state; a JSON of thousands of brackets would exhaust the stack
 
 
@@ -46,8 +48,11 @@ class StateWriter:
         self.folder, self.library = folder, "pandas"
         self.files: dict[str, dict[str, Any]] = {}
 
-    def encode(self, value: Any, label: str) -> Any:
-        """The JSON of a value. label: what the names of its files begin with."""
+    def encode(self, value: Any, label: str, plain: bool = False) -> Any:
+        """The JSON of a value. label: what the names of its files begin with; plain: scalars of NumPy become numbers of
+        Python, as settings have them."""
+        if plain and isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
+            value = value.item()
         if isinstance(value, np.generic):  # it takes part in arithmetic otherwise than a number of Python
             return {"scalar": [value.dtype.str, self.encode(_item(value), label)]}
         if value is None or isinstance(value, bool | str):
@@ -57,11 +62,15 @@ class StateWriter:
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else {"float": repr(float(value))}
         if isinstance(value, list):
-            return [self.encode(item, label) for item in value]
+            return [self.encode(item, label, plain) for item in value]
         if isinstance(value, tuple):
-            return {"tuple": [self.encode(item, label) for item in value]}
+            return {"tuple": [self.encode(item, label, plain) for item in value]}
         if isinstance(value, Mapping):
-            return {"dict": [[self.encode(key, label), self.encode(item, label)] for key, item in value.items()]}
+            return {
+                "dict": [
+                    [self.encode(key, label, plain), self.encode(item, label, plain)] for key, item in value.items()
+                ]
+            }
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
             hints = typing.get_type_hints(type(value))
@@ -72,7 +81,7 @@ class StateWriter:
                 )
             if not typing.cast(Any, value).__dataclass_params__.frozen:
                 raise DataError(f"{type(value).__name__} is not frozen. Write @dataclass(frozen=True) above it.")
-            return {type(value).__name__: {name: self.encode(item, label) for name, item in fields.items()}}
+            return {type(value).__name__: {name: self.encode(item, label, plain) for name, item in fields.items()}}
         return self._table(value, label)
 
     def _table(self, value: Any, label: str) -> Any:
@@ -90,6 +99,10 @@ class StateWriter:
             raise DataError(f"Parquet cannot hold a {type(value).__name__} of these values: {error}") from error
         content = (self.folder / name).read_bytes()
         self.files[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        if self.library == "pandas" and kind != "array":
+            types = {column: str(dtype) for column, dtype in frame.dtypes.items()}
+            if others := {column: dtype for column, dtype in types.items() if OTHER_TYPES.fullmatch(dtype)}:
+                labels = {"dtypes": others, **labels}
         if kind == "series":
             return {kind: {"file": name, "name": self.encode(value.name, label), **labels}}
         if kind == "array" and value.dtype.kind in "UMm":  # Parquet has neither text of a length nor days
@@ -113,6 +126,9 @@ class StateWriter:
         found = frame.copy(deep=False)
         found.columns = [str(number) for number in range(len(columns))]
         found = found.reset_index(names=[f"index {level}" for level in range(index.nlevels)])
+        for level in range(index.nlevels if self.library == "pandas" else 0):
+            if index.get_level_values(level).dtype == object:  # of which `reset_index` makes str
+                found[f"index {level}"] = found[f"index {level}"].astype(object)
         return found, {"labels": labels}
 
 
@@ -207,7 +223,7 @@ class StateReader:
         if not isinstance(name, str) or name not in self.files:
             raise DataError(f"{kind}: {short(inside)} is not among the files of the workflow.")
         named = self.decode(more.pop("name"), owner, depth + 1) if kind == "series" and "name" in more else None
-        frame = self.engine.read_parquet(self.folder / name)
+        frame = self._typed(self.engine.read_parquet(self.folder / name), more.pop("dtypes", {}), kind)
         if "labels" in more:
             frame = self._labelled(frame, self._labels(more.pop("labels"), owner, depth))
         elif kind != "frame" and list(frame.columns) != ["value"]:
@@ -221,6 +237,13 @@ class StateReader:
             return frame["value"].rename(named)
         found = self.engine.array(frame["value"])
         return found if dtype is None else found.astype(_dtype(dtype))
+
+    def _typed(self, frame: Any, dtypes: Any, kind: str) -> Any:
+        """The frame with its columns of `OTHER_TYPES`."""
+        known = isinstance(dtypes, dict) and set(dtypes) <= set(frame.columns) and (kind != "array" or not dtypes)
+        if not known or not all(isinstance(dtype, str) and OTHER_TYPES.fullmatch(dtype) for dtype in dtypes.values()):
+            raise DataError(f"dtypes: expected columns and their types, found {short(dtypes)}.")
+        return frame.astype(dtypes) if dtypes and _library(frame) == "pandas" else frame
 
     def _labels(self, labels: Any, owner: type, depth: int) -> dict[str, Any]:
         if not isinstance(labels, dict) or set(labels) != {"columns", "of_columns", "of_index", "every"}:
@@ -273,8 +296,29 @@ def _dtype(name: Any) -> np.dtype:
 
 def difference(value: Any, found: Any, where: str) -> str:
     """What of a state that was read is not as it was saved, types among it; nothing where all of it is the same."""
+    return "" if _alike(value, found) else _difference(value, found, where)
+
+
+def _alike(value: Any, found: Any) -> bool:
+    """Whether they are the same, without the place of each part, which takes several times as long to make."""
+    if type(value) is not type(found):
+        return False
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value) == repr(found)
+    if isinstance(value, list | tuple):
+        return len(value) == len(found) and all(map(_alike, value, found))
+    if isinstance(value, Mapping):
+        same_keys = len(value) == len(found) and all(map(_alike, value, found))
+        return same_keys and all(map(_alike, value.values(), found.values()))
+    if dataclasses.is_dataclass(value):
+        return all(_alike(getattr(value, item.name), getattr(found, item.name)) for item in dataclasses.fields(value))
+    return not _difference(value, found, "")
+
+
+def _difference(value: Any, found: Any, where: str) -> str:
     for left, right in itertools.zip_longest(_leaves(value, where), _leaves(found, where)):
-        if left is None or right is None or left[0] != right[0] or not _same(left[1], right[1]):
+        # A place follows from what stood at those before it, but for the type of a number in it.
+        if left is None or right is None or not _same(left[1], right[1]):
             (place, was), (_, would) = left or right, right or ("", "nothing")
             return f"{place} is {_shown(was)} and would come back as {_shown(would)}"
     return ""

@@ -18,6 +18,8 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
+import numpy as np
+
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import OWN, operator_class, operator_name
 from gigabatch.features.operators.base import Configured
@@ -149,6 +151,8 @@ def _plain(value: Any) -> Any:
         return {_snake(type(value)): found}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
@@ -214,10 +218,10 @@ def _match_plain(value: Any, hint: Any) -> bool:
     if hint is Any or not isinstance(hint, type):
         return True  # the annotation says nothing about JSON values
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+        return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, bool | np.bool_ if hint is bool else hint)
 
 
 def _match_mapping(value: Any, inside: tuple[Any, ...], where: str) -> tuple[bool, Any]:

@@ -849,7 +849,10 @@ class Workflow:
             label = f"step-{position + 1:03d}"
             name = operator_name(type(step))
             try:
-                settings = {name: writer.encode(value, label) for name, value in step.settings().items()}
+                settings = {
+                    key: writer.encode(value, label, plain=key not in type(step).tables)
+                    for key, value in step.settings().items()
+                }
                 entry = {"operator": name, "settings": settings}
                 if position in self.states:
                     entry["state"] = writer.encode(self.states[position], label)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.preprocessing import StandardScaler
 
 from gigabatch import ColumnOperator, FittedOperator, Operator, Workflow
 from gigabatch.features.engines.shared_memory import holds_columns_of
@@ -266,6 +267,8 @@ def test_changes_rows_is_named_only_where_their_count_differs():
     [
         (lambda column: column.astype("Sparse[float64]"), "a sparse column"),
         (lambda column: np.stack([column, column], axis=1), "an array of 2 dimensions"),
+        (lambda column: column.to_numpy()[None], "an array of 2 dimensions"),
+        (lambda column: column.to_numpy()[:, None, None], "an array of 3 dimensions"),
         (lambda column: (value for value in column), "a generator"),
     ],
 )
@@ -273,3 +276,9 @@ def test_what_can_be_no_column_is_an_error(give, what):
     workflow = Workflow([own(lambda self, frame: {"speed": give(frame["z"])})])
     with pytest.raises(DataError, match=rf"^step 1 \(boom\): Boom\.compute: 'speed' is {what}\. Return a dense"):
         workflow.transform(FRAME)
+
+
+def test_an_array_of_one_column_is_a_column():
+    workflow = Workflow([own(lambda self, frame: {"speed": StandardScaler().fit_transform(frame[["z"]])})])
+    found = workflow.transform(FRAME)["speed"]
+    pd.testing.assert_series_equal(found, (FRAME["z"] - 2) / (2 / 3) ** 0.5, check_names=False)

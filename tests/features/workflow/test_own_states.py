@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from gigabatch import FittedOperator, Workflow
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import OWN, register_operator
+from gigabatch.features.operators.numbers.clip import Clip
 from gigabatch.features.workflow.state import StateReader
+from gigabatch.features.workflow.steps import to_steps
 
 FRAME = pd.DataFrame({"shop": [0, 2, 3, 5], "km": [10.0, 20.0, 30.0, 50.0]})
 
@@ -94,6 +97,8 @@ def require_equal(found, state):
         assert [*map(repr, found)] == [*map(repr, state)]
         for left, right in zip(found.values(), state.values(), strict=True):
             require_equal(left, right)
+    elif isinstance(state, Means):
+        require_equal((found.by_city, found.table), (state.by_city, state.table))
     elif isinstance(state, list | tuple):
         assert len(found) == len(state)
         for left, right in zip(found, state, strict=True):
@@ -109,6 +114,7 @@ def test_a_mean_of_each_group_is_served_as_it_was_fitted(tmp_path):
 
 
 DAYS = pd.DatetimeIndex(["2026-03-29", "2026-10-25"], dtype="datetime64[ns]", name="day")
+SECONDS = DAYS.as_unit("s")
 INDEXES = {
     "text": pd.Index(["b", "a"], name="city"),
     "whole": pd.Index([3, 1], name="shop"),
@@ -126,11 +132,23 @@ INDEXES = {
     "dates": pd.Index([datetime.date(2026, 3, 29), datetime.date(2026, 3, 30)]),
     "mixed": pd.Index(["a", 1], dtype=object),
     "bytes": pd.Index([b"a", b"b"], dtype=object),
+    "object text": pd.Index(["b", "a"], dtype=object, name="city"),
+    "seconds": SECONDS,
+    "each second": pd.date_range("2026-03-28", periods=2, freq="s", unit="s"),
+    "object text and seconds": pd.MultiIndex.from_arrays([pd.Index(["b", "a"], dtype=object), SECONDS]),
     "two": pd.MultiIndex.from_tuples([("b", 1), ("a", 2)], names=["city", None]),
     "two of a name": pd.MultiIndex.from_tuples([("b", 1.5), ("a", 2.5)], names=["x", "x"]),
     "days of shops": pd.MultiIndex.from_arrays([DAYS, [1, 2]]),
     "default": pd.RangeIndex(2),
 }
+
+
+@dataclass(frozen=True)
+class Means:
+    by_city: dict[str, list[float]]
+    table: Any
+
+
 EXACT = {
     "series of a pair": pd.Series([1], name=("a", 1)),
     "scalars": [np.bool_(True), np.float32(1.5), np.float64(0.1), np.int64(2**62), np.uint8(3), np.str_("x")],
@@ -143,6 +161,13 @@ EXACT = {
     "texts": np.array(["a", "bb"]),
     "one name twice": pd.DataFrame([[1, 2]], columns=["a", "a"]),
     "whole names": pd.DataFrame([[1, 2]], columns=[0, 1]),
+    "text among objects": pd.DataFrame({"a": pd.Series(["x", np.nan], dtype=object), "b": ["x", None]}),
+    "whole numbers among objects": pd.Series([1, 2], pd.Index([2, 1], dtype=object), dtype=object),
+    "seconds": pd.Series(SECONDS),
+    "seconds of a zone": pd.DataFrame({"a": SECONDS.tz_localize("Europe/Berlin")}, SECONDS.tz_localize("+01:00")),
+    "counted names": pd.DataFrame(np.eye(2)),
+    "names in steps": pd.DataFrame(np.eye(2), columns=pd.RangeIndex(1, 5, 2)),
+    "fields of tables": Means({"a": [np.float64(0.5), -0.0, math.nan]}, pd.DataFrame(np.eye(2))),
     "0 and '0'": pd.DataFrame([[1, 2]], columns=[0, "0"]),
     "no rows": FRAME.groupby("shop").mean().head(0),
 }
@@ -189,8 +214,15 @@ class Whole:
         (np.longdouble(1), "a value of type longdouble"),
         (Counter("ab"), r"its state is 'Counter of 2' and would come back as 'dict of 2'"),
         ({"means": [np.array(["a", None], object)]}, r"its state\['means'\]\[0\]\[1\] is 'NoneType None' and would"),
+        (
+            {"a": [1, (2, Counter("b"))]},
+            r"its state\['a'\]\[1\]\[1\] is 'Counter of 1' and would come back as 'dict of 1'",
+        ),
         (pd.Series([[1, 2]]), r"its state: column 'value'\[0\] is 'list of 2' and would come back as 'array'"),
-        (pd.Series(np.array(["2024-01-01"], "datetime64[s]")), r"its state: column 'value': its type is .*\[s\]"),
+        (
+            pd.Series(["a", None], dtype=object),
+            r"its state: column 'value'\[1\] is 'NoneType None' and would come back as",
+        ),
     ],
 )
 def test_what_would_come_back_otherwise_is_refused(tmp_path, state, reason):
@@ -247,6 +279,61 @@ def test_a_state_comes_back_as_it_is_or_is_not_saved(tmp_path_factory, state):
     require_equal(found, state)
 
 
+@dataclass(frozen=True)
+class Told:
+    """Fields that say what they are, as a user's sums of a column do."""
+
+    total: int
+    mean: float
+    share: float | None
+    full: bool
+    by_shop: dict[int, float]
+
+
+class GivenTold(Given):
+    def __init__(self, column: str, output: str, by: int = 1, bounds: tuple[float, ...] = (), told: Told | None = None):
+        super().__init__(column, output)
+        self.by, self.bounds, self.told = by, bounds, told
+
+    def columns(self, frame, state: Told):
+        return {self.output: frame[self.column] - state.total * self.by}
+
+
+NUMPY = Told(np.int64(110), np.float32(27.5), np.int8(3), np.bool_(True), {np.int64(3): np.float64(0.5)})
+
+
+def test_annotated_fields_may_hold_scalars_of_numpy(tmp_path, monkeypatch):
+    monkeypatch.setattr(OWN, "kinds", OWN.kinds | {"given_told": GivenTold})
+    workflow = Workflow([GivenTold("km", "out")])
+    workflow.states = {0: NUMPY}
+    workflow.save(tmp_path)
+    assert repr(Workflow.load(tmp_path).states[0]) == repr(NUMPY)
+    for wrong in (
+        Told(np.float64(1.5), 1, 1, True, {}),
+        Told(1, np.bool_(True), 1, True, {}),
+        Told(1, 1, 1, np.int64(1), {}),
+    ):
+        workflow.states = {0: wrong}
+        with pytest.raises(DataError, match=r"cannot be saved: its state could not be read again: Told\.\w+: expected"):
+            workflow.save(tmp_path / "wrong")
+
+
+def test_settings_of_scalars_of_numpy_are_numbers_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr(OWN, "kinds", OWN.kinds | {"given_told": GivenTold})
+    step = GivenTold("km", "out", np.int64(2), (np.float32(0.5), np.array(1.5)), NUMPY)
+    clip = Clip("km", np.float64(15), np.int64(30))
+    workflow = Workflow([step, clip])
+    workflow.states = {0: NUMPY}
+    workflow.save(tmp_path)
+    found, clipped = Workflow.load(tmp_path).steps
+    told = Told(110, 27.5, 3, True, {3: 0.5})
+    assert repr(found.settings()) == repr(
+        {"column": "km", "output": "out", "by": 2, "bounds": (0.5, 1.5), "told": told}
+    )
+    assert repr(clipped) == "Clip(column='km', low=15.0, high=30, output='km')"
+    assert repr(to_steps([clip])) == "[{'clip': {'column': 'km', 'low': 15.0, 'high': 30, 'output': 'km'}}]"
+
+
 def test_a_folder_of_an_earlier_version_is_read(tmp_path):
     pd.DataFrame({"value": [1.5, 2.5]}).to_parquet(tmp_path / "step-001-0.parquet")
     content = (tmp_path / "step-001-0.parquet").read_bytes()
@@ -260,6 +347,17 @@ def test_a_folder_of_an_earlier_version_is_read(tmp_path):
         "s": pd.Series([1.5, 2.5], name="x"),
     }
     require_equal(reader.decode(json.loads(text), Given), expected)
+
+
+@pytest.mark.parametrize("dtypes", [["value"], {"other": "object"}, {"value": "int8"}, {"value": 1}])
+def test_other_types_of_columns_are_refused(tmp_path, dtypes):
+    pd.DataFrame({"value": [1.5, 2.5]}).to_parquet(tmp_path / "step-001-0.parquet")
+    content = (tmp_path / "step-001-0.parquet").read_bytes()
+    files = {"step-001-0.parquet": {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+    table = {"file": "step-001-0.parquet", "dtypes": dtypes}
+    for saved in ({"frame": table}, {"series": table | {"name": None}}, {"array": table}):
+        with pytest.raises(DataError, match=r"^dtypes: expected columns and their types, found "):
+            StateReader(tmp_path, files, "pandas").decode(saved, Given)
 
 
 def test_a_folder_that_is_not_there_is_said_to_be_so(tmp_path):

@@ -161,6 +161,40 @@ def test_what_a_bundle_does_not_keep_is_warned_of(trained, caplog):
     assert found == pytest.approx(logloss, abs=1e-4) != trained_to
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), ZeroDivisionError("of a user")])
+@pytest.mark.parametrize("where", ["__init__", "forward"])
+def test_a_second_model_that_fails_loses_no_training(trained, caplog, where, error):
+    class Once(Line):
+        """Fails once, where it is made anew after it was trained."""
+
+        was_trained, failed = False, False
+
+        def __init__(self, inputs, settings):
+            super().__init__(inputs, settings)
+            self.is_trained = False
+            if where == "__init__":
+                self.fail()
+
+        def forward(self, ids, floats):
+            self.is_trained |= self.training
+            Once.was_trained |= self.training
+            if not self.is_trained:
+                self.fail()
+            return self.head(floats)
+
+        def fail(self):
+            if Once.was_trained and not Once.failed:
+                Once.failed = True
+                raise error
+
+    caplog.set_level("INFO")
+    run = trained(Once)
+    assert Once.failed
+    losses = [point["valid_loss"] for point in run.curve if "valid_loss" in point]
+    assert run.summary["metrics"]["valid"]["logloss"] == pytest.approx(min(losses), abs=1e-4)
+    assert f"Once: whether a bundle keeps all of it was not checked: {error!r}" in caplog.messages
+
+
 def test_any_error_of_a_model_of_a_user_leaves_the_others_to_be_compared(monkeypatch):
     def fails():
         raise RuntimeError("mat1 and mat2 shapes\ncannot be multiplied")
