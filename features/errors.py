@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 SEPARATORS = (",", ";", "\t", "|")
+MOST_MEANT, MOST_COMPARED = 3, 10_000  # names that are looked for, and pairs of names: beyond, it takes seconds
 # Whatever reading a damaged or malicious file may raise in the libraries that read it.
 UNREADABLE = (
     OSError,
@@ -41,8 +42,10 @@ class DataError(ValueError):
     ) -> "DataError":
         """wanted: columns that are none of those that may be meant, since they are needed themselves."""
         missing, available = list(missing), list(available)
-        others = list(map(str, set(available).difference(wanted)))
-        meant = ", ".join(filter(None, (near(str(name), others) for name in missing)))
+        needed = set(wanted)
+        others = [str(name) for name in dict.fromkeys(available) if name not in needed]
+        few = len(missing) * len(others) <= MOST_COMPARED
+        meant = ", ".join(_nearest(map(str, missing[:MOST_MEANT]), others) if few else ())
         blanks = {str(name).strip() for name in available} - set(map(str, available))
         hint = "Rename the column in the input or correct the configuration."
         if sign := _separator(missing, available):
@@ -165,9 +168,14 @@ def near(name: str, known: Iterable[str]) -> str:
     >>> near("Price ", ["prize", "price", "city"]), near("age", ["city"])
     ("'price'", '')
     """
+    return next(iter(_nearest([name], known)), "")
+
+
+def _nearest(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """What `near` gives of each name, where it gives one; each once."""
     by_text = {text.strip().casefold(): text for text in known}
-    close = difflib.get_close_matches(name.strip().casefold(), by_text, n=1)
-    return repr(by_text[close[0]]) if close else ""
+    close = (difflib.get_close_matches(name.strip().casefold(), by_text, n=1) for name in names)
+    return list(dict.fromkeys(repr(by_text[found[0]]) for found in close if found))
 
 
 def strict_json(text: str, where: str) -> Any:

@@ -387,22 +387,47 @@ def _digest(texts: Mapping[str, bytes], to_the_letter: bool = False) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(64)
 def code_in(text: bytes) -> bytes:
     """What a source says to Python: equal where comments, blanks, brackets and quotes are all that differ, in every
     version of Python; the text itself where it is no source."""
     try:
-        return _told_of(ast.parse(text)).encode(errors="surrogatepass")
-    except (SyntaxError, ValueError, RecursionError):
+        return _read(text)[0]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text
 
 
-def _told_of(node: Any) -> str:
-    """As `ast.dump`, which writes fields that are empty in some versions of Python alone."""
-    if isinstance(node, ast.AST):
-        fields = [(name, item) for name, item in ast.iter_fields(node) if item not in (None, []) and name != "kind"]
-        return f"{type(node).__name__}({','.join(f'{name}={_told_of(item)}' for name, item in fields)})"
-    return f"[{','.join(map(_told_of, node))}]" if isinstance(node, list) else repr(node)
+@lru_cache(4096)  # each step of a workflow asks for all modules of a package
+def _read(text: bytes) -> tuple[bytes, tuple[ast.Import | ast.ImportFrom, ...]]:
+    """A hash of what a source says, and its imports. In a thread of its own, as how deep a source Python reads depends
+    on the stack of whoever asks."""
+    from concurrent.futures import ThreadPoolExecutor  # it imports logging
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_read_here, text).result()
+
+
+def _read_here(text: bytes) -> tuple[bytes, tuple[ast.Import | ast.ImportFrom, ...]]:
+    tree = ast.parse(text)
+    told = "\0".join(_told_of(tree)).encode(errors="surrogatepass")
+    imports = tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return hashlib.blake2b(told, digest_size=16).digest(), imports
+
+
+def _told_of(tree: ast.AST) -> Iterator[str]:
+    """Each node before what it holds, without fields that are empty in some versions of Python alone; by a list of what
+    is left, as a long sum is nested deeper than functions may be."""
+    left: list[Any] = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.AST):
+            fields = [(name, item) for name, item in ast.iter_fields(node) if item not in (None, []) and name != "kind"]
+            yield f"{type(node).__name__}({','.join(name for name, _ in fields)})"
+            left += [item for _, item in reversed(fields)]
+        elif isinstance(node, list):
+            yield f"[{len(node)}]"
+            left += reversed(node)
+        else:
+            yield repr(node)
 
 
 def sources(kind: Any) -> dict[str, bytes]:
@@ -478,10 +503,10 @@ def _text_of(file: str) -> bytes:
 
 def _imported(text: bytes, package: str) -> Iterator[str]:
     """Names of the modules that a source imports, and of what may be modules in them."""
-    for node in ast.walk(ast.parse(text)):
+    for node in _read(text)[1]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = node.module or ""
             if node.level:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]

@@ -255,9 +255,8 @@ class Bundle:
         names steps make. A time without a zone is UTC, also where the training's had one.
         """
         own = own_frame(frame, "predict_raw", self._raw_names(), ())
-        needed = self.raw_workflow.applied_inputs
-        more = [name for name in self._raw_names() if name in own.columns]
-        require_columns(own, dict.fromkeys((*needed, *more)), "predict_raw")
+        self.raw_workflow._require_applied(own, "predict_raw")
+        require_columns(own, [name for name in self._raw_names() if name in own.columns], "predict_raw")
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
         (found,) = self._predicted([self.from_raw(own)], types)
         return given_back(found, frame)

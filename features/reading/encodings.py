@@ -131,8 +131,12 @@ def unreadable(path: str, reason: object) -> DataError:
         return DataError(f"input {path}: column(s) {twice[1]!r} are there more than once. Rename them.")
     if "Buffer overflow" in str(reason):
         with suppress(OSError), opened(path) as file:  # bytes that were given may be of no file
+            within = False  # quotes, which may span lines
             for number, line in enumerate(file, 1):
-                if b"\r" in re.sub(rb'"[^"]*"', b"", line).removesuffix(b"\n").removesuffix(b"\r"):
+                parts = line.removesuffix(b"\n").removesuffix(b"\r").split(b'"')
+                outside = parts[within::2]
+                within ^= len(parts) % 2 == 0
+                if any(b"\r" in part for part in outside):
                     return DataError(
                         f"input {path}, line {number}: holds a carriage return that no line feed follows, which "
                         "readers take for the end of a row. Delete it, or put the field in quotes."

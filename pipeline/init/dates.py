@@ -204,7 +204,8 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
 
     Seconds and nanoseconds by the column's name alone, as other numbers and ids are as long; the others also by their
     size, where the name is none of a quantity. Of times such as 20241231 a few may be none, such as 99999999, which are
-    null then; without a name they are different ones, as hardly any other numbers are all days of the calendar.
+    null then; without a name they are different ones, as hardly any other numbers are all days of the calendar. What
+    size alone takes for days has a type that makes null of later numbers that are none.
 
     Parameters
     ----------
@@ -238,13 +239,15 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
         assert how is not None
         wrong = of_type(pd.Series(known), how)[1].mean()
         if wrong <= MOST_NO_DAYS:
-            return f"datetime[{form}]{'?' if wrong else ''}", not named
+            return f"datetime[{form}]{'?' if wrong or not named else ''}", not named
     if whole and low >= 1_990_001 and high <= 2_060_366 and (named or not QUANTITY_NAME.search(name)):
         how = time_type("datetime[%Y%j]?")
         assert how is not None
         years, days = known // 1000, known % 1000
         sure = named or (years.max() > years.min() and days.max() >= DECEMBER)  # numbers such as 2024017 are ids too
-        return ("datetime[%Y%j]", not named) if sure and not of_type(pd.Series(known), how)[1].any() else ("", False)
+        if not sure or of_type(pd.Series(known), how)[1].any():
+            return "", False
+        return ("datetime[%Y%j]", False) if named else ("datetime[%Y%j]?", True)
     for unit, second in EPOCH_UNITS.items():
         by_size = unit in ("ms", "us") and not QUANTITY_NAME.search(name)
         within = low >= FIRST_SECOND * second and high < LAST_SECOND * second

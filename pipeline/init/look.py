@@ -279,10 +279,14 @@ def header_below(pattern: str, target: str, encoding: str | None) -> int:
     if path.endswith(PARQUET_ENDINGS):
         return 0
     lines = _head(path, _encoding([path], encoding)).splitlines()[:MOST_ABOVE]
-    fields = ([[field.strip(' "') for field in line.split(sign)] for sign in SEPARATORS] for line in lines)
-    there = [number for number, ways in enumerate(fields, 1) if any(target in way for way in ways if len(way) > 1)]
-    # What stands in several lines, or is a number, is a value of rows.
-    return there[0] if len(there) == 1 and there[0] > 1 and not re.match(FLOAT_TEXT, target) else 0
+    tables = [[[field.strip(' "') for field in line.split(sign)] for line in lines] for sign in SEPARATORS]
+    there = {number for rows in tables for number, row in enumerate(rows) if target in row and len(row) > 1}
+    if len(there) != 1 or re.match(FLOAT_TEXT, target):  # what stands in several lines, or is a number, is a value
+        return 0
+    (number,) = there
+    full = ([sum(map(bool, row)) for row in rows[: number + 1]] for rows in tables if target in rows[number])
+    # A line above that is as full is a header, or a row.
+    return number + 1 if number and any(max(above) < own for *above, own in full) else 0
 
 
 def _head(path: str, encoding: str) -> str:

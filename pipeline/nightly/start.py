@@ -64,10 +64,11 @@ def tonight(
     inside = current.parent == Path(os.path.realpath(home_of(config)))
     start = current.name if inside else str(current)  # a link that was set by hand may lead out of runs/<name>
     grown = replace(config.preprocess, from_=start, refresh_scales=False)
+    owes = owed(cold, current)
+    reason = cold_reason(bundle, settings.cold_every, owes, warm_nights(home_of(config)))
     if not model_class(config.model.kind).learns_by_steps:
-        reason = f"{config.model.kind} takes no steps and is fitted to all rows each night"
-    else:
-        reason = cold_reason(bundle, settings.cold_every, owed(cold, current), warm_nights(home_of(config)))
+        always = f"{config.model.kind} takes no steps and is fitted to all rows each night"
+        reason = f"{always}; {reason}" if owes else always
     if reason:
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason

@@ -187,6 +187,18 @@ def test_a_column_of_which_no_value_is_known_is_named(caplog):
     assert caplog.messages[0].startswith("column 'shop': none of its 30 values (bool) was there in training")
 
 
+def test_predict_raw_says_which_step_makes_no_column_of_a_word_that_its_fit_did_not_see():
+    columns = Column("shop", "categorical", "string"), Column("clicked", "target", "float32")
+    rows = pd.DataFrame({"shop": ["a", "b"], "t": ["Pool", None], "clicked": [1.0, 0.0]})
+    preprocessor = Preprocessor(Schema(columns, (Target("clicked", "binary"),))).fit([rows])
+    inputs = ModelInputs(num_ids=(preprocessor.tensor_schema.ids[0].num_ids,), num_floats=0)
+    steps = [{"text_flags": {"column": "t", "prefix": "has_"}}, {"log": {"column": "has_wifi"}}]
+    bundle = Bundle(preprocessor, FactorizationMachine(inputs, FactorizationMachine.Settings()), {})
+    bundle.workflow = Workflow.from_steps(steps).fit([rows])
+    with pytest.raises(DataError, match=r"^predict_raw: .*'has_wifi' not found.* of step 1 \(text_flags\) are named"):
+        bundle.predict_raw(rows)
+
+
 def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     """`pandas.read_csv` makes null of the word None, which was a value in training."""
     columns = [Column(name, "categorical", "string") for name in ("damage", "shop")]

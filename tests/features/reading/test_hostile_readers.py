@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.blocks import read_blocks
+from gigabatch.features.reading.encodings import unreadable
 from gigabatch.features.reading.sources import read_files
 from tests.examples import examples
 from tests.features.damage import damaged
@@ -251,6 +252,22 @@ def test_a_carriage_return_alone_is_named_with_its_line(tmp_path, ending):
     content = gzip.compress(content) if ending.endswith("gz") else content
     with pytest.raises(DataError, match=r"line 102: holds a carriage return that no line feed follows"):
         read(tmp_path, content, ending, {"name": "string", "size": "string", "price": "float64"})
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'a,b\n"x\ry\nz",1\n2\r,3\n', 4),
+        (b'a,b\n"x\ny\rz",1\n2\r,3\n', 4),
+        (b'a,b\r\n"x\r\ny ""z""\r",1\r\n2,3\r4,5\r\n', 4),
+        (b'a,b\n"x\n",1\r2,3\n', 3),
+        (b'a,b\n"x\n\r\ny",1\n\r2,3\n', 5),
+    ],
+)
+def test_a_carriage_return_within_quotes_of_several_lines_is_not_named(tmp_path, content, line):
+    (tmp_path / "rows.csv").write_bytes(content)
+    said = str(unreadable(str(tmp_path / "rows.csv"), "Buffer overflow caught"))
+    assert f"rows.csv, line {line}: holds a carriage return that no line feed follows" in said
 
 
 def test_a_name_that_a_parquet_file_has_twice_is_named(tmp_path):

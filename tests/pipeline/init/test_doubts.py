@@ -54,9 +54,14 @@ def test_times_in_other_spellings_are_times(spell, dtype):
 def test_days_as_numbers_are_times_under_any_name_and_the_head_says_how_to_undo_it(tmp_path):
     days = [f"{time:%Y%m%d}" for time in TIMES]
     made, said, rows = head(tmp_path, days, "BUDAT")
-    assert made.features["inputs"]["BUDAT"] == "datetime[%Y%m%d]"
+    assert made.features["inputs"]["BUDAT"] == "datetime[%Y%m%d]?"
     assert any("by their size alone (2025-01-01 to" in remark and "out of inputs" in remark for remark in said)
     assert len(rows) == ROWS
+    table = pd.read_csv(tmp_path / "t.csv")
+    table.assign(BUDAT=[0, 99_999_999, *table["BUDAT"][2:]]).to_csv(tmp_path / "t.csv", index=False)  # later rows
+    given = {name: value for name, value in made.features.items() if name != "time"}  # which holds no null
+    splits = TableRecipe(TableSettings(**given | {"path": str(tmp_path / "t.csv")})).build("pandas").splits
+    assert sum(map(len, splits.values())) == ROWS
     made, said, rows = head(tmp_path, ["99999999", *days[1:]], "BUDAT")
     assert made.features["inputs"]["BUDAT"] == "datetime[%Y%m%d]?"
     assert len(rows) == ROWS

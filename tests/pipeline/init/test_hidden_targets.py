@@ -73,7 +73,7 @@ DAYS = pd.date_range("2023-02-01", periods=ROWS, freq="D")
     ("name", "form", "dtype", "by_size"),
     [
         ("date", "%Y%j", "datetime[%Y%j]", False),
-        ("obs", "%Y%j", "datetime[%Y%j]", True),
+        ("obs", "%Y%j", "datetime[%Y%j]?", True),
     ],
 )
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -41,3 +41,10 @@ def test_years_in_a_header_are_no_row_of_numbers_and_names_may_be_in_quotes(tmp_
 def test_of_a_target_that_no_header_has_the_columns_are_named(tmp_path, target):
     with pytest.raises(DataError, match=r"no such column\..* Columns: 'date', 'shop', 'amount', 'sold'\.$"):
         draft_config(written(tmp_path, [], ","), target, None, 1000)
+
+
+@pytest.mark.parametrize("above", [["id,comment,status,", "0,text,yes,1", "1,,no,0"], ["id;comment;status;sum"]])
+def test_a_field_that_reads_as_the_target_is_no_header(tmp_path, above):
+    path = written(tmp_path, above, ",", header=["4", "churn", "yes", "1"])
+    with pytest.raises(DataError, match=r"target 'churn': no such column\."):
+        draft_config(path, "churn", None, 1000)

@@ -16,6 +16,7 @@ from gigabatch.pipeline.embedding.embeddings import StoredEmbeddings
 from gigabatch.pipeline.nightly.comparison import Other, compare, window_rows
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.nightly.plan import rehearse
+from gigabatch.pipeline.nightly.start import tonight
 from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.training.negatives import first_id, implicit_batches
@@ -176,6 +177,11 @@ def test_a_model_without_steps_is_fitted_anew_each_night(home, capsys, kind):
         old, new = (bundle.preprocessor.vocabularies[column].values.tolist() for bundle in (before, after))
         assert len(old) < len(new)
         assert new[: len(old)] == old
+    current = home / "runs" / "clicks" / pointer(home, "current")
+    owes = {"night-0.csv was corrected.": [current.name], "Drift of item.": ["another"]}
+    _, how, why = tonight(load_config(home / "run.yaml"), current, after.schema, owes)
+    expected = f"{kind} takes no steps and is fitted to all rows each night; the raw files ask for it: night-0.csv was "
+    assert (how, why) == ("cold", f"{expected}corrected.")
     # Without a night before it is the same model, but for the line through its scores, which drawn negatives decide.
     alone = Pipeline.from_config(home / "run.yaml", "name=alone").train().bundle()
     rows = pd.DataFrame([{"user": f"u{user}", "item": f"i{item}"} for user in range(USERS) for item in range(ITEMS)])

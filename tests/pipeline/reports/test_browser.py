@@ -98,11 +98,12 @@ def test_settings_that_differ_make_no_tall_row_out_of_sight(browser, tmp_path):
     write_report(tmp_path / "page.html", dataclasses.replace(full(), history=runs))
     for width in (390, 768):
         browser.open(tmp_path / "page.html", width, "light")
-        heights = browser.value(
-            "[...document.querySelectorAll('#history tbody tr')].map(row => row.getBoundingClientRect().height)"
+        lines = browser.value(
+            "[...document.querySelectorAll('#history tbody tr')].map(row => row.getBoundingClientRect().height"
+            " / parseFloat(getComputedStyle(row.cells[0]).lineHeight))"
         )
-        assert len(heights) == 2
-        assert max(heights) < 125, (width, heights)  # it was 315 of 268 letters
+        assert len(lines) == 2
+        assert max(lines) < 9, (width, lines)  # it was 14.6 of 268 letters
 
 
 def test_a_long_configuration_takes_few_sheets(browser, tmp_path):

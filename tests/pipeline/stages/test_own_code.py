@@ -3,6 +3,7 @@
 The files are those that docs/own_code.md shows.
 """
 
+import ast
 import hashlib
 import json
 import linecache
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -773,12 +775,64 @@ def test_bundles_of_earlier_versions_kept_hashes_of_the_text_itself(tmp_path, mo
         ("a - (b - c)", "(a - b) - c", False),
         ("if a:\n  b\n  c", "if a:\n  b\nc", False),
         ("no source = ", "no  source = ", False),
+        ("+".join("a" * 900), " + ".join("a" * 900), True),
+        ("f(a, [b], c)", "f(a, [b, c])", False),
+        ("x = [a], b", "x = [a, b]", False),
         ("+".join("a" * 9000), " + ".join("a" * 9000), None),
     ],
 )
 def test_what_a_source_says_is_what_its_tree_says(left, right, equal):
     found = own_code.code_in(left.encode()) == own_code.code_in(right.encode())
     assert equal is None or found == equal
+
+
+@pytest.mark.parametrize("terms", [100, 450, 900, 1500, 3000])
+def test_a_source_says_the_same_however_deep_the_stack_is_of_who_asks(terms):
+    text = "+".join("a" * terms).encode()
+
+    def found(depth):
+        own_code._read.cache_clear()
+        return own_code.code_in(text) if depth == 0 else deeper(depth)
+
+    def deeper(depth):
+        return own_code.code_in(text) if depth == 0 else deeper(depth - 1)
+
+    assert found(0) == found(300) == found(700)
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """The texts that are parsed, and how often."""
+    own_code._read.cache_clear()
+    found, parse = Counter(), ast.parse
+    monkeypatch.setattr(
+        ast, "parse", lambda text, *rest, **named: (found.update([text]), parse(text, *rest, **named))[1]
+    )
+    return found
+
+
+def test_a_file_of_many_functions_is_parsed_once(tmp_path, parsed):
+    text = "from gigabatch import register_function\n" + "".join(
+        f"def f{k}(frame): return frame * {k}\nregister_function('f{k}', f{k}, inputs=['a'], outputs=['b{k}'])\n"
+        for k in range(20)
+    )
+    (tmp_path / "many.py").write_text(text)
+    own_code.import_all([str(tmp_path / "many.py")])
+    codes = {operator_class("lambda_function").code_of({"name": f"f{k}"}) for k in range(20)}
+    assert (len(codes), parsed[text.encode()]) == (20, 1)
+
+
+def test_modules_of_a_large_package_are_parsed_once(tmp_path, monkeypatch, parsed):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ours").mkdir()
+    texts = ["from ours import " + ", ".join(f"m{k}" for k in range(1, 100)), *(f"K = {k}\n" for k in range(1, 100))]
+    for k, text in enumerate(texts):
+        (tmp_path / "ours" / f"m{k}.py").write_text(text)
+    (tmp_path / "steps.py").write_text("import ours.m0\n" + OPERATOR.format(name="own", by=2))
+    own_code.import_all([str(tmp_path / "steps.py")])
+    for _ in range(3):
+        own_code.code_hash(operator_class("own"))
+    assert [parsed[text.encode()] for text in texts] == [1] * 100
 
 
 def test_a_workflow_whose_function_was_not_imported_is_not_called_damaged(scaling, monkeypatch):
