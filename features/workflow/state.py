@@ -125,7 +125,8 @@ class StateWriter:
         }
         found = frame.copy(deep=False)
         found.columns = [str(number) for number in range(len(columns))]
-        found = found.reset_index(names=[f"index {level}" for level in range(index.nlevels)])
+        found.index = index.set_names([f"index {level}" for level in range(index.nlevels)])
+        found = found.reset_index()
         for level in range(index.nlevels if self.library == "pandas" else 0):
             if index.get_level_values(level).dtype == object:  # of which `reset_index` makes str
                 found[f"index {level}"] = found[f"index {level}"].astype(object)
@@ -361,10 +362,10 @@ def _leaves_of_table(kind: str, value: Any, where: str) -> Iterator[tuple[str, A
     yield from _leaves([list(names.names) for names in (frame.columns, frame.index)], f"{where}: the index's names")
     yield from _leaves(getattr(frame.index, "freq", None), f"{where}: the index's step")
     yield from _leaves(list(frame.columns), f"{where}: its columns")
-    levels = frame.index.set_names([None] * frame.index.nlevels).to_frame(index=False)
-    for part, called in ((levels, "the index"), (frame, "column")):
-        for number in range(part.shape[1]):
-            yield from _leaves_of_column(part.iloc[:, number], f"{where}: {called} {part.columns[number]!r}")
+    for level in range(frame.index.nlevels):
+        yield from _leaves_of_column(frame.index.get_level_values(level).to_series(), f"{where}: the index {level}")
+    for number in range(frame.shape[1]):
+        yield from _leaves_of_column(frame.iloc[:, number], f"{where}: column {frame.columns[number]!r}")
 
 
 def _leaves_of_column(column: Any, where: str) -> Iterator[tuple[str, Any]]:
