@@ -216,8 +216,8 @@ class UserSplits:
         num_rows, num_liked = len(frame), int((frame[TARGET] == 1).sum())
         if rules.positives_alone and num_liked < num_rows:
             frame = frame[frame[TARGET] == 1].reset_index(drop=True)
-        repeated = frame[self._same].duplicated(keep="last")
-        count = int(repeated.sum()) if rules.repeats != "all" else 0
+        repeated: Any = None if rules.repeats == "all" else frame[self._same].duplicated(keep="last")
+        count = 0 if repeated is None else int(repeated.sum())
         asked = frame
         if count and rules.repeats == "last":
             # In time valid and test ask about a row as it was new: later, its answer would stand in its history.
