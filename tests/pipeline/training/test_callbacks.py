@@ -135,9 +135,11 @@ def test_what_is_no_callback_is_refused_before_any_work(tiny, given):
         Pipeline(load_config(tiny.config), callbacks=given)
 
 
-def test_the_example_of_the_docs_runs(tiny, capsys):
+def test_the_example_of_the_docs_runs(tiny, capsys, monkeypatch):
     code = re.search(r"## Callbacks\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
-    exec(code, {"config": load_config(tiny.config)})
+    monkeypatch.chdir(tiny.folder)
+    Path("run.yaml").write_text(tiny.config.read_text())
+    exec(code, {})
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     points = [point for point in tiny.latest().curve if "valid_loss" in point]
     assert shown == [[str(point["step"]), str(point["valid_loss"])] for point in points]
