@@ -33,6 +33,7 @@ from gigabatch.features.engines.cudf_plain import (
     parquet_columns,
     places_in_groups,
     positions_and_nulls,
+    ranks_in_groups,
     read_columns,
     read_csv,
     read_parquet,
@@ -46,6 +47,7 @@ from gigabatch.features.engines.cudf_plain import (
     value_counts,
     with_nulls,
     write_parquet,
+    write_passing,
 )
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, require_every_word
 from gigabatch.features.engines.row_loops_cuda import CODED, COPIED, FLAG, FLOAT, INFINITE, DeviceWord, pack_words
@@ -77,6 +79,7 @@ __all__ = [
     "places_in_groups",
     "positions_and_nulls",
     "positions_in",
+    "ranks_in_groups",
     "read_columns",
     "read_csv",
     "read_parquet",
@@ -91,6 +94,7 @@ __all__ = [
     "value_counts",
     "with_nulls",
     "write_parquet",
+    "write_passing",
 ]
 
 NAME = "cudf"

@@ -258,6 +258,40 @@ def find_in_groups(begins, keys, groups, wanted):
     return found
 
 
+@njit()
+def rank_in_groups(groups, values, counts, order, descending):
+    """float32 [N]: as `ranks_in_groups` of an engine, given the rows of each group and an order in which rows are dealt
+    out to them. Groups are then sorted by insertion: quick where they are short, or dealt in order of value."""
+    size, num_groups = len(groups), len(counts)
+    begins = np.zeros(num_groups + 1, np.int64)
+    for group in range(num_groups):
+        begins[group + 1] = begins[group] + counts[group]
+    place, rows, sorted_values = begins.copy(), np.empty(size, np.int64), np.empty_like(values)
+    for row in order:
+        at = place[groups[row]]
+        rows[at], sorted_values[at] = row, values[row]
+        place[groups[row]] = at + 1
+    ranks = np.empty(size, np.float32)
+    for group in range(num_groups):
+        begin, end = begins[group], begins[group + 1]
+        for i in range(begin + 1, end):
+            row, value, at = rows[i], sorted_values[i], i
+            while at > begin and sorted_values[at - 1] > value:
+                rows[at], sorted_values[at] = rows[at - 1], sorted_values[at - 1]
+                at -= 1
+            rows[at], sorted_values[at] = row, value
+        first = begin
+        while first < end:
+            last = first
+            while last < end and sorted_values[last] == sorted_values[first]:
+                last += 1
+            rank = np.float32(end - last + 1 if descending else first - begin + 1)
+            for i in range(first, last):
+                ranks[rows[i]] = rank
+            first = last
+    return ranks
+
+
 def stable_order(keys: Any) -> Any:
     """int64 positions that sort int64 `keys` ascending; equal keys keep their order."""
     return radix_order(keys.view(np.uint64) ^ np.uint64(1 << 63))

@@ -36,7 +36,7 @@ from gigabatch.features.engines.arrow_columns import (
     to_arrow,
 )
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
-from gigabatch.features.engines.hash_tables import count_codes, find_in_groups
+from gigabatch.features.engines.hash_tables import count_codes, find_in_groups, rank_in_groups
 from gigabatch.features.engines.hash_tables import stable_order as radix_stable_order
 from gigabatch.features.engines.row_loops import NUM_THREADS, pack_rows
 from gigabatch.features.engines.xxh64 import hash_bytes
@@ -45,6 +45,7 @@ from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
 NAME = "pandas"
 TEXT = pd.StringDtype("pyarrow", na_value=np.nan)  # "str", whatever the option mode.string_storage says
+SHORT = 64  # rows of a group that are sorted by insertion
 frames = pd
 arrays = np
 
@@ -81,6 +82,12 @@ def write_parquet(frame: pd.DataFrame, path: Any) -> None:
     # Floats are rarely few: a dictionary of them is filled, found too large and thrown away, column by column.
     few = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
     pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=few)
+
+
+def write_passing(frame: pd.DataFrame, path: Any) -> None:
+    """As `write_parquet`, of rows that this run reads again and then deletes: quick to write and to read, not small."""
+    table = _without_list_types(pa.Table.from_pandas(frame, preserve_index=False))
+    pq.write_table(table, path, compression="lz4", use_dictionary=False, write_statistics=False)
 
 
 def _without_list_types(table: pa.Table) -> pa.Table:
@@ -144,6 +151,17 @@ def places_in_groups(begins: np.ndarray, keys: np.ndarray, groups: np.ndarray, w
     keys: int64, those of group g from begins[g] to begins[g + 1], ascending there.
     """
     return find_in_groups(begins, *(np.ascontiguousarray(values) for values in (keys, groups, wanted)))
+
+
+def ranks_in_groups(groups: np.ndarray, values: np.ndarray, descending: bool) -> np.ndarray:
+    """float32 [N]: 1 and the number of values of the row's group that are smaller (larger, with `descending`).
+
+    groups: int64 [N], from 0 on, few without rows. values: [N] numbers or flags, none of them NaN.
+    """
+    values = np.ascontiguousarray(values, {"f": np.float64, "u": np.uint64}.get(values.dtype.kind, np.int64))
+    counts = np.bincount(groups)
+    order = np.arange(len(groups)) if counts.max(initial=0) <= SHORT else np.argsort(values)
+    return rank_in_groups(np.ascontiguousarray(groups), values, counts, order, descending)
 
 
 def coded(column: pd.Series) -> CodedColumn:

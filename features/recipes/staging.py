@@ -55,11 +55,21 @@ class StagedRows:
     by_row
         Whether rows of one time come in the order of `row`. Where only those of each frame do, all of one time come
         back in one frame.
+    kept
+        Whether files of rows that came in order may become parts of what is written; others are read once and deleted.
     """
 
     def __init__(
-        self, engine: str, folder: Path, rows: int, time: str | None, row: str | None, by_row: bool = True
+        self,
+        engine: str,
+        folder: Path,
+        rows: int,
+        time: str | None,
+        row: str | None,
+        by_row: bool = True,
+        kept: bool = False,
     ) -> None:
+        self._write = load_engine(engine).write_parquet if kept else load_engine(engine).write_passing
         self.engine, self.folder, self.rows, self.time, self.row = load_engine(engine), folder, rows, time, row
         self._together = row is None or not by_row
         self.num_rows = 0
@@ -74,7 +84,7 @@ class StagedRows:
         if not len(frame):
             return None
         path = self._next_path()
-        self.engine.write_parquet(frame, path)
+        self._write(frame, path)
         self._count(frame)
         return path
 
@@ -170,7 +180,7 @@ class StagedRows:
                 folder = self.folder / f"times-{place:06d}"
                 folder.mkdir(exist_ok=True)
                 dealt.setdefault(place, []).append(folder / f"block-{number:06d}.parquet")
-                self.engine.write_parquet(frame.iloc[order[start:stop]].reset_index(drop=True), dealt[place][-1])
+                self.engine.write_passing(frame.iloc[order[start:stop]].reset_index(drop=True), dealt[place][-1])
             path.unlink()
         self._groups = []
         alone = set() if self._together else set(np.searchsorted(starts, many, side="right").tolist())
@@ -201,7 +211,7 @@ class StagedSplits:
         paths = self._paths.setdefault(split, [])
         paths.append(part_path(self.folder, split, len(paths)))
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
-        self.engine.write_parquet(frame, paths[-1])
+        self.engine.write_passing(frame, paths[-1])
 
     def parts(self, split: str) -> list[tuple[str, str]]:
         """The parts of a split as `Workflow.fit` takes them."""

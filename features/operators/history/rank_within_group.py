@@ -62,8 +62,6 @@ class RankWithinGroup(WithinGroups, ColumnOperator):
         else:  # by their own type: float64 would tie different integers of 2^53 and beyond
             values = engine.array(column, fill=False if column.dtype.kind == "b" else 0)
             known = (groups >= 0) & engine.array(column.notna())
-        table = engine.frames.DataFrame({"group": groups[known], "value": values[known]})
         ranks = engine.arrays.zeros(len(frame), dtype="float32")
-        ranked = table.groupby("group")["value"].rank(method="min", ascending=not self.descending)
-        ranks[known] = engine.array(ranked).astype("float32")
+        ranks[known] = engine.ranks_in_groups(groups[known], values[known], self.descending)
         return {self.output: engine.series(ranks, frame, valid=known)}

@@ -222,7 +222,7 @@ class FlightsRecipe(Recipe):
             flights.add(self._new(before, block))
         flights.settle()
         self.report("read")
-        made = StagedRows(engine, folder / "made", rows, "at", "flight_row")
+        made = StagedRows(engine, folder / "made", rows, "at", "flight_row", kept=True)
         for path in () if before is None else before.parts:
             made.add_file(path)
         first, known = _num_of(before), made.num_rows

@@ -98,7 +98,7 @@ def gather_chunk(task: ChunkTask) -> ChunkFacts:
     }
     for name in TABLES:
         with atomic_path(task.path(name)) as path:
-            engine.write_parquet(getattr(tables, name), path)
+            engine.write_passing(getattr(tables, name), path)
     write_arrays(task.path("totals"), totals(Chunk(tables, books, task.num_folds, None), began, goes_on))
     labelled = tables.clickouts["timestamp"][tables.clickouts["has_reference"]]
     return ChunkFacts(

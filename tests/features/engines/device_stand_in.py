@@ -452,7 +452,10 @@ class DataFrame:
             found = self.held.groupby(by).agg(how)
             return self._made(found.sample(frac=1, random_state=0).reset_index(), 6, 2).held.set_index(by)
 
-        return types.SimpleNamespace(agg=lambda how: DataFrame(agg(how)))
+        return GroupBy(agg=lambda how: DataFrame(agg(how)), rank=lambda name, **how: self._ranked(by, name, how))
+
+    def _ranked(self, by, name, how):
+        return self._made(pd.DataFrame({name: self.held.groupby(by)[name].rank(**how)}), 8, 2)[name]  # rows in order
 
     def to_parquet(self, path, index, compression="snappy", row_group_size_rows=1_000_000):  # cuDF's defaults
         assert not index
@@ -462,6 +465,14 @@ class DataFrame:
     def to_pandas(self):
         spend(reads=1)
         return self.held
+
+
+class GroupBy:
+    def __init__(self, agg, rank):
+        self.agg, self._rank = agg, rank
+
+    def __getitem__(self, name):
+        return types.SimpleNamespace(rank=lambda **how: self._rank(name, **how))
 
 
 def from_pandas(frame):

@@ -42,3 +42,26 @@ def test_nulls_among_whole_numbers_and_flags_have_no_rank():
     assert found.isna().tolist() == [False, True, True, False]
     flags = frame.assign(value=pd.Series([True, None, False, False], dtype="boolean"))
     assert RankWithinGroup(("list",), "value", "rank")(flags)["rank"].tolist()[::3] == [2, 1]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_long_and_short_groups_are_ranked_alike(dtype, descending):
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"list": rng.integers(0, 40, 5_000) ** 2 // 40, "value": rng.integers(-30, 30, 5_000)})
+    frame = pd.concat([frame, pd.DataFrame({"list": [70, 71, 71], "value": [1, 2, 1]})], ignore_index=True)
+    frame["value"] = frame["value"].astype(dtype)
+    sizes = frame.groupby("list").size()
+    assert sizes.max() > 64 > sizes.min()
+    found = RankWithinGroup(("list",), "value", "rank", descending=descending)(frame)["rank"]
+    for rows in frame.groupby("list").groups.values():
+        values = (-1 if descending else 1) * frame["value"][rows]
+        np.testing.assert_array_equal(found[rows], rankdata(values, method="min"))
+
+
+def test_zeros_of_both_signs_and_infinities_are_ranked_by_value():
+    frame = pd.DataFrame({"list": 0, "value": [0.0, -np.inf, -0.0, np.inf, 1.0]})
+    assert RankWithinGroup(("list",), "value", "rank")(frame)["rank"].tolist() == [2, 1, 2, 5, 4]
+    empty = RankWithinGroup(("list",), "value", "rank")(frame.head(0))["rank"]
+    assert empty.dtype == "float32"
+    assert len(empty) == 0
