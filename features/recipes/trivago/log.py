@@ -164,6 +164,7 @@ class Books:
             table = pa.table(values | {name: pa.array(whole[name]) for name, _ in how})
             # Arrow's groups and sorts of text take a third of pandas' time.
             table = table.filter(pc.is_valid(table["value"])).group_by("value").aggregate(how).sort_by("value")
+            table = table.select(["value", *("_".join(part) for part in how)])
             table = table.rename_columns(["value", *(name for name, _ in how)])
             found[column] = table.to_pandas().astype({"value": "str"})
         sessions = load_engine("pandas").hash64(found["session_id"]["value"])
