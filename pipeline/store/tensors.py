@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,9 +35,15 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     ...     load_file(Path(folder) / "weights.safetensors")
     {'weight': tensor([1., 1.])}
     """
+    was_there = path.exists()
+    path.touch()  # with the mode of any new file: safetensors puts one in its place that only this user may read
+    mode = stat.S_IMODE(path.stat().st_mode)
     try:
         save_file(dict(tensors), path)
+        path.chmod(mode)
     except SafetensorError as error:
+        if not was_there:
+            path.unlink(missing_ok=True)
         if refused := re.search(r"\(os error (\d+)\)", str(error)):
             number = int(refused[1])
             raise OSError(number, os.strerror(number), str(path)) from error

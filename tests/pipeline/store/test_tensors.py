@@ -1,5 +1,7 @@
 """Tensors that the system does not let be written: the system's error, in place of safetensors' text."""
 
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +44,23 @@ def test_what_safetensors_itself_refuses_stays_its_error(monkeypatch):
     monkeypatch.setattr("gigabatch.pipeline.store.tensors.save_file", refuse)
     with pytest.raises(SafetensorError, match="invalid dtype"):
         save_tensors({"weight": torch.zeros(1)}, Path("weights.safetensors"))
+
+
+def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
+    """safetensors makes files of mode 600: another user, such as the one who serves, could not read the weights."""
+    path, private = tmp_path / "weights.safetensors", tmp_path / "private.safetensors"
+    before = os.umask(0o027)
+    try:
+        save_tensors({"weight": torch.zeros(1)}, path)
+        os.umask(0o077)
+        save_tensors({"weight": torch.zeros(1)}, private)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, private)] == [0o640, 0o600]
+    assert sorted(tmp_path.iterdir()) == [private, path]
+
+
+def test_a_refused_write_leaves_no_empty_file(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    subprocess.run([sys.executable, "-c", LIMITED, path], check=True, capture_output=True)
+    assert not path.exists()
