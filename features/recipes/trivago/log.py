@@ -162,7 +162,7 @@ class Books:
             how = [("first", "min"), ("last", "max")] if column in TIMED else []
             values = {"value": pa.array(whole["value"], pa.large_string())}
             table = pa.table(values | {name: pa.array(whole[name]) for name, _ in how})
-            # Arrow's groups and sorts of text take a third of pandas' time.
+            # By Arrow: pandas sorts text as Python's objects.
             table = table.filter(pc.is_valid(table["value"])).group_by("value").aggregate(how).sort_by("value")
             table = table.select(["value", *("_".join(part) for part in how)])
             table = table.rename_columns(["value", *(name for name, _ in how)])
