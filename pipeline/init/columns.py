@@ -74,7 +74,10 @@ CODE_NAME = re.compile(
     r"(^|[^a-zA-Z])(?i:id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean"
     r"|gtin|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto|id_str)$|[a-z](Id|ID)$"
     r"|(?i:(account|phone|order|invoice|card|customer|ticket|serial|article|item|part|flight)[ _-]?(no|num|number)$)"
-    r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account)id$)"
+    r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account|unit|person"
+    r"|patient|subject|student|school|teacher|employee|household|firm|company|county|country|state|city|region|site|device"
+    r"|sensor|station|vehicle|driver|trip|team|player|match|game|loan|policy|claim|record|event|row|case)id$)"
+    r"|^(?i:seqn|seqno)$"
     r"|(?i:nummer$)"
 )
 QUANTITY_OF = re.compile(  # a number, total or cost of an account or a phone is more often its id (cost_account)

@@ -53,7 +53,7 @@ from gigabatch.pipeline.runs.verify import require_own
 from gigabatch.pipeline.stages.asked import Request
 from gigabatch.pipeline.stopping import Stopped, hold_back, let_through, stopped_by, stopped_text
 from gigabatch.pipeline.store.artifacts import verified
-from gigabatch.pipeline.store.files import FULL, ArtifactError
+from gigabatch.pipeline.store.files import FULL, READ_ONLY, ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.tracking import tell_champion
@@ -95,7 +95,7 @@ def _recorded(night: Night, work: Callable[[Night], Outcome]) -> int:
             night.material = replace(night.material, encoded=None)  # for which its page would wait
             _end(night, Outcome(128 + number, stopped_text(number)))
             raise Stopped(number, recorded=True) from error
-        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in {*FULL, *OF_MACHINE}:
+        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in {*READ_ONLY, *FULL, *OF_MACHINE}:
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     return _end(night, outcome, held=True)

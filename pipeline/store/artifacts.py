@@ -25,10 +25,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.errors import OF_MACHINE
 from gigabatch.pipeline.display import tell_skipped
 from gigabatch.pipeline.stopping import stop_event
 from gigabatch.pipeline.store.files import (
     FULL,
+    READ_ONLY,
     ArtifactError,
     clone_file,
     fsync_file,
@@ -390,11 +392,15 @@ def verified(
 
     what: `artifact` or `run`, for messages. checksum: of a file, by the algorithm of another. alone: whether further
     files are damage, too. inside: what names of files begin with that are looked at; the others may be anything.
+
+    A file that the system does not give (no permission, too many open files, a disk that fails) is an `OSError` that
+    names it: what is whole must not be put aside and made again because of it.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         named, there = manifest["files"].keys(), _content_files(folder).keys()
-        if missing := sorted(name for name in named - there if name.startswith(inside)):
+        missing = sorted(name for name in named - there if name.startswith(inside))
+        if missing := [name for name in missing if not (folder / name).is_file()]:  # there: in a folder without listing
             raise ArtifactError(f"{what} {folder}: file {missing[0]!r} is missing.")
         if alone and (strange := sorted(there - named)):
             raise ArtifactError(f"{what} {folder}: file {strange[0]!r} is not in its manifest.")
@@ -408,6 +414,12 @@ def verified(
     except ArtifactError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno in {*READ_ONLY, *OF_MACHINE}:
+            raise OSError(
+                error.errno,
+                f"{what} {folder}: {error.filename or 'a file'} cannot be read ({error.strerror}), so nobody can tell "
+                "whether it is whole. Nothing was changed; mend what the system says and run again.",
+            ) from error
         raise ArtifactError(f"{what} {folder}: damaged ({error}).") from error
     return manifest
 

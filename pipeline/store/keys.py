@@ -167,6 +167,9 @@ class ChecksumCache:
             }
         except FileNotFoundError:
             return {}
+        except PermissionError as error:
+            log.warning("%s cannot be read (%s); checksums are computed again", self.path, error.strerror)
+            return {}
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             log.warning("%s is damaged; checksums are computed again", self.path)
             return {}

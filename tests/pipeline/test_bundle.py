@@ -219,8 +219,8 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     assert sum(map(len, bundle.predict_parts([read.head(60), read.tail(60)]))) == 120
     (text,) = caplog.messages
     assert text == (
-        "more is null than in training: 'damage' 67% of 120 rows (0% in training). pandas.read_csv makes null of words "
-        "such as None, which may be values here: read with keep_default_na=False, na_values=['', 'NA']."
+        "more is null than in training: 'damage' 67% of 120 rows (0% in training). A frame of pandas.read_csv has "
+        "nulls for words such as None, which may be values here: read it with keep_default_na=False, na_values=['', 'NA']."
     )
     caplog.clear()
     bundle.predict(read.assign(speed=np.nan))

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.pipeline.init.columns import is_code_name
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.names import are_names
 
@@ -54,3 +55,10 @@ def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
     assert not are_names(s, np.ones(ROWS), "binary")
     some = np.where(np.arange(ROWS) % 3 == 0, np.nan, s)
     assert are_names(some, mark.to_numpy(), "regression")
+
+
+def test_ids_are_told_from_words_that_end_like_them_and_from_quantities():
+    ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid")
+    words = ("humid", "paid", "valid", "fluid", "grid", "acid", "solid", "bid", "consequence", "visits_per_user")
+    assert [name for name in ids if not is_code_name(name)] == []
+    assert [name for name in words if is_code_name(name)] == []

@@ -27,6 +27,7 @@ from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import ChecksumCache, artifact_key, file_checksum, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import folder_lock
 from tests.examples import examples
+from tests.pipeline.read_only import unreadable
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = {"part-0.bin": b"a" * 1000, "sub/part-1.bin": b"b" * 500, "empty": b""}
@@ -136,6 +137,22 @@ def swapped(one: Path, two: Path) -> None:
     one.rename(one.with_name("x"))
     two.rename(one)
     one.with_name("x").rename(two)
+
+
+@pytest.mark.parametrize("hidden", ["part-0.bin", "sub", "manifest.json", "."])
+def test_an_artifact_that_this_user_may_not_read_is_not_called_damaged_and_stays(store, hidden, caplog, tmp_path):
+    made, run = store.build("encode", "k1", write_parts), tmp_path / "runs" / "k1"
+    store.copy(made, run)
+    with unreadable(made.path / hidden):
+        other = ArtifactStore(store.root)
+        with pytest.raises(PermissionError, match=r"Permission denied.*[Nn]othing was changed; mend what the system"):
+            other.build("encode", "k1", fail_if_called)
+    with unreadable(run / hidden), pytest.raises(PermissionError, match="Permission denied"):
+        store.copy(made, run)
+    assert not caplog.text
+    assert content(made.path) == content(run) == PARTS
+    assert [name for name in names(made.path.parent) if "damaged" in name] == []
+    assert ArtifactStore(store.root).build("encode", "k1", fail_if_called).skipped
 
 
 @pytest.mark.parametrize("other", [("encode", "k2"), ("train", "k1")])
@@ -824,6 +841,16 @@ def test_a_copy_that_is_whole_stays_and_a_damaged_one_is_made_again_with_what_la
     assert "file 'part-0.bin' is missing" in caplog.text
     assert "its files are those of another run. It is put aside" in caplog.text
     assert len([name for name in names(target.parent) if name.startswith(".damaged-k1-")]) == 3
+
+
+def test_a_cache_that_this_user_may_not_read_is_not_called_damaged(tmp_path, caplog):
+    file, cache_file = tmp_path / "flights.csv", tmp_path / "checksums.json"
+    file.write_bytes(b"1,2,3")
+    cache_file.write_text("{}")
+    with unreadable(cache_file):
+        assert ChecksumCache(cache_file).checksum(file) == file_checksum(file)
+    assert "checksums.json cannot be read (Permission denied); checksums are computed again" in caplog.text
+    assert "damaged" not in caplog.text
 
 
 def test_a_folder_in_place_of_the_cache_is_ignored_with_a_warning(tmp_path, caplog):
