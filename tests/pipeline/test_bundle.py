@@ -220,7 +220,8 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     (text,) = caplog.messages
     assert text == (
         "more is null than in training: 'damage' 67% of 120 rows (0% in training). A frame of pandas.read_csv has "
-        "nulls for words such as None, which may be values here: read it with keep_default_na=False, na_values=['', 'NA']."
+        "nulls for words such as None, which may be values here: read it with keep_default_na=False, "
+        "na_values=['', 'NA']."
     )
     caplog.clear()
     bundle.predict(read.assign(speed=np.nan))
