@@ -14,6 +14,7 @@ BOX ?= tools/gpu_box.txt
 BOX_TESTS ?= tests/loaders/order tests/loaders/batches tests/models/layers tests/models/optimizers
 TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
 NPROC ?= 1
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 GROUPS_OF ?= 2
 VENV := .venv
 SHELL := /bin/bash
@@ -29,7 +30,7 @@ GPU_PYTHON := $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup plan tune profile advise compare features train codistill evaluate score embed serve export nightly runs promote rollback test test-thorough \
-        docs test-cudf-api test-gpu-box fuzz lint bench bench-env quality-env gpu-pack gpu-run gpu-check data-trivago \
+        docs test-cudf-api test-gpu-box fuzz lint check-pins bench bench-env quality-env gpu-pack gpu-run gpu-check data-trivago \
         data-movielens gc clean
 
 help:  ## show this list
@@ -41,6 +42,9 @@ setup: $(READY)  ## make .venv with everything that the other targets need, and 
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
+	@# PyPI's torch is the CUDA build and brings gigabytes; it serves as well where the other is out of reach.
+	$(VENV)/bin/python -m pip install --quiet --retries 2 --no-deps --constraint constraints.txt \
+	    --extra-index-url $(TORCH_INDEX) torch
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
 	$(VENV)/bin/python -m gigabatch warm
 	touch $@
@@ -116,6 +120,9 @@ lint: $(READY)  ## ruff and mypy
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+
+check-pins: $(READY)  ## whether the pins of constraints.txt allow each other, as PyPI says
+	$(PYTHON) tools/check_pins.py
 
 docs: $(READY)  ## the documentation as HTML, in docs/_build/html; warnings and dead links are errors
 	$(PYTHON) -c 'import furo, myst_parser, sphinx' 2> /dev/null || \
