@@ -29,7 +29,7 @@ from gigabatch.pipeline.init.dates import (
     now_us,
     written_dates,
 )
-from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, are_among, found_in
+from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, are_among, distinct_of, found_in
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
 # times.
@@ -433,14 +433,15 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], de
     """
     if all_match(known, PLAIN_NUMBER):
         return _plain_numbers(name, known, csv, own, decimal)
-    if not own and is_iso(known):
-        zone = "?" if has_offsets(known) else ""
+    distinct = distinct_of(known)
+    if not own and is_iso(distinct):
+        zone = "?" if has_offsets(distinct) else ""
         try:
             return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime", zone=zone)
         except DataError:
             return None
     # "2:13" is a time of day where the column's name says so, else a duration.
-    colons_alone = all_match(known, CLOCK.pattern)
+    colons_alone = all_match(distinct, CLOCK.pattern)
     is_duration = colons_alone and not DAYTIME.search(spaced_lower(name))
     times = None if is_duration else written_dates(known, bool(own))
     if times is not None and not _may_be_codes(name, known, times.values):
@@ -533,7 +534,7 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), dec
     if found is None:
         return None
     units, scales = found
-    others = other_units(known, scales)
+    others = other_units(distinct, scales, counts.to_numpy())
     for point, thousands in sorted(WAYS, key=lambda way: bool(decimal) and way[0] != decimal):
         options: dict[str, Any] = {}
         remove = [sign for sign in SIGNS if sign != thousands]
@@ -572,26 +573,28 @@ def _is_telling(text: str, scales: Collection[str], decimal: str) -> bool:
     return text.strip().endswith(tuple(scales)) or (not scales and bool(decimal) and bool({".", ","} & set(text)))
 
 
-def other_units(known: pd.Series, scales: Collection[str]) -> dict[str, float]:
+def other_units(texts: pd.Series, scales: Collection[str], counts: np.ndarray | None = None) -> dict[str, float]:
     """Signs and words beside numbers other than those of most fields, and their shares of the fields; a number without
-    any has `NO_UNIT`, but 0 is 0 in every unit. scales: words that are no unit.
+    any has `NO_UNIT`, but 0 is 0 in every unit. scales: words that are no unit. counts: of fields with each text, by
+    default one.
 
     >>> import pandas as pd
     >>> from gigabatch.pipeline.init.columns import other_units
     >>> other_units(pd.Series(["$2k", "3 USD", "€4", "$5", "6"]), ["k"])
     {'no unit': 0.2, '€': 0.2}
     """
-    text = _straight(known.astype("str"))
+    text = _straight(texts.astype("str"))
+    rows = pd.Series(1 if counts is None else counts, index=text.index)
     text = text[~text.str.match(r"^[\s+-]*0+([.,]0*)?\s*$")]
-    counts = text.str.replace(IN_FIELD, "0", n=1, regex=True).value_counts()  # few different ones
+    bare = text.str.replace(IN_FIELD, "0", n=1, regex=True)  # few different ones
     found: dict[frozenset[str], int] = {}
     written: dict[frozenset[str], str] = {}
-    for field_, count in counts.items():
+    for field_, count in rows[text.index].groupby(bare, sort=False).sum().sort_values(ascending=False).items():
         unit, shown = _unit_of(str(field_), scales)
         found[unit] = found.get(unit, 0) + int(count)
         written.setdefault(unit, shown)
     ordered = sorted(found, key=lambda unit: (-found[unit], written[unit]))
-    return {written[unit]: found[unit] / len(known) for unit in ordered[1:]}
+    return {written[unit]: found[unit] / int(rows.sum()) for unit in ordered[1:]}
 
 
 def _unit_of(text: str, scales: Collection[str]) -> tuple[frozenset[str], str]:

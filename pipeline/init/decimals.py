@@ -14,6 +14,7 @@ from gigabatch.pipeline.init.look import Table
 from gigabatch.pipeline.init.texts import found_in
 
 SIGNED = r"[0-9][.,][0-9]|^[^0-9]*[.,][0-9]"  # texts that hold a decimal sign or one of thousands
+POINTED = r"[0-9][.]([0-9]{1,2}|[0-9]{4,})([^0-9]|$)"  # no point between groups of three digits
 MOST_SHOWN = 5
 
 
@@ -75,6 +76,9 @@ def columns_seen(table: Table) -> SeenColumns:
     either: dict[str, Seen] = {}
     points = []
     for name in left:
+        if found_in(table.sample[name].astype("str"), POINTED).any():  # no comma would be read in it
+            points.append(name)
+            continue
         other = column_seen(name, table.sample[name], table.arrow.get(name), ",")
         if decimal_sign(other) == ",":
             either[name] = other

@@ -42,6 +42,17 @@ def all_match(texts: pd.Series, pattern: str) -> bool:
     return all(bool(_found_in(part, pattern).all()) for part in parts)
 
 
+def distinct_of(texts: pd.Series) -> pd.Series:
+    """The different texts, in the order in which each is met first.
+
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.texts import distinct_of
+    >>> distinct_of(pd.Series(["b", "a", "b"])).tolist()
+    ['b', 'a']
+    """
+    return pd.Series(pc.unique(pa.array(texts, from_pandas=True)).to_pandas(), dtype="str")
+
+
 def are_among(texts: pd.Series, words: tuple[str, ...]) -> np.ndarray:
     """Whether each text is one of the words; a null is none.
 
