@@ -20,6 +20,7 @@ from gigabatch.features.exact.loops_cuda import DeviceColumn
 
 BLOCK = 2048  # words that a program writes: 8 a thread; with 16, few programs would fit into the registers
 MOST_WORDS = 32  # of a row that a program writes: a cache line of 128 bytes
+MOST_REGISTERS = 128  # a thread, so that two programs run on a multiprocessor; Triton 3.7 takes up to 181 by itself
 COPIED, CODED, FLOAT, FLAG = range(4)
 BEYOND, INFINITE = 1, 2
 
@@ -71,6 +72,7 @@ def pack_words(words: Sequence[DeviceWord], out: Tensor, faults: Tensor) -> None
             BLOCK_N=block_n,
             BLOCK_W=block_w,
             num_warps=8,
+            maxnreg=MOST_REGISTERS,
             enable_fp_fusion=False,  # 1 + x * x rounded twice, as the other engines round it
         )
 
@@ -101,13 +103,15 @@ def _is_infinite(value):
 @triton.jit(do_not_specialize=["num_rows", "word_blocks"])
 def _pack(words, out, faults, num_rows, width, word_blocks, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr):
     place = tl.program_id(0) % word_blocks * BLOCK_W + tl.arange(0, BLOCK_W)  # neighbours write the same cache lines
-    row = (tl.program_id(0) // word_blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = (tl.program_id(0) // word_blocks).to(tl.int64) * BLOCK_N
+    row = tl.arange(0, BLOCK_N)  # from the first one on: what each thread counts in takes half the registers
     live = place < width
-    tile = live[:, None] & (row < num_rows)[None, :]
+    tile = live[:, None] & (row < num_rows - first)[None, :]
     kind = tl.load(words + place, mask=live, other=0)[:, None]
-    values = tl.load(words + width + place, mask=live, other=0).to(tl.pointer_type(tl.int32))
+    values = tl.load(words + width + place, mask=live, other=0).to(tl.pointer_type(tl.int32)) + first
     bitmap = tl.load(words + 2 * width + place, mask=live, other=0)[:, None]
-    bit = tl.load(words + 3 * width + place, mask=live, other=0)[:, None] + row[None, :]
+    first_bit = tl.load(words + 3 * width + place, mask=live, other=0)[:, None] + first
+    bit = (first_bit & 7).to(tl.int32) + row[None, :]
     table = tl.load(words + 4 * width + place, mask=live, other=0).to(tl.pointer_type(tl.int32))
     last = tl.load(words + 5 * width + place, mask=live, other=0).to(tl.int32)[:, None]
     fill = tl.load(words + 6 * width + place, mask=live, other=0).to(tl.int32).to(tl.float32, bitcast=True)[:, None]
@@ -120,8 +124,9 @@ def _pack(words, out, faults, num_rows, width, word_blocks, BLOCK_N: tl.constexp
     found = tl.where(kind == 1, coded, word)
 
     value = tl.where(kind >= 2, word, 0).to(tl.float32, bitcast=True)
-    valid = tl.load(bitmap.to(tl.pointer_type(tl.uint8)) + (bit >> 3), mask=tile & (bitmap != 0), other=255)
-    missing = (value != value) | (((valid.to(tl.int32) >> (bit & 7).to(tl.int32)) & 1) == 0)
+    flags = bitmap.to(tl.pointer_type(tl.uint8)) + (first_bit >> 3)
+    valid = tl.load(flags + (bit >> 3), mask=tile & (bitmap != 0), other=255)
+    missing = (value != value) | (((valid.to(tl.int32) >> (bit & 7)) & 1) == 0)
     filled = tl.where(missing, fill, value)
     wide = (filled.to(tl.float64) - mean) / tl.where(std == 0, 1.0, std)
     part = tl.where(clip == 0, 0.0, wide / tl.where(clip == 0, 1.0, clip))
@@ -133,4 +138,4 @@ def _pack(words, out, faults, num_rows, width, word_blocks, BLOCK_N: tl.constexp
 
     found = tl.where(kind == 2, scaled.to(tl.int32, bitcast=True), found)
     found = tl.where(kind == 3, tl.where(missing, 1.0, 0.0).to(tl.float32).to(tl.int32, bitcast=True), found)
-    tl.store(out + row[None, :] * width + place[:, None], found, mask=tile)
+    tl.store(out + first * width + row[None, :] * width + place[:, None], found, mask=tile)

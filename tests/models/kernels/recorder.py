@@ -10,6 +10,7 @@ import ast
 import contextlib
 import importlib
 import inspect
+import re
 import sys
 import textwrap
 from collections import Counter
@@ -78,6 +79,8 @@ class Recorder:
         """Triton's hook: True keeps it from compiling."""
         function = fn.jit_function
         options = {name: compile[name] for name in OPTIONS}
+        if bound := re.search(r"'maxnreg': (\d+)", str(key)):  # which the hook is not told
+            options["maxnreg"] = int(bound[1])
         text = f"{function.module}.{function.fn.__name__} {key}"
         if text not in self.variants:
             found = compile["signature"], compile["constants"], compile["configs"][0]
