@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pandas.io.common import get_handle
 
 from gigabatch.features.engines.arrow_columns import (
     Coded,
@@ -45,6 +46,7 @@ from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
 NAME = "pandas"
 TEXT = pd.StringDtype("pyarrow", na_value=np.nan)  # "str", whatever the option mode.string_storage says
+AHEAD = 1 << 12  # characters that are read further where a block ends in blanks
 SHORT = 64  # rows of a group that are sorted by insertion
 frames = pd
 arrays = np
@@ -53,7 +55,31 @@ arrays = np
 def read_csv(path: Any, **options: Any) -> pd.DataFrame:
     """A CSV file as a frame; options are those that pandas and cuDF share."""
     # In pieces pandas would not hold the first row of each against the number of columns.
-    return pd.read_csv(path, **{"low_memory": False, **options})
+    options = {"low_memory": False, **options}
+    if len(options.get("sep", ",").encode()) > 1:  # read by Python, line by line
+        return pd.read_csv(path, **options)
+    with get_handle(path, "r", encoding="utf-8", compression="infer") as opened:
+        return pd.read_csv(_BlanksKept(opened.handle), **options)
+
+
+class _BlanksKept:
+    """A file of text none of whose blocks ends within the blanks that begin a line: pandas goes back there, once it
+    knows that the line is not blank, but not into the block before, so that those at its end were lost."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> str:
+        block: str = self._file.read(size)
+        while block[-1:] in (" ", "\t") and block.rstrip(" \t")[-1:] in ("", "\n", "\r"):
+            more = self._file.read(AHEAD)
+            if not more:
+                break
+            block += more
+        return block
+
+    def __iter__(self) -> Iterator[str]:  # which pandas looks for
+        return iter(self._file)
 
 
 def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -101,9 +101,9 @@ class Ranker:
         self._item_lists = {place: column.to(bundle.device) for place, column in own_lists.items()}
         self._item_vectors = None if items.vectors is None else items.vectors.to(bundle.device)
         # They share the vector of the unseen, which says nothing of them.
-        plain = bundle.model.item_is_its_key or (self._item.ids == (self._item.key,) and not self._item.floats)
+        alone = self._item.ids == (self._item.key,) and not self._item.floats and not self._item.lists
         unseen = items.ids[:, self._item.ids.index(self._item.key)] < self._item.first
-        self._not_found = np.flatnonzero((unseen & (plain and not self._item.lists)).numpy())
+        self._not_found = np.flatnonzero((unseen & (alone or bundle.model.item_is_its_key)).numpy())
         if index is not None:  # which would look for as many more at every request
             index.remove(torch.from_numpy(self._not_found))
 

@@ -1,6 +1,7 @@
 """Reading files: what is found, how it is typed, and what each kind of broken file says."""
 
 import contextlib
+import csv
 import gzip
 import re
 import subprocess
@@ -64,6 +65,21 @@ def test_parquet_and_csv_give_the_same_frame(tmp_path):
     frame = read(put(tmp_path, "a.csv", CSV))
     frame.to_parquet(tmp_path / "a.parquet")
     pd.testing.assert_frame_equal(read(tmp_path / "a.parquet"), frame)
+
+
+@pytest.mark.parametrize("blanks", [" ", "   ", " \t "])
+def test_the_blanks_that_begin_a_line_stay_wherever_a_block_ends(tmp_path, blanks):
+    """pandas takes 262,144 bytes at a time and lost those of them that ended a block: another user from then on."""
+    line = "abc,1.5\r\n"
+    for shift in range(-4, 2):
+        fill = 262_144 + shift - len("name,price\r\n")  # bytes between the header and the line that is looked at
+        text = (
+            f"name,price\r\n{'a' * (fill % len(line))}{line * (fill // len(line))}{blanks}b,2.5\r\n{blanks}\r\n{line}"
+        )
+        wanted = [record[0] for record in csv.reader(text.splitlines()) if len(record) > 1][1:]
+        assert f"{blanks}b" in wanted
+        for path in (put(tmp_path, "a.csv", text), put(tmp_path, "b.csv.gz", gzip.compress(text.encode(), 1))):
+            assert read(path, {"name": "string", "price": "float64"})["name"].tolist() == wanted
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".dat", ".data", ".test", ".txt"])

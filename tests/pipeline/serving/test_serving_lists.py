@@ -21,6 +21,7 @@ from gigabatch.pipeline.serving.ranker import Ranker
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.serving.served import ServedBundle, load_served, open_ranker, self_test
 from gigabatch.pipeline.training.train import model_inputs
+from tests.pipeline.serving.small_bundles import write_run
 
 NUM_USERS, NUM_ITEMS = 12, 20
 SCHEMA = Schema(
@@ -283,6 +284,26 @@ def test_towers_recommend_by_lists(post, served):
     found = post("/recommend", asked)
     wanted = expected(served, rows_of(["u5"] * NUM_ITEMS, [*TAGS]))
     assert close(found["scores"], np.sort(wanted)[::-1])
+
+
+@pytest.mark.parametrize("kind", ["sasrec", "two_tower"])
+def test_items_that_train_does_not_have_are_recommended_where_the_model_reads_their_lists(kind, tmp_path, make_caller):
+    """sasrec reads no list of an item's own: its items without a row in train share one vector, whatever their tags."""
+    schema = Schema(
+        (SCHEMA.columns[0], SCHEMA.columns[2], SCHEMA.columns[4]),
+        SCHEMA.targets,
+        (Entity("user", "user", ("user",)), Entity("item", "item", ("item", "tags"))),
+        (ListColumn("tags"), ListColumn("basket", "int64", shares="item")),
+    )
+    frame = rows_of([f"u{n % NUM_USERS}" for n in range(60)], [1000 + n % NUM_ITEMS for n in range(60)], basket=[1001])
+    frame = frame[["user", "item", "tags", "basket"]].assign(clicked=np.arange(60) % 2)
+    known, new = set(range(1000, 1015)), set(range(1015, 1020))
+    preprocessor = Preprocessor(schema).fit([frame[frame["item"].isin(known)]])
+    torch.manual_seed(0)
+    model = ModelSpec(kind, model_inputs(preprocessor), model_class(kind).Settings()).build().eval()
+    folder = write_run(tmp_path / "run", Bundle(preprocessor, model, {"recipe": "small"}), frame)
+    found = make_caller(load_served(folder)).post("/recommend", {"user": "u5", "k": 20}).json()["items"]
+    assert set(found) == known | (set() if kind == "sasrec" else new)
 
 
 def test_the_request_schema_says_how_long_a_list_may_be(post, served, make_caller):
