@@ -211,8 +211,8 @@ class Bundle:
             if any(name in self.schema.names("categorical") for name in more):  # a number is no such word
                 words = list(self.info.get("null_values", ("",)))
                 text += (
-                    " pandas.read_csv makes null of words such as None, which may be values here: read with "
-                    f"keep_default_na=False, na_values={words}."
+                    " If they were read by pandas.read_csv, it makes null of words such as None, which may be values "
+                    f"here: read with keep_default_na=False, na_values={words}."
                 )
             log.warning(text)
 
