@@ -431,6 +431,8 @@ def _as_whole(value: Any, dtype: str) -> int:
     _require_plain(value)
     if isinstance(value, str) and re.fullmatch(POINT_TEXT, value):
         value = value.partition(".")[0]
+    if isinstance(value, str) and not re.fullmatch(WHOLE_TEXT, value) and re.fullmatch(FLOAT_TEXT, value):
+        raise ValueError("it is not written as a whole number: digits 0 to 9, a sign, a point with zeros")
     _require_digits(value, WHOLE_TEXT)
     whole = int(value)  # an infinity is an OverflowError
     if isinstance(value, (float, np.floating)):

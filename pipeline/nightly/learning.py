@@ -253,11 +253,13 @@ def _obstacles(judged: Judged, settings: NightlySettings) -> Iterator[str]:
     for name, found in judged.reference.items():
         if not found.holds(settings.reference_tolerance):
             bound, least = _signed(found.bound, -found.tolerated(settings.reference_tolerance))
+            # A model that came out better has lost nothing that is known: its rows are few.
+            why = "so few rows do not rule out such a loss" if found.gain > 0 else "small losses have added up"
             yield (
                 f"{_of_target(judged, name)}Against the reference, which was current {settings.reference_nights} "
                 f"nights ago or is the oldest that counts, the {found.metric} is "
                 f"{' to '.join(apart([found.candidate, found.current]))}; the lower bound of the gain, {bound}, is not "
-                f"above {least}: small losses have added up."
+                f"above {least}: {why}."
             )
 
 

@@ -216,6 +216,7 @@ def test_columns_come_to_the_steps_as_the_workflow_types_them(served):
         ({"price": ["1"]}, "column 'price' is declared string but holds ['1']"),
         ({"rating": "good"}, "column 'rating' is declared float32 but holds 'good'"),
         ({"items": 1.5}, "it has a fraction"),
+        ({"items": "1.5"}, "it is not written as a whole number"),
         ({"floor": 2**31}, "it is outside the range of int32"),
         ({"member": "maybe"}, "column 'member' is declared bool but holds 'maybe'"),
         ({"sizes": "40"}, "list column 'sizes' holds '40'. Give a list."),
