@@ -73,7 +73,7 @@ class Evaluation:
         multiclass target, on the host or the table's device.
     uncalibrated
         Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty. A prior
-        stays.
+        stays; that of `without_prior` is without either.
     multilabel
         Of each multilabel target a row of `multilabel_metrics`.
     rates
@@ -162,6 +162,17 @@ def evaluate(
     def measured(predictions: tuple[Tensor, ...], negatives: float) -> dict[str, dict[str, float | None]]:
         return metrics_of_targets(schema.targets, predictions, batch, bins, loss, negatives)
 
+    def before(shift: Tensor | float, negatives: float) -> dict[str, dict[str, float | None]]:
+        """As of `Evaluation.uncalibrated`."""
+        if all(_is_shift(curve, prior_shift) for curve in model.calibration):
+            return {}
+        units = model.in_target_units(outputs, calibrated=False)
+        return {
+            name: {kind: value for kind, value in values.items() if kind in CALIBRATION}
+            for name, values in measured(target_loss(schema).predict(units + shift), negatives).items()
+            if "ece" in values
+        }
+
     raised = outputs.new_zeros(outputs.shape[1])
     negatives, served, rates, without_prior = 1.0, weight, list[dict[str, Any]](), None
     if prior_shift:
@@ -173,20 +184,13 @@ def evaluate(
         raised[output] = prior_shift
         learnt = target_loss(schema).predict(units - raised)
         values = measured(learnt, 1.0)
-        without_prior = Evaluation(values, _headline(schema, values), learnt)
-    metrics, uncalibrated = measured(predictions, negatives), {}
-    if any(not _is_shift(curve, prior_shift) for curve in model.calibration):
-        units = model.in_target_units(outputs, calibrated=False)
-        uncalibrated = {
-            name: {kind: value for kind, value in values.items() if kind in CALIBRATION}
-            for name, values in measured(target_loss(schema).predict(units + raised), negatives).items()
-            if "ece" in values
-        }
+        without_prior = Evaluation(values, _headline(schema, values), learnt, before(0.0, 1.0))
+    metrics = measured(predictions, negatives)
     return Evaluation(
         metrics,
         _headline(schema, metrics),
         predictions,
-        uncalibrated,
+        before(raised, negatives),
         tuple(rates),
         tuple(multilabel_metrics(schema.targets, predictions, [part.to(device) for part in batch.targets], served)),
         negatives,

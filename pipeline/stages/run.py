@@ -75,6 +75,7 @@ from gigabatch.pipeline.store.keys import versions
 from gigabatch.pipeline.training.defaults import id_sizes, rows_seen
 from gigabatch.pipeline.training.ensemble import MEMBER
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
+from gigabatch.pipeline.training.target_metrics import mean_of_targets
 from gigabatch.pipeline.training.train import PEERS, SENT
 
 MOST_CLASSES = 20  # of a target, whose shares are shown by split
@@ -293,8 +294,8 @@ def _shuffled(table: PackedTable, most: int) -> dict[str, int | None]:
 def member_rows(
     found: Mapping[str, Evaluation], alone: Sequence[Mapping[str, Mapping[str, float | None]]]
 ) -> list[dict[str, Any]]:
-    """A row a split and member with its headline metrics, one of their mean, and one of the ensemble without a prior,
-    which no member has. found: of the ensemble, by split; alone: headlines of each member, by split."""
+    """A row a split and member with its headline metrics, one of their mean, and one of the ensemble without prior and
+    calibration, which no member has. found: of the ensemble, by split; alone: headlines of each member, by split."""
     rows: list[dict[str, Any]] = []
     for split, evaluation in found.items():
         own = [member[split] for member in alone]
@@ -305,7 +306,10 @@ def member_rows(
             for name in evaluation.headline
         }  # fmt: skip
         rows.append({"split": split, "member": "mean of these"} | mean)
-        rows.append({"split": split, "member": "ensemble"} | (evaluation.without_prior or evaluation).headline)
+        ensemble = evaluation.without_prior or evaluation
+        uncalibrated = {name: mean_of_targets(ensemble.uncalibrated, name, ()) for name in CALIBRATION}
+        headline = ensemble.headline | (uncalibrated if ensemble.uncalibrated else {})
+        rows.append({"split": split, "member": "ensemble"} | headline)
     return applicable(rows)
 
 

@@ -401,6 +401,18 @@ def test_a_run_with_a_prior_tells_both_rates(tiny):
     assert run.summary["baselines"]["worse"] == plain["baselines"]["worse"]
 
 
+@pytest.mark.parametrize("prior", [(), ("train.prior={negatives_kept: 0.1}",)])
+def test_an_ensemble_stands_beside_its_members_uncalibrated_as_they_are(tiny, prior):
+    """Else its row would show the curve's gain as that of the mean of several members."""
+    own = ("train.epochs=2", "train.ensemble=2", "evaluate.baselines=[]")
+    plain = tiny.train(*own).summary
+    calibrated = tiny.train(*own, "train.calibration=temperature", *prior).summary
+    assert calibrated["logloss"] != pytest.approx(plain["logloss"], rel=1e-3)
+    for row, expected in zip(calibrated["members"], plain["members"], strict=True):
+        assert row == {name: value if isinstance(value, str) else pytest.approx(value, rel=1e-5)
+                       for name, value in expected.items()}  # fmt: skip
+
+
 def with_share(rows: int, share: float, seed: int):
     """Rows of `rare` of which so many of label 0 are left out that a share of the rest has label 1."""
     (x, labels), draw = rare(rows, seed), np.random.default_rng(seed + 100)
