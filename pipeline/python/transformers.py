@@ -40,18 +40,29 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
     """Rows as a frame of pandas, checked against those of the fit, as scikit-learn's estimators do.
 
     A matrix becomes columns x0, x1, ..., whose NaN is null; of a frame the columns are those of the fit, in its order.
+    A matrix after a fit on a frame, or a frame after one on a matrix, has the fit's names: scikit-learn warns, and goes
+    by places.
     """
-    if has_names(X):
-        validate_data(estimator, X, skip_check_array=True, reset=reset)
-        table = arrow_table(X, type(estimator).__name__)
+    named = has_names(X)
+    if named:
+        known = (
+            X if isinstance(X, pd.DataFrame) else arrow_table(X, type(estimator).__name__)
+        )  # names that sklearn reads
+        validate_data(estimator, known, skip_check_array=True, reset=reset)
+        table = arrow_table(known, type(estimator).__name__)
         if not len(table):
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
         if isinstance(X, pd.DataFrame):
             frame.index = X.index
-        return frame
-    values = validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
-    return pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])])
+    else:
+        frame = pd.DataFrame(
+            validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
+        ).add_prefix("x")
+    fitted = getattr(estimator, "feature_names_in_", None)
+    if named != (fitted is not None):
+        frame.columns = [f"x{place}" for place in range(frame.shape[1])] if fitted is None else list(fitted)
+    return frame
 
 
 def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
