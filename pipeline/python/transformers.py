@@ -45,11 +45,10 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
     """
     named = has_names(X)
     if named:
-        known = (
-            X if isinstance(X, pd.DataFrame) else arrow_table(X, type(estimator).__name__)
-        )  # names that sklearn reads
+        kind = type(estimator).__name__
+        known = X if isinstance(X, pd.DataFrame) else arrow_table(X, kind)  # whose names scikit-learn can read
         validate_data(estimator, known, skip_check_array=True, reset=reset)
-        table = arrow_table(known, type(estimator).__name__)
+        table = arrow_table(known, kind)
         if not len(table):
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
