@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
@@ -15,6 +16,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_tables import arrow_table
+from gigabatch.features.engines.arrow_types import plain_column
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
@@ -80,6 +82,14 @@ def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
         reasons = ", ".join(f"{name} ({why})" for name, why in draft.left_out.items())
         log.warning("%s: left out %s. To keep a column name it under categorical or continuous.", kind, reasons)
     return draft
+
+
+def labels_of_arrow(y: Any) -> Any:
+    """An array of Arrow's as one that NumPy reads as it is: a chunked one of codes gives it other values in place of
+    nulls, and scikit-learn takes none that has to be copied. What is none of Arrow's stays as it is."""
+    if not isinstance(y, pa.Array | pa.ChunkedArray):
+        return y
+    return plain_column(pa.chunked_array([y]) if isinstance(y, pa.Array) else y)
 
 
 class _FrameTransformer(TransformerMixin, BaseEstimator):
@@ -250,7 +260,7 @@ class WorkflowTransformer(_FrameTransformer):
         return made
 
     def _fit(self, X: Any, y: Any) -> tuple[Workflow, pd.DataFrame]:
-        frame = read_frame(self, X, reset=True)
+        frame, y = read_frame(self, X, reset=True), labels_of_arrow(y)
         steps = parse_steps([dict(step) for step in self.steps], "pandas", READING)
         reads_label = y is not None and self.label in raw_inputs(steps)
         if reads_label and self.label in frame.columns:

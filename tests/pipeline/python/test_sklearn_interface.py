@@ -439,6 +439,32 @@ def test_labels_of_pandas_own_types_are_those_of_numpy(classes, dtype, arrow, st
     assert np.array_equal(model.predict_proba(x), plain.predict_proba(x))
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("coded", [False, True])
+def test_labels_in_an_array_of_arrow_are_those_of_numpy(rows, sold, coded, chunked):
+    def stored(values):
+        found = pa.array(values).dictionary_encode() if coded else pa.array(values)
+        return pa.chunked_array([found]) if chunked else found
+
+    given = GigabatchClassifier(random_state=0, train={"epochs": 1})
+    expected, found = clone(given).fit(rows, sold), clone(given).fit(rows, stored(sold))
+    assert found.classes_.tolist() == expected.classes_.tolist()
+    assert np.array_equal(found.predict_proba(rows), expected.predict_proba(rows))
+    assert found.score(rows, stored(sold)) == expected.score(rows, sold)
+    with pytest.raises(ValueError, match="null"):
+        given.fit(rows, stored([*sold[:1], None, *sold[2:]]))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_codes_of_a_null_label_are_null_to_steps(chunked):
+    label = pa.array([1.0, 0.0, None, 1.0]).dictionary_encode()
+    given = pa.chunked_array([label]) if chunked else label
+    step = {"by": ["city"], "targets": ["y"], "fold_key": "day", "smoothing": 0.0}
+    made = WorkflowTransformer([{"folded_target_encoding": step}], outputs=["y_encoded_by_city"])
+    frame = pd.DataFrame({"city": ["Oslo", "Bonn", "Oslo", "Oslo"], "day": [1, 2, 3, 4]})
+    assert made.fit(frame, given).transform(frame)["y_encoded_by_city"].tolist() == [1, 0, 1, 1]
+
+
 @pytest.mark.parametrize("storage", ["nullable", "arrow", "index", "array"])
 def test_targets_of_pandas_own_types_are_those_of_numpy(storage):
     values, x = [2**53 + 1000 * k for k in range(30)], np.arange(30.0)[:, None]
