@@ -63,6 +63,8 @@ class DataError(ValueError):
     @classmethod
     def no_frame(cls, found: object, where: str) -> "DataError":
         hint = " Collect it first." if hasattr(found, "collect") else ""
+        if hasattr(found, "__dask_graph__"):
+            hint = " Of Dask compute it first, frame.compute(), or call this for each part: frame.map_partitions(...)."
         if type(found).__name__ == "Series":
             hint = " Make a frame of it: frame[['price']] of one column, frame.iloc[[0]] of one row."
         return cls(

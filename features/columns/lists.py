@@ -98,7 +98,7 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
 def _cast_lists(
     name: Any, arrow: Any, wanted: pa.DataType, elements: str, separator: str, cast_entries: Callable[[Any, str], Any]
 ) -> pa.Array:
-    if pa.types.is_null(arrow.type):
+    if arrow.null_count == len(arrow):  # as of other declared types: pandas makes floats of a row without its list
         return pa.nulls(len(arrow), wanted)
     if pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
         if not separator:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gigabatch.features.engines.arrow_types import plain_column, usual_column
-from gigabatch.features.engines.frame import is_own
+from gigabatch.features.engines.frame import is_of_dask, is_own
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, require_columns
 
@@ -70,7 +70,7 @@ def listed_parts(parts: Any, where: str, use: str) -> list[Any]:
 
     where: who asks, use: what the partitions are for, in messages.
     """
-    if is_own(parts) or hasattr(parts, "__arrow_c_stream__") or isinstance(parts, str):
+    if is_own(parts) or is_of_dask(parts) or hasattr(parts, "__arrow_c_stream__") or isinstance(parts, str):
         what = f"the text {parts!r}" if isinstance(parts, str) else "a frame alone"
         raise DataError(f"{where}: {what} is nothing to {use}. Give a list of parts: [frame].")
     if not (found := list(parts)):
@@ -81,8 +81,9 @@ def listed_parts(parts: Any, where: str, use: str) -> list[Any]:
 def own_parts(
     parts: Iterable[Any], where: str, use: str, read: Collection[str] | None = None, kept: Collection[str] | None = ()
 ) -> list[Any]:
-    """`listed_parts` whose frames are as of `own_frame`; Parquet paths paired with an engine stay as they are."""
-    listed = listed_parts(parts, where, use)
+    """`listed_parts` whose frames are as of `own_frame`, and one of Dask, which is computed, is one part; Parquet paths
+    paired with an engine stay as they are."""
+    listed = [part.compute() if is_of_dask(part) else part for part in listed_parts(parts, where, use)]
     return [part if isinstance(part, tuple) else own_frame(part, where, read, kept) for part in listed]
 
 

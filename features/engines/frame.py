@@ -94,8 +94,14 @@ def load_engine(name: str) -> Engine:
 
 
 def is_own(frame: Any) -> bool:
-    """Whether it is a frame of a library that operators work on, pandas or cuDF: others have no `iloc`."""
-    return hasattr(frame, "iloc")
+    """Whether it is a frame of a library that operators work on, pandas or cuDF: others have no `iloc`, but for Dask's
+    (see `is_of_dask`)."""
+    return hasattr(frame, "iloc") and not is_of_dask(frame)
+
+
+def is_of_dask(frame: Any) -> bool:
+    """Whether it is a frame of Dask, whose values are not computed yet."""
+    return hasattr(frame, "__dask_graph__")
 
 
 def engine_of(frame: Frame | Column) -> Engine:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gigabatch.features.columns.lists import is_list_type, list_types
 from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.row_bytes import RowBytes
 from gigabatch.features.reading.sources import FileCache, cast, kept_files, read_files, same_file
@@ -48,7 +48,8 @@ class FeatureTables:
     Parameters
     ----------
     splits
-        `train`, `valid`, `test` and any further named frame, all with the schema's columns.
+        `train`, `valid`, `test` and any further named frame, all with the schema's columns. Frames of other libraries
+        become pandas'.
     schema
         Columns, roles and types of the splits.
     notes
@@ -61,7 +62,8 @@ class FeatureTables:
     Raises
     ------
     DataError
-        If one of the three splits is missing or empty.
+        If one of the three splits is missing or empty, one is called as no folder can be, is no frame, or has a column
+        of the schema not at all or twice.
     """
 
     splits: dict[str, Any]
@@ -71,7 +73,13 @@ class FeatureTables:
     finished: Finished | None = None
 
     def __post_init__(self) -> None:
-        require_splits({name: len(frame) for name, frame in self.splits.items()})
+        from gigabatch.features.engines.arrow_tables import own_frame  # only where rows are there
+
+        own = {name: own_frame(frame, f"recipe: split {name!r}") for name, frame in self.splits.items()}
+        require_splits({name: len(frame) for name, frame in own.items()})
+        for name, frame in own.items():
+            require_columns(frame, self.schema.table_columns, f"recipe: split {name!r}")
+        object.__setattr__(self, "splits", own)
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,13 @@ def part_path(folder: Path, split: str, number: int) -> Path:
 
 
 def require_splits(rows: Mapping[str, int]) -> None:
-    """Refuse splits that are missing or empty."""
+    """Refuse splits that are missing or empty, and names that are none of a folder in the artifact's own."""
+    for name in rows:
+        if not isinstance(name, str) or Path(name).name != name or name.startswith("."):
+            raise DataError(
+                f"recipe: split {name!r} is no name of a folder, which it gets. Call it such as 'later': without "
+                "slashes, and without a point in front."
+            )
     for name in SPLITS:
         if name not in rows:
             raise DataError(f"recipe: split {name!r} is missing.")

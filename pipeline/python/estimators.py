@@ -43,7 +43,7 @@ from gigabatch.pipeline.config.config import (
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.init.training import left_to_rows, with_words
 from gigabatch.pipeline.machine import resolve_device
-from gigabatch.pipeline.python.transformers import draft_of, has_names, read_frame
+from gigabatch.pipeline.python.transformers import draft_of, has_names, labels_of_arrow, read_frame
 from gigabatch.pipeline.stages.encode import pack
 from gigabatch.pipeline.training.beside import MemberTraining
 from gigabatch.pipeline.training.defaults import id_sizes, settle
@@ -498,6 +498,7 @@ def _weights(X: Any, sample_weight: Any) -> np.ndarray | None:
 def _numpys(y: Any) -> Any:
     """Labels of pandas' nullable or Arrow's whole numbers and flags as numpy's, unless one is null: scikit-learn would
     make them float64, in which whole numbers from 2^53 up are no longer told apart."""
+    y = labels_of_arrow(y)
     found = pd.Series(y) if isinstance(y, pd.api.extensions.ExtensionArray) else y
     if isinstance(found, pd.DataFrame) and found.shape[1] == 1:
         dtype = found.dtypes.iloc[0]

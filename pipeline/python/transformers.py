@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
@@ -15,6 +16,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_tables import arrow_table
+from gigabatch.features.engines.arrow_types import plain_column
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
@@ -40,18 +42,28 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
     """Rows as a frame of pandas, checked against those of the fit, as scikit-learn's estimators do.
 
     A matrix becomes columns x0, x1, ..., whose NaN is null; of a frame the columns are those of the fit, in its order.
+    A matrix after a fit on a frame, or a frame after one on a matrix, has the fit's names: scikit-learn warns, and goes
+    by places.
     """
-    if has_names(X):
-        validate_data(estimator, X, skip_check_array=True, reset=reset)
-        table = arrow_table(X, type(estimator).__name__)
+    named = has_names(X)
+    if named:
+        kind = type(estimator).__name__
+        known = X if isinstance(X, pd.DataFrame) else arrow_table(X, kind)  # whose names scikit-learn can read
+        validate_data(estimator, known, skip_check_array=True, reset=reset)
+        table = arrow_table(known, kind)
         if not len(table):
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
         if isinstance(X, pd.DataFrame):
             frame.index = X.index
-        return frame
-    values = validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
-    return pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])])
+    else:
+        frame = pd.DataFrame(
+            validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
+        ).add_prefix("x")
+    fitted = getattr(estimator, "feature_names_in_", None)
+    if named != (fitted is not None):
+        frame.columns = [f"x{place}" for place in range(frame.shape[1])] if fitted is None else list(fitted)
+    return frame
 
 
 def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
@@ -70,6 +82,14 @@ def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
         reasons = ", ".join(f"{name} ({why})" for name, why in draft.left_out.items())
         log.warning("%s: left out %s. To keep a column name it under categorical or continuous.", kind, reasons)
     return draft
+
+
+def labels_of_arrow(y: Any) -> Any:
+    """An array of Arrow's as one that NumPy reads as it is: a chunked one of codes gives it other values in place of
+    nulls, and scikit-learn takes none that has to be copied. What is none of Arrow's stays as it is."""
+    if not isinstance(y, pa.Array | pa.ChunkedArray):
+        return y
+    return plain_column(pa.chunked_array([y]) if isinstance(y, pa.Array) else y)
 
 
 class _FrameTransformer(TransformerMixin, BaseEstimator):
@@ -240,7 +260,7 @@ class WorkflowTransformer(_FrameTransformer):
         return made
 
     def _fit(self, X: Any, y: Any) -> tuple[Workflow, pd.DataFrame]:
-        frame = read_frame(self, X, reset=True)
+        frame, y = read_frame(self, X, reset=True), labels_of_arrow(y)
         steps = parse_steps([dict(step) for step in self.steps], "pandas", READING)
         reads_label = y is not None and self.label in raw_inputs(steps)
         if reads_label and self.label in frame.columns:

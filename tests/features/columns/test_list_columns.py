@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.columns.lists import list_column, list_entries, require_plain
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import cast
 from tests.examples import examples
 
 ROWS = st.lists(st.one_of(st.none(), st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)), max_size=12)
@@ -75,6 +76,17 @@ def test_what_no_array_of_a_gpu_holds_is_refused_by_name(values, message):
     entries = pd.Series(values, name="c")
     with contextlib.nullcontext() if message is None else pytest.raises(DataError, match=f"column 'c': .*{message}"):
         require_plain(entries)
+
+
+@pytest.mark.parametrize("kind", ["float64", "str", "object", "Int64", "category", "datetime64[us]"])
+@pytest.mark.parametrize("dtype", ["list[string]", "list[int64]", "list[float32]"])
+def test_a_column_of_nulls_alone_is_one_of_null_lists(kind, dtype):
+    column = pd.Series([None, None], dtype=kind, index=[7, 5])
+    found = cast(pd.DataFrame({"tags": column}), {"tags": dtype}, "here")["tags"]
+    alone = cast(pd.DataFrame({"tags": [None, []]}), {"tags": dtype}, "here")["tags"]
+    assert found.dtype == alone.dtype
+    assert found.isna().all()
+    assert found.index.tolist() == [7, 5]
 
 
 @pytest.mark.parametrize("values", [[1, 2], ["a|b"], [["a"], [1]], [[1], "a"]])

@@ -1,5 +1,6 @@
 """Frames of Polars and Arrow tables where frames enter, and Arrow's younger types: equal to what pandas gives."""
 
+import dask.dataframe
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,6 +15,7 @@ from gigabatch.features.engines.pandas import read_parquet
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.history.rolling import Rolling
+from gigabatch.features.operators.numbers.clip import Clip
 from gigabatch.features.operators.numbers.normalize import Normalize
 from gigabatch.features.schema import Column, Schema
 from gigabatch.features.workflow.steps import parse_steps
@@ -181,3 +183,20 @@ def test_init_looks_at_a_parquet_file_with_text_views(tmp_path):
     pq.write_table(pa.table({"city": views, "tags": lists, "sold": labels}), tmp_path / "rows.parquet")
     found = draft_config(str(tmp_path / "rows.parquet"), "sold", None, 1000).features
     assert (found["categorical"], found["lists"]) == (["city"], {"tags": {"elements": "string"}})
+
+
+def test_a_frame_of_dask_is_one_part_to_fit_on_and_refused_with_the_way_elsewhere():
+    frame = pd.DataFrame({"city": ["Oslo", "Bonn", "Oslo", None], "price": [1.0, 2.0, 4.0, 9.0]})
+    lazy = dask.dataframe.from_pandas(frame, npartitions=2)
+    schema = Schema((Column("city", "categorical", "string"), Column("price", "continuous", "float32")), ())
+    preprocessor, workflow = Preprocessor(schema).fit([frame]), Workflow([Normalize("price")]).fit([frame])
+    assert Preprocessor(schema).fit([lazy]).checksum == preprocessor.checksum
+    assert np.array_equal(Preprocessor(schema).fit_pack([lazy])[0], preprocessor.pack(frame))
+    expected = workflow.transform(frame)["price"].tolist()
+    assert Workflow([Normalize("price")]).fit([lazy]).transform(frame)["price"].tolist() == expected
+    assert lazy.map_partitions(workflow.transform).compute()["price"].tolist() == expected
+    for use in (workflow.transform, preprocessor.transform, preprocessor.pack, Clip("price", 2), workflow.typed):
+        with pytest.raises(DataError, match=r"expected a data frame of pandas, .* Of Dask compute it first"):
+            use(lazy)
+    with pytest.raises(DataError, match=r"a frame alone is nothing to fit on"):
+        Preprocessor(schema).fit(lazy)

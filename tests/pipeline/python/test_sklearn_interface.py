@@ -181,6 +181,38 @@ def test_transformers_work_within_pipelines_and_column_transformers(rows, sold):
     pd.testing.assert_frame_equal(copied.fit_transform(rows), found)
 
 
+@pytest.mark.filterwarnings("ignore:X (has|does not have valid) feature names:UserWarning")
+@pytest.mark.parametrize("names", [["a", "b"], ["x1", "x0"]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        GigabatchRegressor(random_state=0, train={"epochs": 1}),
+        PreprocessorTransformer(),
+        WorkflowTransformer([{"normalize": {"column": "x0"}}]),
+    ],
+    ids=["estimator", "preprocessor", "workflow"],
+)
+def test_columns_without_names_go_by_their_places(given, names):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(100, 2)) * [1, 50], columns=names)
+    matrix, label = frame.to_numpy(), frame.sum(axis=1)
+    step = {"steps": [{"normalize": {"column": names[1]}}]} if isinstance(given, WorkflowTransformer) else {}
+    for seen, other in ((frame, matrix), (matrix, frame)):
+        fitted = clone(given).set_params(**(step if seen is frame else {})).fit(seen, label)
+        use = fitted.predict if hasattr(fitted, "predict") else fitted.transform
+        assert np.array_equal(np.asarray(use(other)), np.asarray(use(seen)))
+    with pytest.raises(ValueError, match="2 features"):
+        use(matrix[:, :1])
+
+
+@pytest.mark.parametrize("library", [pa.table, lambda frame: pa.RecordBatch.from_pandas(frame)], ids=["table", "batch"])
+def test_columns_of_arrow_in_another_order_are_refused(library):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [5.0, 3.0, 9.0]})
+    fitted = PreprocessorTransformer().fit(library(frame))
+    assert fitted.transform(library(frame)).equals(fitted.transform(frame))
+    with pytest.raises(ValueError, match="same order"):
+        fitted.transform(library(frame[["b", "a"]]))
+
+
 def test_an_encoding_of_the_label_leaves_a_rows_own_label_out(rows):
     late = np.arange(200) % 2
     steps = [
@@ -405,6 +437,32 @@ def test_labels_of_pandas_own_types_are_those_of_numpy(classes, dtype, arrow, st
         right = np.mean([one == other for one, other in zip(model.predict(x).tolist(), labels, strict=True)])
         assert model.score(x, y) == pytest.approx(right)
     assert np.array_equal(model.predict_proba(x), plain.predict_proba(x))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("coded", [False, True])
+def test_labels_in_an_array_of_arrow_are_those_of_numpy(rows, sold, coded, chunked):
+    def stored(values):
+        found = pa.array(values).dictionary_encode() if coded else pa.array(values)
+        return pa.chunked_array([found]) if chunked else found
+
+    given = GigabatchClassifier(random_state=0, train={"epochs": 1})
+    expected, found = clone(given).fit(rows, sold), clone(given).fit(rows, stored(sold))
+    assert found.classes_.tolist() == expected.classes_.tolist()
+    assert np.array_equal(found.predict_proba(rows), expected.predict_proba(rows))
+    assert found.score(rows, stored(sold)) == expected.score(rows, sold)
+    with pytest.raises(ValueError, match="null"):
+        given.fit(rows, stored([*sold[:1], None, *sold[2:]]))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_codes_of_a_null_label_are_null_to_steps(chunked):
+    label = pa.array([1.0, 0.0, None, 1.0]).dictionary_encode()
+    given = pa.chunked_array([label]) if chunked else label
+    step = {"by": ["city"], "targets": ["y"], "fold_key": "day", "smoothing": 0.0}
+    made = WorkflowTransformer([{"folded_target_encoding": step}], outputs=["y_encoded_by_city"])
+    frame = pd.DataFrame({"city": ["Oslo", "Bonn", "Oslo", "Oslo"], "day": [1, 2, 3, 4]})
+    assert made.fit(frame, given).transform(frame)["y_encoded_by_city"].tolist() == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize("storage", ["nullable", "arrow", "index", "array"])

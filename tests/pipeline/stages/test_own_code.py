@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -26,12 +27,14 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators import operator_class, register_operator
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.recipes import recipe_class, register_recipe
+from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.models.errors import ModelError
 from gigabatch.models.shelf import model_class, register_model
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
-from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.stages.stages import Pipeline, write_features
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "own_code.md").read_text(encoding="utf-8")
@@ -363,6 +366,45 @@ def test_a_recipe_of_a_file_makes_features_whose_key_follows_its_source(tmp_path
     assert made(rows=7).artifact.key != first.artifact.key
     with pytest.raises(ValueError, match=r"features\.row"):
         made(row=7)
+
+
+COIN_SCHEMA = Schema(
+    (Column("side", "categorical", "string"), Column("won", "target", "float32")), (Target("won", "binary"),)
+)
+
+
+def coins(**splits):
+    """What a recipe gives, with splits of its own."""
+    frame = pd.DataFrame({"side": ["heads", "tails"], "won": [1.0, 0.0]})
+    return FeatureTables(dict.fromkeys(("train", "valid", "test"), frame) | splits, COIN_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        ({"test": pd.DataFrame({"side": ["heads"]})}, r"split 'test': column\(s\) 'won' not found.*there: 'side'"),
+        (
+            {"valid": pd.DataFrame([["heads", 1.0, 0.0]], columns=["side", "won", "won"])},
+            r"split 'valid': column\(s\) 'won' are there more than once",
+        ),
+        ({"test": [1, 2]}, r"split 'test': .*list"),
+        ({"../later": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split '../later' is no name of a folder"),
+        ({"a/b": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 'a/b' is no name of a folder"),
+        ({3: pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 3 is no name of a folder"),
+    ],
+)
+def test_splits_that_are_none_are_named(splits, said):
+    with pytest.raises(DataError, match=said):
+        FeatureTables(coins().splits | splits, COIN_SCHEMA)
+
+
+def test_splits_of_another_library_are_those_of_pandas(tmp_path):
+    frame = pd.DataFrame({"more": [1, 2], "side": pd.Categorical(["tails", None]), "won": [1.0, 0.0]})
+    tables = coins(valid=pa.Table.from_pandas(frame), test=frame)
+    assert write_features(tables, tmp_path, 100) == {"train": 2, "valid": 2, "test": 2}
+    valid, test = (pd.read_parquet(tmp_path / split) for split in ("valid", "test"))
+    pd.testing.assert_frame_equal(valid, test)
+    assert valid["side"].isna().tolist() == [False, True]
 
 
 def installed(folder, name, module, group, entry):
