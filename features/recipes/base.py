@@ -370,6 +370,23 @@ class Recipe(ABC):
             "more than the row. Score a split of the features stage instead (--split), or use recipe: table."
         )
 
+    def with_newest_histories(self, engine: str, users: Any) -> Any:
+        """Rows of users with the histories that they have now, in place of those before the rows' own times.
+
+        Parameters
+        ----------
+        engine
+            As for `build`.
+        users
+            Data frame of one feature row of each user.
+
+        Returns
+        -------
+        data frame
+            The same rows. Those of a recipe that makes no histories, the default, are as they were.
+        """
+        return users
+
     def write_parts(
         self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
     ) -> FeatureParts | None:

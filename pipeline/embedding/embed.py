@@ -41,10 +41,12 @@ from gigabatch.pipeline.embedding.embeddings import (
 from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns, kept_lists
 from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.runs.find import find_run
+from gigabatch.pipeline.stages.asked import ask_features
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
-from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
+from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
 SOURCES = [
@@ -110,12 +112,18 @@ def _null_context(bundle: Bundle) -> list[str]:
 
 
 def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings) -> Artifact:
-    """Embeddings of all users and items of the features stage, all splits; runs/<name>/<id>/embeddings/latest."""
+    """Embeddings of all users and items of the features stage, all splits; runs/<name>/<id>/embeddings/latest.
+
+    Users have the histories of now where the recipe knows them (`Recipe.with_newest_histories`)."""
     engine = load_engine(features.pipeline.engine)
     parts = [path for split in features.rows for path in features.parts(split)]
 
     def rows() -> dict[str, Any]:
-        return _gather(bundle.schema, engine, [str(path) for path in parts], {})
+        found = _gather(bundle.schema, engine, [str(path) for path in parts], {})
+        user = bundle.schema.entity("user")
+        if user is not None and any(column.name not in user.columns for column in kept_lists(bundle.schema, user)):
+            found["user"] = _with_newest_histories(features, found["user"])
+        return found
 
     inputs = {"features": features.artifact.key}
     try:
@@ -126,6 +134,22 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
     if before is not None and before.key != artifact.key:
         _note_dropped(before, StoredEmbeddings.load(artifact.path, bundle, verify=False), bundle.schema)
     return artifact
+
+
+def _with_newest_histories(features: Features, users: Any) -> Any:
+    """The users' rows with histories up to now, of the raw files that the features stage has read.
+
+    Raises:
+        ArtifactError: where these are no longer the same.
+    """
+    pipeline = features.pipeline
+    asked = ask_features(pipeline.config, pipeline.engine, pipeline.store.root, features.decided)
+    if asked.key != features.artifact.key:
+        raise ArtifactError("embed: raw files or settings changed behind the features stage. Run again.")
+    asked.recipe.cache = cache = ParsedFiles(pipeline.store, pipeline.engine)
+    found = asked.recipe.with_newest_histories(pipeline.engine, users)
+    require_same_inputs(asked.inputs, asked.checksums, cache.parsed, pipeline.store.root)
+    return found
 
 
 def _note_dropped(before: StoredEmbeddings, after: StoredEmbeddings, schema: Schema) -> None:

@@ -6,7 +6,8 @@
                                    vectors.npy     [N, d] float32 or float16, of models with towers
                                    words.npy       [N, C + F] int32: the entity's ids, then the bits of its floats
                                    list-*.npy      of each of its lists ids, offsets and weights, where it has some
-                                   rows.parquet    the newest feature row, from which all else is made
+                                   rows.parquet    the newest feature row, from which all else is made; a user's
+                                                   histories are those of now where the recipe knows them
                                    index/          an approximate index, where the catalogue has outgrown the exact one
 
 They are of one bundle: `StoredEmbeddings.load` refuses those of another. `pipeline/embedding/embed.py` writes them.
@@ -63,7 +64,7 @@ class StoredEntity:
     name: `user` or `item`. key: the column that names one. dtype: of that column. keys: [N] its values, each once.
     words [N, C + F] int32: the entity's columns as the model takes them, in the order of its `EntityColumns`.
     vectors [N, d] float32 or float16; None where the model has no tower for them. lists: of N rows each, by their place
-    among the model's lists; of a user the histories are those of the newest row (`kept_lists`).
+    among the model's lists; of a user the histories too (`kept_lists`).
     """
 
     name: str

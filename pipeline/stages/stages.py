@@ -339,7 +339,7 @@ class Pipeline:
                 "seconds": seconds,
             }
 
-        return Features(self, self.store.build("features", asked.key, write))
+        return Features(self, self.store.build("features", asked.key, write), files)
 
     def part_rows(self, row: Callable[[], RowBytes | None]) -> int:
         """`rows_of_part_here`: how many rows a task holds at once."""
@@ -424,6 +424,8 @@ class Features:
         What made it.
     artifact
         Its folder.
+    decided
+        The `files` that `Pipeline.features` was given.
 
     Examples
     --------
@@ -447,6 +449,7 @@ class Features:
 
     pipeline: Pipeline
     artifact: Artifact
+    decided: FilesState | None = None
 
     @property
     def schema(self) -> Schema:

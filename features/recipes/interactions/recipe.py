@@ -26,6 +26,7 @@ from gigabatch.features.recipes.interactions.histories import (
     require_times,
     scored_histories,
     scored_types,
+    with_histories,
 )
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.parts import write_user_parts
@@ -357,6 +358,14 @@ class InteractionsRecipe(Recipe):
         interactions, layout = self._timed(self.read(engine))
         assert chosen.history is not None
         return scored_histories(frame, pattern, positives(interactions, layout, chosen), layout, chosen.history, ROW)
+
+    def with_newest_histories(self, engine: str, users: Any) -> Any:
+        """Rows of users with the last positives of all interactions, the newest of which the users' rows are about."""
+        chosen = self.settings
+        if chosen.history is None:
+            return users
+        interactions, layout = self._timed(self.read(engine))
+        return with_histories(users, positives(interactions, layout, chosen), layout, chosen.history, ROW, None)
 
     def _read_files(self, engine: str, pattern: str | Sequence[str], dtypes: dict[str, str]) -> Any:
         chosen = self.settings

@@ -17,7 +17,12 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.blocks import about_rows
 from gigabatch.features.reading.sources import expand, kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe
-from gigabatch.features.recipes.interactions.histories import require_pandas, scored_histories, scored_types
+from gigabatch.features.recipes.interactions.histories import (
+    require_pandas,
+    scored_histories,
+    scored_types,
+    with_histories,
+)
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.parts import write_user_parts
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
@@ -161,6 +166,13 @@ class MovieLensRecipe(Recipe):
         assert history is not None
         liked = positives(self._read(engine), LAYOUT, self.settings)
         return scored_histories(frame, pattern, liked, LAYOUT, history, ROW)
+
+    def with_newest_histories(self, engine: str, users: Any) -> Any:
+        """Rows of users with the last positives of all ratings, the newest of which the users' rows are about."""
+        history = self.settings.history
+        if history is None:
+            return users
+        return with_histories(users, positives(self._read(engine), LAYOUT, self.settings), LAYOUT, history, ROW, None)
 
     def _sides(self, engine: str) -> dict[str, SideColumns]:
         kind, sides = self.format, {}
