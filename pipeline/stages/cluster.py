@@ -69,25 +69,25 @@ class DaskCluster(Cluster):
         return self.client
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-        with _lost_workers():
-            return self.client.gather(self.client.map(function, list(tasks), pure=False))
+        return self.client.gather(self.client.map(function, list(tasks), pure=False))
 
     def in_turn(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         waiting: deque[Any] = deque(tasks)
         started: deque[Any] = deque()
         limit = AHEAD * max(sum(self.client.nthreads().values()), 1)
-        with _lost_workers():
-            while waiting or started:
-                while waiting and len(started) < limit:
-                    started.append(self.client.submit(function, waiting.popleft(), pure=False))
-                yield started.popleft().result()
+        while waiting or started:
+            while waiting and len(started) < limit:
+                started.append(self.client.submit(function, waiting.popleft(), pure=False))
+            yield started.popleft().result()
 
     def require_folder(self, folder: Path) -> None:
         """`ClusterError` unless every worker sees this process's folder."""
         probe = folder.absolute() / f".probe-{secrets.token_hex(8)}"
         probe.touch()
         try:
-            blind = [address for address, sees in self.client.run(os.path.exists, str(probe)).items() if not sees]
+            # A worker that dies meanwhile answers with an error, and others do its tasks.
+            told = self.client.run(os.path.exists, str(probe), on_error="return")
+            blind = [address for address, sees in told.items() if not sees]
         finally:
             probe.unlink()
         if blind:
@@ -98,7 +98,11 @@ class DaskCluster(Cluster):
 
 
 @contextlib.contextmanager
-def _lost_workers() -> Iterator[None]:
+def _lost(name: str) -> Iterator[None]:
+    """Tell of workers, or of the scheduler, that are lost within the block: also where a preprocessor or a workflow is
+    fitted there, which asks Dask itself."""
+    from concurrent.futures import CancelledError  # of which Dask's own is one
+
     from distributed import KilledWorker
 
     try:
@@ -107,6 +111,11 @@ def _lost_workers() -> Iterator[None]:
         raise ClusterError(
             f"cluster: a task was tried on several workers and each of them died ({error}). Most often the worker's "
             "memory limit is too small: raise cluster_settings.memory_limit or lower rows_per_part."
+        ) from error
+    except CancelledError as error:
+        raise ClusterError(
+            f"cluster: the scheduler of cluster={name} has ended, or cannot be reached any more "
+            f"({' '.join(str(error).split())}). Start it again, then run again: stages that are done stay."
         ) from error
 
 
@@ -164,8 +173,9 @@ def open_cluster(
                     f"cluster: a worker cannot import a file of yours, which it must see: {error}"
                 ) from error
         cluster = DaskCluster(client)
-        cluster.require_folder(folder)
-        yield cluster
+        with _lost(name):
+            cluster.require_folder(folder)
+            yield cluster
 
 
 def _imports_plugin(imports: tuple[str, ...]) -> Any:
@@ -185,12 +195,19 @@ def _imports_plugin(imports: tuple[str, ...]) -> Any:
 def _local_cluster(settings: ClusterSettings) -> Any:
     from distributed import LocalCluster
 
-    return LocalCluster(
-        n_workers=settings.workers,
-        threads_per_worker=settings.threads_per_worker,
-        memory_limit=settings.memory_limit,
-        dashboard_address=None,
-    )
+    try:
+        return LocalCluster(
+            n_workers=settings.workers,
+            threads_per_worker=settings.threads_per_worker,
+            memory_limit=settings.memory_limit,
+            dashboard_address=None,
+        )
+    except RuntimeError as error:  # Dask starts a worker again only once it has answered
+        raise ClusterError(
+            f"cluster: a worker ended while it was started ({error}). Run again; where this comes back, start fewer "
+            "(cluster_settings.workers). A script that makes one needs `if __name__ == '__main__':` around its work, "
+            "since each worker imports it."
+        ) from error
 
 
 def _cuda_cluster(settings: ClusterSettings) -> Any:

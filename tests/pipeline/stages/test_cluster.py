@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
@@ -154,6 +156,67 @@ def test_workers_killed_in_the_middle_change_nothing(log, in_process, scheduler,
     assert {name for name in DEATHS if (folder / name).exists()} == set(DEATHS)
 
 
+WAYS = {
+    "map": lambda cluster, function, tasks: cluster.map(function, tasks),
+    "in turn": lambda cluster, function, tasks: list(cluster.in_turn(function, tasks)),
+    # As a preprocessor and a workflow are fitted.
+    "Dask's own": lambda cluster, function, tasks: dask.compute(
+        *map(dask.delayed(function), tasks), scheduler=cluster.scheduler
+    ),
+}
+
+
+def kill_own_process(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_task_that_kills_its_workers_is_one_line_however_it_is_handed_out(tmp_path, way):
+    def work(cluster):
+        cluster.client.cluster.scheduler.allowed_failures = 0  # else four workers die in turn
+        WAYS[way](cluster, kill_own_process, [1])
+
+    settings = ClusterSettings(workers=1, threads_per_worker=1)
+    with (
+        pytest.raises(ClusterError, match=r"each of them died .*memory_limit"),
+        open_cluster("local", settings, tmp_path) as cluster,
+    ):
+        work(cluster)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_scheduler_that_ends_in_the_middle_is_one_line(scheduler, tmp_path, way, monkeypatch):
+    # For so long what is handed out after the end waits for the scheduler to come back.
+    monkeypatch.setattr("gigabatch.pipeline.stages.cluster.CONNECT_SECONDS", 30)
+
+    def work(cluster):
+        threading.Timer(1, os.kill, (cluster.client.run_on_scheduler(os.getpid), signal.SIGKILL)).start()
+        WAYS[way](cluster, time.sleep, [0.3] * 60)
+
+    with (
+        pytest.raises(ClusterError, match=r"scheduler of cluster=tcp://.* has ended, .*run again"),
+        open_cluster(scheduler, ClusterSettings(), tmp_path) as cluster,
+    ):
+        work(cluster)
+
+
+@pytest.mark.slow
+def test_a_local_worker_that_ends_before_it_answers_is_one_line(tmp_path):
+    def kill_first():
+        while not (started := multiprocessing.active_children()):
+            time.sleep(0.01)
+        started[0].kill()
+
+    killer = threading.Thread(target=kill_first)
+    killer.start()
+    with pytest.raises(ClusterError, match=r"a worker ended while it was started \(Nanny failed to start.*__main__"):
+        opened("local", tmp_path)
+    killer.join()
+
+
 def test_threads_of_this_process_give_results_in_order():
     cluster = Cluster(3)
     assert cluster.scheduler.args == (3,)
@@ -207,8 +270,8 @@ def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):
 
 def test_workers_that_do_not_see_the_folder_are_named(tmp_path):
     class Blind:
-        def run(self, function, path):
-            return {"tcp://a:1": function(path), "tcp://b:2": False}
+        def run(self, function, path, on_error):
+            return {"tcp://a:1": function(path), "tcp://b:2": False, "tcp://died:3": OSError("gone")}
 
     with pytest.raises(ClusterError, match=r"worker\(s\) tcp://b:2 do not see .*`artifacts`"):
         DaskCluster(Blind()).require_folder(tmp_path)
