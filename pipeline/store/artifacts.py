@@ -459,6 +459,8 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None:  # libraries wrap the system's error in their own
             if code := _code_of_full(cause):
+                while isinstance(first := cause.__cause__, OSError) and first.errno == code:
+                    cause = first  # the system's own, without the advice of `refusals_named`
                 said = cause.args[0][0][-1] if isinstance(cause, shutil.Error) else cause  # of many files the first
                 found = f"the disk is full or its quota is met ({shutil.disk_usage(folder.parent).free:,} bytes free; "
                 advice = "free some space (gigabatch gc --keep 1)"

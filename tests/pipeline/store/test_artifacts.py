@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from gigabatch.pipeline.store import artifacts, keys, leases, locks
 from gigabatch.pipeline.store.artifacts import ArtifactStore
-from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, atomic_write
+from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, atomic_write, refusals_named
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import ChecksumCache, artifact_key, file_checksum, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import folder_lock
@@ -587,6 +587,19 @@ def test_a_disk_that_is_full_by_any_name_is_found_wherever_it_is_met(store, monk
         store.build("encode", "new", wrapped if "library" in where else write_parts)
     assert str(store.root) in str(caught.value)
     assert names(store.root / "encode") == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_gives_its_advice_once(store, code):
+    def refused(folder: Path) -> dict:
+        with refusals_named(folder):
+            raise OSError(code, os.strerror(code), str(folder / "part-0.bin"))
+
+    with pytest.raises(ArtifactError, match=os.strerror(code)) as caught:
+        store.build("encode", "new", refused)
+    said = str(caught.value).lower()
+    assert said.count("gigabatch gc") + said.count("ulimit -f") == 1
+    assert "option --out" not in said
 
 
 # Garbage
