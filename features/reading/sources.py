@@ -874,7 +874,10 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
     if column.dtype.kind == "u" and bool((column.fillna(0) > 2**63 - 1).any()):
         raise ValueError("some values are outside the range of int64")
     zero = "0" if is_text(column) else False if column.dtype.kind == "b" else 0
-    whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
+    try:
+        whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
+    except OverflowError as error:  # of a text, whose own message speaks of C
+        raise ValueError("some values are outside the range of int64") from error
     if column.dtype.kind == "f":
         _require_whole(column, whole)
     narrow = whole.astype(dtype)

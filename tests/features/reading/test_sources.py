@@ -357,6 +357,12 @@ def test_times_in_a_dictionary_are_times():
             cast(column.to_frame("at"), {"at": dtype}, "here", ("at",))
 
 
+def test_a_text_beyond_64_bits_is_told_in_plain_words():
+    frame = pd.DataFrame({"n": ["1", "-99999999999999999999", None]})
+    with pytest.raises(DataError, match=r"values that do not fit \(some values are outside the range of int64\)"):
+        cast(frame, {"n": "int64"}, "rows", nullable={"n"})
+
+
 @pytest.mark.parametrize("dtype", ["UInt64", "uint64[pyarrow]"])
 def test_unsigned_numbers_beyond_int64_are_refused_beside_a_null_too(dtype):
     column = pd.Series(pd.array([1, None, 2**63 + 1], dtype=dtype))
