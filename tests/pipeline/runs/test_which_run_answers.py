@@ -390,6 +390,14 @@ def test_a_run_that_is_gone_is_listed_once_with_all_that_names_it(two):
     assert gone == "blocked, kept, missing"
 
 
+def test_a_run_that_may_not_be_read_is_not_listed_as_damaged(two):
+    tiny, first, later = two
+    with unreadable(later / "summary.json"):
+        assert states(tiny) == sorted([(first.name, "current"), (later.name, "latest, unreadable")])
+    with unreadable(first / "model"):
+        assert states(tiny) == sorted([(first.name, "current, unreadable"), (later.name, "latest")])
+
+
 def test_a_link_that_leads_to_a_run_of_elsewhere_is_listed_by_its_folder(two, tmp_path):
     """Though it answers, no row was current."""
     tiny, first, later = two
