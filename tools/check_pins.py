@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
+from http.client import HTTPException
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -42,13 +43,13 @@ def needs_on_pypi(name: str, version: str) -> list[str] | None:
         with urllib.request.urlopen(index, timeout=60) as answer:
             files = json.load(answer)["files"]
         spelt = "[-_.]".join(map(re.escape, name.split("-")))
-        own = re.compile(rf"{spelt}-{re.escape(version)}-.*(x86_64|-any)[.]whl", re.IGNORECASE)
+        own = re.compile(rf"{spelt}-{re.escape(version)}-.*(linux\w*_x86_64|-any)[.]whl", re.IGNORECASE)
         wheel = next((file for file in files if own.fullmatch(file["filename"])), None)
         if wheel is None:
             return None
         with urllib.request.urlopen(f"{wheel['url']}.metadata", timeout=60) as answer:
             return message_from_bytes(answer.read()).get_all("Requires-Dist", [])
-    except OSError:
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):  # none, or no JSON
         return None
 
 

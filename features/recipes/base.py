@@ -155,7 +155,7 @@ def part_path(folder: Path, split: str, number: int) -> Path:
 def require_splits(rows: Mapping[str, int]) -> None:
     """Refuse splits that are missing or empty, and names that are none of a folder in the artifact's own."""
     for name in rows:
-        if not isinstance(name, str) or Path(name).name != name or name.startswith("."):
+        if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
             raise DataError(
                 f"recipe: split {name!r} is no name of a folder, which it gets. Call it such as 'later': without "
                 "slashes, and without a point in front."

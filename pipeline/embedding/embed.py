@@ -15,14 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand
+from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.display import render_table
@@ -41,7 +43,7 @@ from gigabatch.pipeline.embedding.embeddings import (
 from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns, kept_lists
 from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.runs.find import find_run
-from gigabatch.pipeline.stages.asked import ask_features
+from gigabatch.pipeline.stages.asked import AskedFeatures, ask_features
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
@@ -60,6 +62,14 @@ SOURCES = [
     "gigabatch.pipeline.embedding.embeddings",
 ]
 KEPT_VERSIONS = 2  # the latest, and the one before it, which a server may be about to open
+HISTORIES, OF_NOW = "histories", "now"  # of the users' entry in the manifest
+
+
+class Gathered(NamedTuple):
+    """Newest rows by entity, and whether the users' histories are those of now, not of their rows' times."""
+
+    rows: dict[str, Any]
+    of_now: bool
 
 
 def run_embed(
@@ -114,18 +124,22 @@ def _null_context(bundle: Bundle) -> list[str]:
 def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings) -> Artifact:
     """Embeddings of all users and items of the features stage, all splits; runs/<name>/<id>/embeddings/latest.
 
-    Users have the histories of now where the recipe knows them (`Recipe.with_newest_histories`)."""
+    Users have the histories of now where the recipe knows them (`Recipe.with_newest_histories`) and the raw files are
+    those that the features stage has read; where they are not, a warning says so, since a night has trained by then."""
     engine = load_engine(features.pipeline.engine)
     parts = [path for split in features.rows for path in features.parts(split)]
+    wanted = _wants_histories(bundle, features)
+    asked = _asked_again(bundle, features) if wanted else None
 
-    def rows() -> dict[str, Any]:
+    def rows() -> Gathered:
         found = _gather(bundle.schema, engine, [str(path) for path in parts], {})
-        user = bundle.schema.entity("user")
-        if user is not None and any(column.name not in user.columns for column in kept_lists(bundle.schema, user)):
-            found["user"] = _with_newest_histories(features, found["user"])
-        return found
+        if asked is None:
+            return Gathered(found, False)
+        users = found["user"]
+        found["user"] = _with_newest_histories(features.pipeline, asked, users)
+        return Gathered(found, found["user"] is not users)
 
-    inputs = {"features": features.artifact.key}
+    inputs = {"features": features.artifact.key} | ({HISTORIES: "of the rows"} if wanted and asked is None else {})
     try:
         before = StoredEmbeddings.load(run / STAGE, bundle, verify=False)
     except EmbeddingsError:  # none yet, or of no use
@@ -136,16 +150,48 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
     return artifact
 
 
-def _with_newest_histories(features: Features, users: Any) -> Any:
+def _wants_histories(bundle: Bundle, features: Features) -> bool:
+    """Whether users have histories, of which the recipe may know newer ones."""
+    recipe = recipe_class(features.pipeline.config.recipe)
+    knows = recipe.with_newest_histories is not Recipe.with_newest_histories
+    return knows and bool(_histories(bundle.schema))
+
+
+def _asked_again(bundle: Bundle, features: Features) -> AskedFeatures | None:
+    """What knows the raw files that the features stage has read; None, with a warning, where they are others by now, or
+    their ids are of another type than the bundle's."""
+    pipeline, own, now = features.pipeline, bundle.schema.dtypes(), features.schema.dtypes()
+    why = "the raw files are no longer those that the features stage has read"
+    try:
+        asked = ask_features(pipeline.config, pipeline.engine, pipeline.store.root, features.decided)
+    except (DataError, ArtifactError) as error:  # one is gone
+        why = f"{why} ({error})"
+    else:
+        if asked.key == features.artifact.key:
+            if all(own[entity.key] == now.get(entity.key) for entity in bundle.schema.entities):
+                return asked
+            why = "the run was trained with ids of another type than the configuration has"
+    log.warning(
+        "embed: %s, so users' histories are those before their newest rows, whose items they lack. Run gigabatch embed "
+        "again.",
+        why,
+    )
+    return None
+
+
+def _histories(schema: Schema) -> list[str]:
+    """Columns of what users chose before, lists and weights, which are kept of their rows."""
+    user = schema.entity("user")
+    found = [] if user is None else [one for one in kept_lists(schema, user) if one.name not in user.columns]
+    return [name for column in found for name in column.columns]
+
+
+def _with_newest_histories(pipeline: Pipeline, asked: AskedFeatures, users: Any) -> Any:
     """The users' rows with histories up to now, of the raw files that the features stage has read.
 
     Raises:
-        ArtifactError: where these are no longer the same.
+        ArtifactError: where these change meanwhile.
     """
-    pipeline = features.pipeline
-    asked = ask_features(pipeline.config, pipeline.engine, pipeline.store.root, features.decided)
-    if asked.key != features.artifact.key:
-        raise ArtifactError("embed: raw files or settings changed behind the features stage. Run again.")
     asked.recipe.cache = cache = ParsedFiles(pipeline.store, pipeline.engine)
     found = asked.recipe.with_newest_histories(pipeline.engine, users)
     require_same_inputs(asked.inputs, asked.checksums, cache.parsed, pipeline.store.root)
@@ -185,17 +231,34 @@ def update_embeddings(
         if not path.endswith(PARQUET_ENDINGS):
             raise DataError(f"embed: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
 
-    def rows() -> dict[str, Any]:
-        known = {
-            name: engine.read_parquet(before.folder / folder_of(name) / ROWS) for name in before.manifest["entities"]
-        }
+    def rows() -> Gathered:
+        entities = before.manifest["entities"]
+        known = {name: engine.read_parquet(before.folder / folder_of(name) / ROWS) for name in entities}
         gathered = _gather(bundle.schema, engine, files, known)
         require_same_inputs(files, checksums, (), pipeline.store.root)
-        return gathered
+        of_now = entities.get("user", {}).get(HISTORIES) == OF_NOW
+        if of_now:
+            gathered["user"] = _with_known_histories(bundle.schema, known["user"], gathered["user"])
+        return Gathered(gathered, of_now)
 
     checksums = input_checksums(files, pipeline.store.root)
     inputs = {"before": before.key, "files": checksums}
     return _store(run, bundle, settings, inputs, rows, before)
+
+
+def _with_known_histories(schema: Schema, known: Any, users: Any) -> Any:
+    """Users' newest rows, where these are no later than the known ones with the known histories: a row's own history
+    lacks its item. known: the first of `users`, in their order, as `NewestRows` leaves them."""
+    engine, names, time = engine_of(users), _histories(schema), schema.only("time")
+    if time is None:
+        return users
+    same = users[time].iloc[: len(known)].reset_index(drop=True) == known[time].reset_index(drop=True)
+    places = engine.arrays.arange(len(users))
+    (kept,) = engine.arrays.nonzero(engine.array(same.fillna(False).astype("bool")))
+    places[kept] = len(users) + kept
+    typed = cast(known[names], {name: schema.table_dtypes[name] for name in names}, "stored users")
+    both = engine.frames.concat([users[names], typed], ignore_index=True).take(places).reset_index(drop=True)
+    return users.assign(**{name: both[name] for name in names})
 
 
 def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +290,7 @@ def _store(
     bundle: Bundle,
     settings: EmbedSettings,
     inputs: dict[str, Any],
-    rows: Callable[[], dict[str, Any]],
+    rows: Callable[[], Gathered],
     before: StoredEmbeddings | None,
 ) -> Artifact:
     """The artifact of these inputs, made if it is not there, and `latest` pointing to it."""
@@ -241,10 +304,12 @@ def _store(
 
     def write(folder: Path) -> dict[str, Any]:
         started = time.perf_counter()
-        entities = {}
-        for name, frame in rows().items():
+        entities, gathered = {}, rows()
+        for name, frame in gathered.rows.items():
             old = None if reused is None else reused.user if name == "user" else reused.item
             entities[name] = write_entity(folder / folder_of(name), bundle, name, frame, settings, old)
+        if gathered.of_now:
+            entities["user"][HISTORIES] = OF_NOW
         if settings.index != "exact" and "item" in entities:
             entities["item"]["index"] = write_index(folder, entities, settings, bundle.device)
         total = sum(entry["rows"] for entry in entities.values())

@@ -14,7 +14,7 @@ from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_pointers
 from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.runs.verify import is_of_another
-from gigabatch.pipeline.store.artifacts import MANIFEST
+from gigabatch.pipeline.store.artifacts import MANIFEST, is_of_system
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEPT = "kept"  # trained by the nightly job, which did not promote it
@@ -38,8 +38,9 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
         run drew any (how many for each positive and how: metrics of other draws do not compare), and `trained_from` and
         `trained_until`, the first and last moment of the data that it was fitted and selected on: in ISO 8601, UTC,
         where its time column holds dates, else the numbers of that column. A final run has the metrics of the run that
-        measured it, and `final of` its id among its states. A run that cannot be read, or that a link or a block names
-        and that is not there, has `damaged` or `missing` among its states. One that lies elsewhere is named by its
+        measured it, and `final of` its id among its states. A run of which a file is not what it should be, that the
+        system does not give (no permission, a disk that fails), or that a link or a block names and that is not there,
+        has `damaged`, `unreadable` or `missing` among its states. One that lies elsewhere is named by its
         folder; `files of` another run's id are those of the wrong folder.
 
     Examples
@@ -74,8 +75,16 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
                 states += [f"final of {measured['id']}"] if measured else []
                 dated = info.get("trained_from") is not None and _has_dates(path / "model")
                 row |= {end: _moment(info.get(end), dated) for end in ("trained_from", "trained_until")}
-            except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-                states.append("damaged")
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ) as error:
+                states.append("unreadable" if is_of_system(error) else "damaged")
         metrics |= dict.fromkeys(name for name, value in row["metrics"].items() if value is not None)
         rows.append(row | {"state": ", ".join(states)})
     rows.sort(key=lambda row: (row["created_utc"], row["run"]), reverse=True)

@@ -184,8 +184,9 @@ def unblock(config: RunConfig, run: str) -> str:
 
 
 def _weights_or_none(run: Path | None) -> str | None:
-    """The checksum of a run's weights; None where it is not there or damaged."""
+    """The checksum of a run's weights; None where it is not there, damaged, or on a disk that does not give it: all the
+    more is another run to take its place."""
     try:
         return None if run is None else weights_of(run)
-    except RunError:
+    except (RunError, OSError):
         return None

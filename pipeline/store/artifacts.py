@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from gigabatch.features.errors import OF_MACHINE
 from gigabatch.pipeline.display import tell_skipped
@@ -381,6 +381,12 @@ def put_aside(folder: Path) -> Path:
     return aside
 
 
+def is_of_system(error: BaseException) -> TypeGuard[OSError]:
+    """Whether the system does not give a file, which may be whole: no permission, too many open files, a disk that
+    fails."""
+    return isinstance(error, OSError) and error.errno in {*READ_ONLY, *OF_MACHINE}
+
+
 def verified(
     folder: Path,
     what: str,
@@ -414,7 +420,7 @@ def verified(
     except ArtifactError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno in {*READ_ONLY, *OF_MACHINE}:
+        if is_of_system(error):
             raise OSError(
                 error.errno,
                 f"{what} {folder}: {error.filename or 'a file'} cannot be read ({error.strerror}), so nobody can tell "

@@ -1,8 +1,12 @@
 """Pins that do not allow each other are told, also where the build that is installed here asks for less."""
 
+import io
+import json
+from http.client import IncompleteRead
+
 import pytest
 
-from tools.check_pins import PINS, conflicts, read_pins
+from tools.check_pins import PINS, conflicts, needs_on_pypi, read_pins
 
 
 def test_a_pin_that_another_one_rules_out_is_told():
@@ -39,3 +43,24 @@ def test_the_pins_are_read():
     assert pins["ruamel-yaml"]
     assert pins["sqlalchemy"].startswith("2.0.")  # behind which a comment stands
     assert all(version[0].isdigit() for version in pins.values())
+
+
+def test_the_wheel_for_linux_says_what_is_needed(monkeypatch):
+    wheels = ["a_b-1.0-cp311-cp311-macosx_11_0_x86_64.whl", "a_b-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"]
+    index = {"files": [{"filename": name, "url": f"https://files/{name}"} for name in wheels]}
+    answers = {f"https://files/{name}.metadata": f"Requires-Dist: {name[20:25]}\n\n".encode() for name in wheels}
+    answers["https://pypi.org/simple/a-b/"] = json.dumps(index).encode()
+    monkeypatch.setattr(
+        "urllib.request.urlopen", lambda asked, timeout: io.BytesIO(answers[getattr(asked, "full_url", asked)])
+    )
+    assert needs_on_pypi("a-b", "1.0") == ["manyl"]
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"{}", b"[]", None])
+def test_an_index_that_answers_otherwise_does_not_tell(monkeypatch, answer):
+    def broken(*_, **__):
+        raise IncompleteRead(b"")
+
+    opened = broken if answer is None else lambda *_, **__: io.BytesIO(answer)
+    monkeypatch.setattr("urllib.request.urlopen", opened)
+    assert needs_on_pypi("a", "1.0") is None

@@ -15,7 +15,7 @@ from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.embedding import embed
 from gigabatch.pipeline.export import export
 from gigabatch.pipeline.nightly.nightly import require_whole_current, run_nightly
-from gigabatch.pipeline.runs.find import find_run, run_link
+from gigabatch.pipeline.runs.find import find_run, home_of, run_link
 from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.runs.pointers import RunError, read_pointers
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
@@ -27,7 +27,7 @@ from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.stages import score, update
 from gigabatch.pipeline.stages.finished import Run
 from tests.pipeline.conftest import threads_of_torch
-from tests.pipeline.read_only import read_only
+from tests.pipeline.read_only import read_only, unreadable
 from tests.pipeline.tiny_recipe import write_day
 
 SHORT = ("seed=5", "train.epochs=1")
@@ -255,6 +255,19 @@ def test_a_rollback_brings_back_the_one_before_also_where_the_current_one_is_gon
     assert (found.current, list(found.blocked)) == (first, [later.name])
 
 
+@pytest.mark.parametrize(
+    "change", [rollback, lambda config: promote_by_hand(config, read_pointers(home_of(config)).previous.name)]
+)
+def test_another_run_takes_the_place_of_one_that_the_disk_does_not_give(two, change):
+    tiny, first, later = two
+    config = load_config(tiny.config)
+    promote_by_hand(config, later.name)
+    with unreadable(later / "model" / "weights.safetensors"):
+        change(config)
+    found = read_pointers(tiny.home)
+    assert (found.current, found.previous) == (first, later)
+
+
 def test_a_run_that_was_rolled_back_is_used_where_it_is_named_and_told_so(two, caplog):
     tiny, _, later = two
     config = load_config(tiny.config)
@@ -375,6 +388,14 @@ def test_a_run_that_is_gone_is_listed_once_with_all_that_names_it(two):
     (tiny.home / "previous").unlink()
     gone = next(state for run, state in states(tiny) if run == later.name)
     assert gone == "blocked, kept, missing"
+
+
+def test_a_run_that_may_not_be_read_is_not_listed_as_damaged(two):
+    tiny, first, later = two
+    with unreadable(later / "summary.json"):
+        assert states(tiny) == sorted([(first.name, "current"), (later.name, "latest, unreadable")])
+    with unreadable(first / "model"):
+        assert states(tiny) == sorted([(first.name, "current, unreadable"), (later.name, "latest")])
 
 
 def test_a_link_that_leads_to_a_run_of_elsewhere_is_listed_by_its_folder(two, tmp_path):

@@ -390,6 +390,7 @@ def coins(**splits):
         ({"test": [1, 2]}, r"split 'test': .*list"),
         ({"../later": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split '../later' is no name of a folder"),
         ({"a/b": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 'a/b' is no name of a folder"),
+        ({"": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split '' is no name of a folder"),
         ({3: pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 3 is no name of a folder"),
     ],
 )
