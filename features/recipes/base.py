@@ -22,6 +22,7 @@ from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 
 SPLITS = ("train", "valid", "test")
+BESIDE = ("schema.json", "manifest.json", "workflow")  # what the artifact of the splits holds beside them
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,10 @@ def part_path(folder: Path, split: str, number: int) -> Path:
 def require_splits(rows: Mapping[str, int]) -> None:
     """Refuse splits that are missing or empty, and names that are none of a folder in the artifact's own."""
     for name in rows:
-        if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
+        if not isinstance(name, str) or not name or Path(name).name != name or name.startswith(".") or name in BESIDE:
             raise DataError(
                 f"recipe: split {name!r} is no name of a folder, which it gets. Call it such as 'later': without "
-                "slashes, and without a point in front."
+                f"slashes, without a point in front, and none of {', '.join(BESIDE)}."
             )
     for name in SPLITS:
         if name not in rows:

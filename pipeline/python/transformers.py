@@ -54,12 +54,12 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
         if not len(table):
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
-        if isinstance(X, pd.DataFrame):
-            frame.index = X.index
     else:
         frame = pd.DataFrame(
             validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
         ).add_prefix("x")
+    if isinstance(X, pd.DataFrame):  # also of numbered columns, else a ColumnTransformer puts other rows beside these
+        frame.index = X.index
     fitted = getattr(estimator, "feature_names_in_", None)
     if named != (fitted is not None):
         frame.columns = [f"x{place}" for place in range(frame.shape[1])] if fitted is None else list(fitted)

@@ -98,11 +98,9 @@ class DaskCluster(Cluster):
 
 
 @contextlib.contextmanager
-def _lost(name: str) -> Iterator[None]:
+def _lost(name: str, client: Any) -> Iterator[None]:
     """Tell of workers, or of the scheduler, that are lost within the block: also where a preprocessor or a workflow is
     fitted there, which asks Dask itself."""
-    from concurrent.futures import CancelledError  # of which Dask's own is one
-
     from distributed import KilledWorker
 
     try:
@@ -112,11 +110,29 @@ def _lost(name: str) -> Iterator[None]:
             f"cluster: a task was tried on several workers and each of them died ({error}). Most often the worker's "
             "memory limit is too small: raise cluster_settings.memory_limit or lower rows_per_part."
         ) from error
-    except CancelledError as error:
+    except Exception as error:
+        if not _tells_of_lost_scheduler(error, client):
+            raise
         raise ClusterError(
             f"cluster: the scheduler of cluster={name} has ended, or cannot be reached any more "
             f"({' '.join(str(error).split())}). Start it again, then run again: stages that are done stay."
         ) from error
+
+
+def _tells_of_lost_scheduler(error: Exception, client: Any) -> bool:
+    """Whether Dask has raised the error since the scheduler is gone; a task's own error is none such."""
+    from concurrent.futures import CancelledError
+
+    from distributed.client import ClosedClientError  # of what is handed out once the client has given up
+    from distributed.comm import CommClosedError
+
+    if isinstance(error, CommClosedError | ClosedClientError):
+        return True
+    if isinstance(error, CancelledError):  # a future's, of which Dask's own are some
+        return type(error) is not CancelledError or client.status != "running"
+    # What is asked of a scheduler meanwhile: a connection that times out, or is no attribute any more.
+    of_connection = isinstance(error, AttributeError) or (isinstance(error, OSError) and error.errno is None)
+    return of_connection and client.status != "running"
 
 
 @contextlib.contextmanager
@@ -173,7 +189,7 @@ def open_cluster(
                     f"cluster: a worker cannot import a file of yours, which it must see: {error}"
                 ) from error
         cluster = DaskCluster(client)
-        with _lost(name):
+        with _lost(name, client):
             cluster.require_folder(folder)
             yield cluster
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
+from sklearn.compose import ColumnTransformer, make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
@@ -202,6 +202,18 @@ def test_columns_without_names_go_by_their_places(given, names):
         assert np.array_equal(np.asarray(use(other)), np.asarray(use(seen)))
     with pytest.raises(ValueError, match="2 features"):
         use(matrix[:, :1])
+
+
+@pytest.mark.parametrize("fit_first", [False, True])
+@pytest.mark.parametrize("given", [PreprocessorTransformer(), WorkflowTransformer()], ids=["preprocessor", "workflow"])
+def test_rows_of_numbered_columns_keep_their_index_beside_those_of_others(given, fit_first):
+    """Without it a ColumnTransformer, which puts frames beside each other by index, mixed up rows without a word."""
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), index=np.arange(20)[::-1])
+    both = ColumnTransformer([("ours", given, [0]), ("other", "passthrough", [1])]).set_output(transform="pandas")
+    found = both.fit(frame).transform(frame) if fit_first else both.fit_transform(frame)
+    assert found.index.equals(frame.index)
+    assert found.iloc[:, -1].tolist() == frame[1].tolist()
+    assert found.iloc[:, 0].rank().tolist() == frame[0].rank().tolist()
 
 
 @pytest.mark.parametrize("library", [pa.table, lambda frame: pa.RecordBatch.from_pandas(frame)], ids=["table", "batch"])

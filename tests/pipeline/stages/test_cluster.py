@@ -1,6 +1,7 @@
 """Clusters: the same artifacts wherever tasks run, also when workers die; clear errors where they cannot run."""
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import json
@@ -11,7 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -19,7 +22,7 @@ import pytest
 
 from gigabatch.features.synthetic.trivago import write_synthetic_log
 from gigabatch.pipeline.config.config import ClusterSettings, ConfigError, parse_config
-from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, cuda_arguments, open_cluster
+from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, _lost, cuda_arguments, open_cluster
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -201,6 +204,47 @@ def test_a_scheduler_that_ends_in_the_middle_is_one_line(scheduler, tmp_path, wa
         open_cluster(scheduler, ClusterSettings(), tmp_path) as cluster,
     ):
         work(cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", ["connecting", "closed"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_scheduler_that_ends_while_this_process_works_is_one_line(scheduler, tmp_path, way, status, monkeypatch):
+    """What is handed out next meets another error of Dask's, by what its client has noticed."""
+    monkeypatch.setattr("gigabatch.pipeline.stages.cluster.CONNECT_SECONDS", 10)
+
+    def work(cluster):
+        cluster.client.wait_for_workers(2)  # one that seeks the scheduler in vain would not end at the test's end
+        os.kill(cluster.client.run_on_scheduler(os.getpid), signal.SIGKILL)
+        while cluster.client.status != status:
+            time.sleep(0.01)
+        WAYS[way](cluster, time.sleep, [0.1])
+
+    with (
+        pytest.raises(ClusterError, match=r"scheduler of cluster=tcp://.* has ended, .*run again"),
+        open_cluster(scheduler, ClusterSettings(), tmp_path) as cluster,
+    ):
+        work(cluster)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "lost"),
+    [
+        ("running", OSError("mine"), False),
+        ("running", AttributeError("mine"), False),
+        ("running", CancelledError("mine"), False),
+        ("connecting", OSError(errno.ENOSPC, "full"), False),
+        ("connecting", ValueError("mine"), False),
+        ("connecting", OSError("Timed out trying to connect"), True),
+        ("closed", AttributeError("'NoneType' object has no attribute 'ncores'"), True),
+    ],
+)
+def test_an_error_of_ones_own_is_no_lost_scheduler(status, error, lost):
+    with (
+        pytest.raises(ClusterError if lost else type(error), match=str(error.args[-1])),
+        _lost("tcp://a:1", SimpleNamespace(status=status)),
+    ):
+        raise error
 
 
 @pytest.mark.slow
