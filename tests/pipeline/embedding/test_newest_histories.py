@@ -1,4 +1,4 @@
-"""The history stored with a user is what the user has chosen up to now, the newest choice too: by a loop over the log."""
+"""The history stored with a user is what the user has chosen up to now, the newest too: by a loop over the log."""
 
 import json
 import random
