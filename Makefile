@@ -41,6 +41,9 @@ help:  ## show this list
 setup: $(READY)  ## make .venv with everything that the other targets need, and compile the loops for this processor
 
 $(VENV)/.ready: pyproject.toml constraints.txt
+	@python=python3; test ! -x $(VENV)/bin/python || python=$(VENV)/bin/python; \
+	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$$python is not Python 3.11 or later." \
+	    "Make the environment by one that is, and again: rm -rf $(VENV); python3.12 -m venv $(VENV); make setup" >&2; exit 2; }
 	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
 	@# PyPI's torch is the CUDA build and brings gigabytes; it serves as well where the other is out of reach.
 	$(VENV)/bin/python -m pip install --quiet --retries 2 --no-deps --constraint constraints.txt \

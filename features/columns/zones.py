@@ -51,6 +51,20 @@ def time_zone(name: Any, where: str) -> zoneinfo.ZoneInfo:
         ) from error
 
 
+def is_time_zone(name: str) -> bool:
+    """Whether the time zone database has a zone of this name.
+
+    >>> from gigabatch.features.columns.zones import is_time_zone
+    >>> is_time_zone("Europe/Berlin"), is_time_zone("string")
+    (True, False)
+    """
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return False
+    return True
+
+
 def seconds_ahead(arrays: Any, seconds: Any, name: str) -> Array:
     """How far local time is ahead of UTC at each moment, daylight saving included.
 

@@ -61,8 +61,9 @@ def serve(
     """Answer requests for predictions over HTTP with a run's model, and with what takes its place (docs/serving.md)."""
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.runs.find import run_link
-    from gigabatch.pipeline.serving.start import asked_settings, require_start
+    from gigabatch.pipeline.serving.start import asked_settings, require_packages, require_start
 
+    require_packages()
     loaded = load_config(config, overrides, whole=False)
     require_start(asked_settings(loaded.serve, host, port, workers), [run_link(loaded, run)], insecure)
     whole_config(config, overrides)

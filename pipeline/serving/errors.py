@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from starlette.responses import Response
+from typing import TYPE_CHECKING
 
 from gigabatch.pipeline.store.files import json_text
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 
 class ServingError(ValueError):
@@ -40,6 +42,8 @@ class Refusal(Exception):
 
     def response(self) -> Response:
         """The answer, in JSON."""
+        from starlette.responses import Response  # of the extra serve; a refusal to start needs none of it
+
         fields = [{"field": field, "message": message} for field, message in self.fields]
         body = {"error": self.code, "message": self.message, "fields": fields}
         return Response(json_text(body), self.status, self.headers, "application/json")

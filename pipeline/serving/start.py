@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import os
 import socket
@@ -15,6 +16,7 @@ from gigabatch.pipeline.serving.errors import ServingError
 
 TOKEN_VARIABLE = "GIGABATCH_TOKEN"
 SHORTEST_TOKEN = 16
+PACKAGES = "fastapi", "prometheus_client", "uvicorn"  # of the extra serve, without which nothing is answered
 
 
 def asked_settings(settings: ServeSettings, host: str | None, port: int | None, workers: int | None) -> ServeSettings:
@@ -30,6 +32,13 @@ def asked_settings(settings: ServeSettings, host: str | None, port: int | None, 
             for item in error.errors()
         )
         raise ServingError(f"{found}.") from error
+
+
+def require_packages() -> None:
+    """Raise `ServingError` where a package is not installed that every service needs."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ServingError(f"serve: needs {', '.join(missing)}: pip install 'gigabatch[serve]'.")
 
 
 def require_start(settings: ServeSettings, folders: Sequence[Path], insecure: bool) -> str | None:

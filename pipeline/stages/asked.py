@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
-from gigabatch.features.columns.zones import zone_rules
+from gigabatch.features.columns.zones import is_time_zone, zone_rules
 from gigabatch.features.encoding.state import FILE
 from gigabatch.features.engines.frame import resolve_engine
 from gigabatch.features.errors import DataError
@@ -158,9 +158,10 @@ def require_table(path: Path) -> None:
 
 
 def _zones(settings: Any) -> set[str]:
-    """The time zones that settings name, at any depth."""
+    """The time zones that settings name, at any depth. A column may be named zone, of which other words are said."""
     if isinstance(settings, dict):
-        own = {settings["zone"]} if isinstance(settings.get("zone"), str) else set()
+        said = settings.get("zone")
+        own = {said} if isinstance(said, str) and is_time_zone(said) else set()
         return own.union(*map(_zones, settings.values()))
     return set().union(*map(_zones, settings)) if isinstance(settings, list | tuple) else set()
 

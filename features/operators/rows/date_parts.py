@@ -172,7 +172,7 @@ def _part(moment: Any, part: str) -> Any:
     """Column of whole numbers."""
     if part == "minute_of_day":
         return moment.hour * 60 + moment.minute
-    return getattr(moment, "dayofyear" if part == "day_of_year" else part)
+    return getattr(moment, "day_of_week" if part == "weekday" else part)  # whose other name pandas 3.1 deprecates
 
 
 def _first(part: str) -> int:

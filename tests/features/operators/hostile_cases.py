@@ -22,7 +22,7 @@ REFUSED, SAME, RELABELLED, AS_NULL, UNTOUCHED = "refused", "same", "relabelled",
 
 def weekday(frame, column):
     """Of moments, in UTC."""
-    return pd.to_datetime(frame[column], utc=True).dt.weekday.tolist()
+    return pd.to_datetime(frame[column], utc=True).dt.day_of_week.tolist()
 
 
 DATES = {"moments_ns", "moments_s_in_zone", "moments_of_mixed_zones", "durations", "moments_for_text"}

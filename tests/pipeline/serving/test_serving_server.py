@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.client import HTTPConnection
@@ -20,6 +23,7 @@ from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.http.server import listen, with_answers
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.start import is_loopback, read_token, require_safe, require_start
+from tests.pipeline.clicks import ROOT, write_clicks
 from tests.pipeline.serving.server_process import Server
 
 JSON = {"content-type": "application/json"}
@@ -296,6 +300,18 @@ def test_the_command_serves_a_run_by_its_configuration(trained):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
     assert process.returncode == 0
+
+
+def test_without_its_packages_it_says_what_to_install(tmp_path):
+    """Of a plain `pip install`: neither of them is imported, nor what comes with them."""
+    write_clicks(tmp_path)
+    gone = ["fastapi", "starlette", "uvicorn", "prometheus_client"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({gone})); from gigabatch.pipeline.commands.app import main; "
+    code += "sys.exit(main(['serve', '--config', 'clicks.yaml']))"
+    found_here = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=found_here)
+    needs = "serve: needs fastapi, prometheus_client, uvicorn: pip install 'gigabatch[serve]'."
+    assert (found.returncode, found.stderr) == (2, f"gigabatch: {needs}\n")
 
 
 def test_errors_at_the_start_are_one_line(trained, capsys):

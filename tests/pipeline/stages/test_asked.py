@@ -443,6 +443,13 @@ def test_features_in_local_time_are_those_of_the_rules_of_their_zone(folder, mon
         zones._changes.cache_clear()
 
 
+def test_a_column_may_be_named_zone(folder):
+    """Its type, or what a step is told of it, is no time zone."""
+    Path("clicks.csv").write_text(f"zone,price,clicked\n{ROWS}")
+    given = ["features.inputs={zone: string}", "features.categorical={zone: string}"]
+    assert main(["features", "--config", "clicks.yaml", *given]) == 0
+
+
 @pytest.mark.parametrize("run", ["latest", "no such run", "long" * 1_000])
 def test_what_is_no_run_is_not_found(folder, run):
     path = Path("artifacts/requests.json")
