@@ -392,7 +392,6 @@ def coins(**splits):
         ({"a/b": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 'a/b' is no name of a folder"),
         ({"": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split '' is no name of a folder"),
         ({3: pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 3 is no name of a folder"),
-        ({"": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split '' is no name of a folder"),
         ({"workflow": pd.DataFrame({"side": ["heads"], "won": [1.0]})}, r"split 'workflow' is no name of a folder"),
     ],
 )
