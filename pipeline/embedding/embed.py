@@ -152,9 +152,10 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
 
 def _wants_histories(bundle: Bundle, features: Features) -> bool:
     """Whether users have histories, of which the recipe may know newer ones."""
+    if not _histories(bundle.schema):
+        return False
     recipe = recipe_class(features.pipeline.config.recipe)
-    knows = recipe.with_newest_histories is not Recipe.with_newest_histories
-    return knows and bool(_histories(bundle.schema))
+    return recipe.with_newest_histories is not Recipe.with_newest_histories
 
 
 def _asked_again(bundle: Bundle, features: Features) -> AskedFeatures | None:

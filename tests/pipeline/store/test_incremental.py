@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.engines import pandas as engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import read_files
 from gigabatch.pipeline.commands.app import main
@@ -50,13 +51,13 @@ def states(features) -> dict[str, str]:
 def parsed(monkeypatch) -> list[str]:
     """Names of the CSV files that pandas was asked to parse."""
     seen: list[str] = []
-    real = pd.read_csv
+    real = engine.read_csv
 
     def read_csv(path, *arguments, **options):
         seen.append(Path(path).name)
         return real(path, *arguments, **options)
 
-    monkeypatch.setattr(pd, "read_csv", read_csv)
+    monkeypatch.setattr(engine, "read_csv", read_csv)
     return seen
 
 
