@@ -108,7 +108,7 @@ def write_embeddings(folder: Path, bundle: Bundle, frame: pd.DataFrame, **embedd
     part = folder.parent / f"{folder.name}-rows.parquet"
     frame.to_parquet(part)
     features = SimpleNamespace(
-        pipeline=SimpleNamespace(engine="pandas"),
+        pipeline=SimpleNamespace(engine="pandas", config=SimpleNamespace(recipe="table")),
         rows={"train": len(frame)},
         parts=lambda split: [part],
         artifact=SimpleNamespace(key="small"),
