@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 PINS = Path(__file__).resolve().parents[1] / "constraints.txt"
 AS_JSON = "application/vnd.pypi.simple.v1+json"
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 Needs = Callable[[str, str], list[str] | None]
 
 
@@ -61,7 +61,7 @@ def conflicts(pins: Mapping[str, str], needs: Needs = needs_on_pypi) -> tuple[li
     (['torch 2.13.0 needs triton==3.7.1, and the pin is 3.6.0'], ['triton'])
     """
     with ThreadPoolExecutor(8) as pool:
-        found = dict(zip(pins, pool.map(lambda item: needs(*item), pins.items()), strict=True))
+        found = dict(zip(pins, pool.map(needs, pins, pins.values()), strict=True))
     lines = []
     for name, texts in found.items():
         for need in map(Requirement, texts or ()):

@@ -106,12 +106,13 @@ def written_dates(known: pd.Series, lenient: bool) -> Written | None:
     >>> written_dates(pd.Series(["31/12/2024 14:05", "1/2/2025 0:00"]), False).dtype
     'datetime[%d/%m/%Y %H:%M]'
     """
-    if not _formats(known.iloc[0].strip()):  # most columns are names
+    forms = _formats(known.iloc[0].strip())
+    if not forms:  # most columns are names
         return None
     texts = known.str.strip()
     distinct = pd.Series(texts.unique(), dtype="str")
     fitting = []
-    for form in _formats(distinct.iloc[0]):
+    for form in forms:
         how = time_type(f"datetime[{form}]?")
         assert how is not None
         if bool(of_type(distinct.head(FIRST_LOOK), how)[1].any()):
