@@ -160,6 +160,11 @@ def test_claims_are_made_of_what_is_whole():
     claims = claims_of(whole, batches, complete=True, searched=True)
     assert claims["adult_less_best"] == (pytest.approx(-0.0015), -0.001, False)
     assert claims["mean_rank"] == (2, 2, True)
+    assert "adult_less_best, 4 members" not in claims, "nobody fitted it"
+    of_four = {"table": "adult", "contender": "ours_ensemble", "auc": 0.932}
+    ranked([*whole, of_four], "auc")
+    beside = claims_of([*whole, of_four], batches, complete=True, searched=True)
+    assert beside == claims | {"adult_less_best, 4 members": (pytest.approx(0.0005), -0.001, True)}
     assert claims["large_batch_loss"] == (pytest.approx(0.0015), 0.001, False)
     for less in ({"trials": TRIALS - 1}, {"out_of_time": 1}):
         cut = [*whole[:-1], {**whole[-1], **less}]
