@@ -18,6 +18,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.metrics.pointwise import (
     average_precision,
+    churn_unit,
     expected_calibration_error,
     log_loss,
     roc_auc,
@@ -43,7 +44,7 @@ from gigabatch.pipeline.training.target_metrics import (
     serving_weight,
     weight_of_label_0,
 )
-from gigabatch.pipeline.training.train import table_loss, table_outputs
+from gigabatch.pipeline.training.train import evaluated_blocks, table_outputs
 
 log = logging.getLogger(__name__)
 CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
@@ -612,11 +613,14 @@ def permutation_importance(
     metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
 
     loss, known = target_loss(schema), table.unpack(words).to(device)  # shuffling moves no label, group or weight
+    spreads = [
+        churn_unit(target.task, own, known.weight) for target, own in zip(schema.targets, known.targets, strict=True)
+    ]
 
     def measure(words: Tensor) -> float:
         part = table.with_words(words)
         if metric == "minus loss":
-            return -table_loss(model, part, loss, device)
+            return -_loss_in_deviations(model, part, loss, spreads, device)
         found = []
         predictions = loss.predict(table_outputs(model, part, device))
         for target, prediction, labels in zip(schema.targets, predictions, known.targets, strict=True):
@@ -660,6 +664,26 @@ def permutation_importance(
         std = float(np.std(drops)) if num_repeats > 1 else None
         found.append({"name": name, "mean": float(np.mean(drops)), "std": std})
     return metric, sorted(found, key=lambda row: -row["mean"])
+
+
+def _loss_in_deviations(
+    model: Any, table: PackedTable, loss: TargetLoss, spreads: Sequence[float], device: str
+) -> float:
+    """As `table_loss`, but of a target whose outputs are logarithms the squared error of what they predict.
+
+    spreads: of each target the deviation of its labels, which such a model does not keep; not a number where they are
+    all alike, which counts as 1, as in `target_scales`."""
+    parts = []
+    for batch, given in evaluated_blocks(model, table, device):
+        outputs, labels = given.clone(), list(model.standardised(batch.targets))
+        for scale in model.target_scales:
+            if scale.log:
+                spread = 1.0 if math.isnan(spreads[scale.target]) else spreads[scale.target]
+                outputs[:, scale.output] = outputs[:, scale.output].exp() * (scale.std / spread)
+                labels[scale.target] = labels[scale.target] * (scale.std / spread)
+        parts.append(loss.sums(outputs, labels, batch.weight))
+    totals, counts = (torch.stack(part) for part in zip(*parts, strict=True))
+    return float((totals.sum(0) / counts.sum(0)).sum())
 
 
 def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> list[dict[str, Any]]:

@@ -82,13 +82,15 @@ class Trainer(TimedTrainer):
 
     def churn(self, spec: ModelSpec, predictions: Sequence[torch.Tensor]) -> dict[str, float | None]:
         """Mean |p1 - p2| between these predictions of the test split and those of the training of this model before,
-        which had another seed; None for the first. Of a regression target in deviations of its labels.
+        which had another seed; None for the first. Of a regression target in deviations of its labels; of several
+        quantiles that of the one nearest to the median.
 
         By name, `prediction_churn` and with several targets the target's. Of a longer split `CHURN_ROWS` spread rows
         are taken, so that what is kept is bounded."""
-        kept = [values[self._churned_rows.to(values.device)].cpu() for values in predictions]
-        before, self._earlier[repr(spec)] = self._earlier.get(repr(spec)), kept
         targets, batch, found = self.experiment.schema.targets, self._churned, dict[str, float | None]()
+        own = [part[:, t.central] if t.quantiles else part for t, part in zip(targets, predictions, strict=True)]
+        kept = [values[self._churned_rows.to(values.device)].cpu() for values in own]
+        before, self._earlier[repr(spec)] = self._earlier.get(repr(spec)), kept
         for place, target in enumerate(targets):
             unit = churn_unit(target.task, batch.targets[place], batch.weight)
             name = CHURN if len(targets) == 1 else f"{CHURN} {target.name}"

@@ -1,5 +1,7 @@
 """Evaluation: metrics against scikit-learn, importance on data whose truth is known."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, TargetScale
 from gigabatch.pipeline.config.config import EvaluateSettings, parse_config
 from gigabatch.pipeline.evaluation.evaluate import (
     ImportanceSample,
@@ -329,6 +331,26 @@ def test_importance_without_a_ranking_metric_is_the_rise_of_the_loss(task, group
     if task == "regression":  # E (x - x')^2 of independent copies is twice the variance
         assert found[0]["mean"] == pytest.approx(2 * float(used.var()), rel=0.1)
     assert [row["mean"] for row in found[1:]] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_importance_of_a_poisson_model_is_the_rise_of_its_squared_error_in_deviations(weighted):
+    plain = make_table([Target("y", "regression")], [torch.zeros(ROWS)])
+    used = plain.unpack(plain.words).floats[:, 0]
+    labels = (1.2 * used).exp() * 3
+    weight = torch.arange(ROWS) % 3 + 0.5 if weighted else None
+    table = make_table([Target("y", "regression")], [labels], weight=weight)
+    model = Fixed(lambda ids, floats: 1.2 * floats[:, :1] - 0.5)  # logarithms of the prediction over the train mean
+    model.scale_targets([TargetScale(0, 0, 0.0, 3 * math.exp(0.5), log=True)])
+    settings = EvaluateSettings(importance_rows=ROWS, importance_repeats=1)
+    name, found = permutation_importance(model, table, schema_of(Target("y", "regression")), settings, 1, "cpu")
+    generator, mass = torch.Generator().manual_seed(1), np.ones(ROWS) if weight is None else weight.numpy()
+    orders = [torch.randperm(ROWS, generator=generator).numpy() for _ in ("city", "used", "noise")]
+    values = labels.double().numpy()
+    variance = np.average((values - np.average(values, weights=mass)) ** 2, weights=mass)
+    rise = sk.mean_squared_error(values, values[orders[1]], sample_weight=mass) / variance
+    assert name == "minus loss"
+    assert {row["name"]: row["mean"] for row in found} == {"used": pytest.approx(rise, rel=1e-4), "city": 0, "noise": 0}
 
 
 def test_importance_with_groups_takes_whole_groups_and_mrr():

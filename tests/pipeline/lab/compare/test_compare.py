@@ -17,7 +17,7 @@ import torch
 
 from gigabatch.features.recipes import RECIPES
 from gigabatch.features.recipes.base import FeatureTables
-from gigabatch.features.schema import Entity, Schema
+from gigabatch.features.schema import Entity, Schema, Target
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
 from gigabatch.models.tabular.tabular import TabularSettings
@@ -312,6 +312,16 @@ def test_churn_is_that_between_a_seed_and_the_one_before(experiment, monkeypatch
     for before, after in ((first, second), (second, third)):
         wanted = np.abs(before.numpy()[rows] - after.numpy()[rows]).mean()
         assert trainer.churn(experiment.spec, [after])["prediction_churn"] == pytest.approx(wanted)
+
+
+def test_churn_of_several_quantiles_is_that_of_the_one_nearest_to_the_median(experiment):
+    trainer, (first, second), labels = Trainer(experiment, math.inf), torch.rand(2, 40, 3), torch.randn(40)
+    target = Target("v", "regression", 3, quantiles=(0.1, 0.5, 0.9))
+    trainer.experiment = Mock(schema=Mock(targets=(target,)))
+    trainer._churned, trainer._churned_rows = Mock(targets=[labels], weight=None), torch.arange(40)
+    trainer.churn(experiment.spec, [first])
+    wanted = np.abs(first[:, 1].numpy() - second[:, 1].numpy()).mean() / labels.numpy().std()
+    assert trainer.churn(experiment.spec, [second])["prediction_churn"] == pytest.approx(wanted)
 
 
 def slow_ece(chance: np.ndarray, labels: np.ndarray, bins: int) -> float:
