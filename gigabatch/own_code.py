@@ -561,7 +561,10 @@ def require_told(entries: Sequence[Mapping[str, Any]]) -> None:
     for entry in entries:
         registry, name, source = REGISTRIES[entry["what"]], entry["name"], entry["import"]
         where = f"{entry['what']} {name!r} of {source}"
-        kind = registry.known(name)
+        try:
+            kind = registry.known(name)
+        except registry.error as error:  # its package cannot be loaded, or another has the name, too
+            raise OwnCodeError(str(error).removesuffix(".") + f". The bundle has that of {source}.") from error
         moved = kind is not None and _path_of(_HOMES[kind]) != source
         if kind is None or (not moved and not is_known(kind, entry["hash"])):
             if source == "__main__":
@@ -578,7 +581,10 @@ def require_told(entries: Sequence[Mapping[str, Any]]) -> None:
                 text = {Path(path).name: Path(path).read_bytes()}
                 if known not in (_digest(text), _digest(text, to_the_letter=True)):
                     raise OwnCodeError(f"{where}: {path} has changed. {AS_IT_WAS}")
-            import_all([source])
+            try:
+                import_all([source])
+            except OwnCodeError as error:
+                raise OwnCodeError(f"{where}: {error}") from error
             kind = registry.find(name)
         if kind is None:
             raise OwnCodeError(f"{where}: the module registers no {entry['what']} of this name. {AS_IT_WAS}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import secrets
 from collections import deque
@@ -22,6 +23,7 @@ from gigabatch.own_code import OwnCodeError, import_all
 from gigabatch.pipeline.config.config import ClusterSettings
 from gigabatch.pipeline.machine import available_cores
 
+log = logging.getLogger(__name__)
 CONNECT_SECONDS = 15  # for a scheduler to answer
 WORKER_SECONDS = 60  # for a first worker, which may have been started just now, to join it
 AHEAD = 2  # tasks a worker thread that are handed out before the first result is taken
@@ -166,7 +168,7 @@ def open_cluster(
                     "one with `dask scheduler`, correct the address, or use cluster=local."
                 ) from error
         else:
-            made = stack.enter_context(_cuda_cluster(settings) if name == "cuda" else _local_cluster(settings))
+            made = stack.enter_context(_ended(_cuda_cluster(settings) if name == "cuda" else _local_cluster(settings)))
             client = stack.enter_context(Client(made, set_as_default=False))
         try:
             client.wait_for_workers(1, timeout=WORKER_SECONDS)
@@ -192,6 +194,18 @@ def open_cluster(
         with _lost(name, client):
             cluster.require_folder(folder)
             yield cluster
+
+
+@contextlib.contextmanager
+def _ended(made: Any) -> Iterator[Any]:
+    """A cluster of this machine, whose processes are ended with the block."""
+    try:
+        yield made
+    finally:
+        try:
+            made.close()
+        except TimeoutError:  # Dask waits some seconds for workers that it has killed; all that they made is there
+            log.warning("cluster: this machine is so busy that workers have not ended in time; they were killed.")
 
 
 def _imports_plugin(imports: tuple[str, ...]) -> Any:

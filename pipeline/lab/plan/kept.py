@@ -150,7 +150,8 @@ class KeptPlans:
         path = request.config.artifacts / PLANS
         if request.key is None:
             return cls(path, None)
-        inputs = recipe_class(request.config.recipe)(features).inputs()
+        recipe = recipe_class(request.config.recipe)(features)
+        inputs = recipe.inputs()
         if any("://" in name for name in inputs):
             return cls(path, None)
         # What is in the files is not read: that may take longer than the plan.
@@ -161,7 +162,9 @@ class KeptPlans:
         threads = {name: os.environ.get(name) for name in THREADS}
         machine = {"processor": processor(), "versions": versions(), "threads": threads}
         signed = {name: list(signature(stat)) for name, stat in stats.items()}
-        return cls(path, artifact_key("plan", signed, {"request": request.key, "machine": machine}, ""))
+        asked: dict[str, Any] = {"request": request.key, "machine": machine}
+        asked |= {"code": code} if (code := recipe.code()) else {}  # of installed packages' operators
+        return cls(path, artifact_key("plan", signed, asked, ""))
 
     def find(self) -> Plan | None:
         """The plan that was kept, with the memory and disk that are free now; None where it is to be made."""

@@ -261,6 +261,25 @@ def test_a_local_worker_that_ends_before_it_answers_is_one_line(tmp_path):
     killer.join()
 
 
+@pytest.mark.slow
+def test_workers_that_end_late_take_nothing_back(tmp_path, monkeypatch, caplog):
+    from distributed import LocalCluster
+
+    close = LocalCluster.close
+
+    def late(made, *arguments, **settings):
+        close(made, *arguments, **settings)
+        raise TimeoutError  # as Dask's nanny does on a busy machine
+
+    monkeypatch.setattr(LocalCluster, "close", late)
+    with open_cluster("local", ClusterSettings(workers=1, threads_per_worker=1), tmp_path) as cluster:
+        found = cluster.map(abs, [-1, -2])
+    assert found == [1, 2]
+    assert "workers have not ended in time" in caplog.text
+    with pytest.raises(ValueError, match="mine"), open_cluster("local", ClusterSettings(workers=1), tmp_path):
+        raise ValueError("mine")
+
+
 def test_threads_of_this_process_give_results_in_order():
     cluster = Cluster(3)
     assert cluster.scheduler.args == (3,)

@@ -5,10 +5,12 @@ The files are those that docs/own_code.md shows.
 
 import ast
 import hashlib
+import importlib
 import json
 import linecache
 import os
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -22,7 +24,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gigabatch import own_code
+from gigabatch import Bundle, ModelInputs, Preprocessor, own_code
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import operator_class, register_operator
 from gigabatch.features.operators.base import ColumnOperator
@@ -447,6 +449,38 @@ def test_an_entry_point_that_cannot_be_loaded_or_stands_twice_is_named(tmp_path,
         operator_class("broken")
     with pytest.raises(DataError, match=r"ours_one \(ours_one:Own\), ours_two \(ours_two:Own\)"):
         operator_class("twice")
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ("broken", r"model 'five_sum': the entry point ours_sums:WideSum of ours_sums cannot .*ZeroDivisionError"),
+        ("twice", r"model 'five_sum': several installed packages .* ours_one .*The bundle has that of ours_sums\."),
+        ("gone", r"model 'five_sum' of ours_sums: imports: there is no module 'ours_sums' "),
+    ],
+)
+def test_a_bundle_whose_package_is_not_what_it_was_is_not_called_damaged(tmp_path, monkeypatch, left, said):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = SHOWN["my_model.py"].replace('@register_model("wide_sum")', "")
+    installed(tmp_path, "ours_sums", module, "models", "five_sum = ours_sums:WideSum")
+    kind = model_class("five_sum")
+    preprocessor = Preprocessor(COIN_SCHEMA).fit([coins().splits["train"]])
+    ids = tuple(column.num_ids for column in preprocessor.tensor_schema.ids)
+    inputs = ModelInputs(num_ids=ids, num_floats=len(preprocessor.tensor_schema.floats))
+    Bundle(preprocessor, kind(inputs, kind.Settings()), {}).save(tmp_path / "model")
+    load_bundle(tmp_path / "model")
+    own_code._forget("ours_sums")  # as in a Python that starts
+    if left == "broken":
+        (tmp_path / "ours_sums.py").write_text("1 / 0")
+    elif left == "twice":
+        installed(tmp_path, "ours_one", "", "models", "five_sum = ours_one:WideSum")
+    else:
+        (tmp_path / "ours_sums.py").unlink()
+        shutil.rmtree(tmp_path / "ours_sums-1.0.dist-info")
+    importlib.invalidate_caches()
+    with pytest.raises(BundleError, match=said) as raised:
+        load_bundle(tmp_path / "model")
+    assert "damaged" not in str(raised.value)
 
 
 LOAD = """

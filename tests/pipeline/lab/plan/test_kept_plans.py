@@ -140,3 +140,35 @@ def test_no_plan_is_kept_of_a_file_that_may_still_change_nor_of_code_of_the_user
     monkeypatch.setattr(plan_module, "make_plan", lambda config: pytest.fail("a file that is not there is told first"))
     assert main(["plan", "--config", "clicks.yaml", "features.path=nowhere.csv"]) == 2
     assert "input 'nowhere.csv': no such file" in capsys.readouterr().err
+
+
+def test_a_plan_with_another_version_of_an_installed_operator_is_another_plan(folder, monkeypatch):
+    from gigabatch import own_code
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.stages.asked import Request
+
+    features = PLANNED["features"] | {
+        "continuous": ["price", "more"],
+        "steps": [{"more": {"column": "price", "output": "more"}}],
+    }
+    Path("clicks.yaml").write_text(json.dumps(PLANNED | {"features": features}))
+    monkeypatch.syspath_prepend(folder)
+    Path("ours_more-1.0.dist-info").mkdir()
+    Path("ours_more-1.0.dist-info", "METADATA").write_text("Metadata-Version: 2.1\nName: ours_more\nVersion: 1.0\n")
+    Path("ours_more-1.0.dist-info", "entry_points.txt").write_text("[gigabatch.operators]\nmore = ours_more:More\n")
+    found = []
+    for by in (1, 2, 2):
+        Path("ours_more.py").write_text(
+            "from gigabatch import ColumnOperator\n"
+            "class More(ColumnOperator):\n"
+            "    reads, writes = ('column',), ('output',)\n"
+            "    def __init__(self, column: str, output: str) -> None:\n"
+            "        self.column, self.output = column, output\n"
+            "    def compute(self, frame):\n"
+            f"        return {{self.output: frame[self.column] + {by}}}\n"
+        )
+        request = Request.of(load_config("clicks.yaml", [], whole=False))
+        found.append(KeptPlans.of(request, load_config("clicks.yaml", [], whole="features").features).key)
+        own_code._forget("ours_more")  # as in a Python that starts
+        own_code._TEXTS.pop(str(folder / "ours_more.py"))
+    assert found[0] != found[1] == found[2] is not None
