@@ -54,6 +54,8 @@ from gigabatch.pipeline.init.training import MOST_HELD, WARM_EPOCHS, held_out_ro
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
+# As R and pandas write the numbers of rows, of which a part of a table has some.
+ROW_NAME = re.compile(r"^(row[ _.-]?(names?|num|number|no|nr|index|idx)|index|idx|unnamed: 0|level_0)$")
 OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
@@ -559,7 +561,10 @@ def _id_reason(seen: Seen) -> str:
         return ""
     if seen.kind == "number":
         span = float(known.max() - known.min()) + 1
-        if not seen.whole or seen.num_values <= OWN_VALUE * len(known) or span >= 2 * len(known):
+        if not seen.whole or seen.num_values <= OWN_VALUE * len(known):
+            return ""
+        of_a_part = seen.num_values == len(known) and ROW_NAME.search(spaced_lower(seen.name))
+        if span >= 2 * len(known) and not of_a_part:
             return ""
         counts = seen.num_values < len(known)
         return "whole numbers that count the rows, some twice" if counts else "another number in each row"

@@ -55,6 +55,7 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
     else:
+        _refuse_unnamed(type(estimator).__name__, X)
         frame = pd.DataFrame(
             validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
         ).add_prefix("x")
@@ -64,6 +65,17 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
     if named != (fitted is not None):
         frame.columns = [f"x{place}" for place in range(frame.shape[1])] if fitted is None else list(fitted)
     return frame
+
+
+def _refuse_unnamed(kind: str, X: Any) -> None:
+    """`DataError` for a frame of numbered columns with categories, text or times, of which a matrix of numbers would
+    make numbers (of the categories 1, 2, 3), or an error that names no column."""
+    for name, dtype in X.dtypes.items() if isinstance(X, pd.DataFrame) else ():
+        if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_object_dtype(dtype)):
+            raise DataError(
+                f"{kind}: column {name!r} is of type {dtype}, and a frame whose columns are numbered is read as a "
+                "matrix of numbers. Give names: X.columns = [str(name) for name in X.columns]."
+            )
 
 
 def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:

@@ -1255,3 +1255,19 @@ def test_numbers_of_one_decimal_sign_and_thousands_are_named_by_no_remark(tmp_pa
     made, found = drafted(tmp_path, ["1.234,50", "7,25", "12", "2.000,00"] * 50, "price")
     assert sorted(set(found["price"])) == [7.25, 12.0, 1234.5, 2000.0]
     assert not any("decimal" in text for text in made.remarks)
+
+
+def test_numbers_of_rows_of_which_a_part_of_a_table_has_some_are_left_out(tmp_path):
+    """As R's write.csv and pandas' to_csv(index=True) name them, sampled from a larger table."""
+    rng = np.random.default_rng(0)
+    rows = {name: rng.choice(10_000, ROWS, replace=False) for name in ("rownames", "Unnamed: 0", "mass", "index")}
+    rows["row_index"] = rng.choice(10, ROWS) * 1000  # of seats, which come again
+    table = pd.DataFrame({**rows, "z": rng.normal(size=ROWS), "y": rng.integers(0, 2, ROWS)})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    made = draft_config(str(tmp_path / "table.csv"), "y", None, 10_000)
+    assert made.features["continuous"] == ["mass", "row_index", "z"]
+    told = "another number in each row"
+    assert made.left_out == {
+        "rownames": f"{told}; carried to predictions as a key", "Unnamed: 0": told, "index": told,
+    }  # fmt: skip
+    assert made.features["keys"] == ["rownames"]

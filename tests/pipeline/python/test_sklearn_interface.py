@@ -137,6 +137,21 @@ def test_what_cannot_be_learnt_is_a_clear_error(rows, sold, change, said):
         GigabatchClassifier().fit(*change(rows, sold))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [pd.Categorical([1, 2, 3] * 20), ["Oslo", "Bonn", "Rom"] * 20, pd.date_range("2024-01-01", periods=60)],
+    ids=["categories", "text", "dates"],
+)
+def test_a_frame_of_numbered_columns_is_a_matrix_of_numbers_alone(values):
+    """Categories of numbers were read as amounts; text and dates ended in an error that named no column."""
+    x, y = pd.DataFrame({0: np.arange(60.0), 1: values}), np.arange(60) % 2
+    for estimator in (GigabatchClassifier(), PreprocessorTransformer()):
+        with pytest.raises(DataError, match=r"column 1 is of type .* Give names: X.columns = "):
+            estimator.fit(x, y)
+    numbers = x.assign(**{"1": 0}).set_axis([0, 1, 2], axis=1)[[0, 2]].astype({0: "Int64", 2: "bool"})
+    assert PreprocessorTransformer().fit(numbers).n_features_in_ == 2
+
+
 def test_columns_that_are_left_out_are_warned_of(rows, sold, caplog):
     """What alone tells the label is none of them: X is what its maker chose."""
     told = rows.assign(lag=pd.Timedelta("1h"), one=1, copy=sold)
