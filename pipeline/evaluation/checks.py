@@ -33,6 +33,7 @@ UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
 OUTSIDE_SHARE, OUTSIDE_ROWS = 0.25, 50_000  # of rows beyond where 98 % of the train rows lie
 LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
+SURE_AUC, SURE_ROWS = 0.999, 50  # of a model, and rows of either label from which on it says something
 LEAK_OF_LABEL = 1_000  # rows of each label that are looked at, where there are as many
 MOST_NAMED = 5
 
@@ -434,6 +435,31 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
             found += _elements_that_leak(
                 target, column.name, lists, labels, _element_names(preprocessor, table, column)
             )
+    return found
+
+
+def sure_warnings(
+    metrics: Mapping[str, Mapping[str, float | None]], evaluated: PackedTable, split: str, told: Sequence[str]
+) -> list[Flag]:
+    """Binary targets whose labels the model knows almost all, where no column alone gives them away.
+
+    metrics: by target, of `Evaluation`. evaluated: its rows. told: warnings of `leak_warnings` among others.
+    """
+    found, batch = [], evaluated.counted()
+    for target, labels in zip(batch.schema.targets, batch.unpack(batch.words).targets, strict=True):
+        value, short = metrics[target.name].get("auc"), f"may leak {target.name}"
+        if target.task != "binary" or value is None or value <= SURE_AUC:
+            continue
+        if any(isinstance(flag, Flag) and flag.short == short for flag in told):
+            continue
+        positive = int((labels == 1).sum())
+        if min(positive, len(labels) - positive) >= SURE_ROWS:
+            text = (
+                f"target {target.name!r}: on the {split} split the model reaches an AUC of {value:.4f} (above "
+                f"{SURE_AUC:g}), and no column does alone. See whether several columns together hold what is known "
+                "only after the label, and leave them out."
+            )
+            found.append(Flag(text, target.name, short))
     return found
 
 

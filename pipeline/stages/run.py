@@ -33,7 +33,7 @@ from gigabatch.pipeline.evaluation.baselines import (
     no_probabilities,
     stretched_columns,
 )
-from gigabatch.pipeline.evaluation.checks import Flag, data_warnings, rows_worth
+from gigabatch.pipeline.evaluation.checks import Flag, data_warnings, rows_worth, sure_warnings
 from gigabatch.pipeline.evaluation.decisions import Costs
 from gigabatch.pipeline.evaluation.evaluate import (
     CALIBRATION,
@@ -214,6 +214,8 @@ def evaluate_bundle(
     if drawn:
         warnings += no_probabilities(schema.targets, found[split].metrics, split, data.config.train.calibration)
     warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, drawn, data.raw_of)
+    if not drawn:
+        warnings += sure_warnings(found[split].metrics, evaluated, split, warnings)
     return {
         "split": split,
         "baselines": compared,

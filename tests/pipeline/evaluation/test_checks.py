@@ -16,6 +16,7 @@ from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSc
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation import checks
 from gigabatch.pipeline.evaluation.checks import (
+    Flag,
     blank_warnings,
     column_warnings,
     data_warnings,
@@ -23,6 +24,7 @@ from gigabatch.pipeline.evaluation.checks import (
     leak_warnings,
     missing_shares,
     range_warnings,
+    sure_warnings,
     unseen_shares,
 )
 from gigabatch.pipeline.evaluation.sample import hashed
@@ -283,6 +285,26 @@ def test_an_indicator_is_told_of_as_the_nulls_of_its_column():
     assert filled.startswith("column 'price' may leak target 'y'")
     assert null.startswith("column 'price (is null)' may leak target 'y'")
     assert (filled.about, null.about) == ("price", "price")
+
+
+@pytest.mark.parametrize(
+    ("auc", "positives", "told", "warned"),
+    [
+        (0.9991, 50, (), True),
+        (0.9990, 50, (), False),
+        (None, 50, (), False),
+        (1.0, 49, (), False),
+        (1.0, ROWS - 49, (), False),
+        (1.0, 50, (Flag("", "x", "may leak y"),), False),
+        (1.0, 50, (Flag("", "x", "may leak z"), "may leak y"), True),
+    ],
+)
+def test_a_model_that_knows_all_labels_is_told_where_no_column_is(auc, positives, told, warned):
+    y = np.arange(ROWS) < positives
+    found = sure_warnings({"y": {"auc": auc}}, labelled("binary", y.astype(float), x=np.zeros(ROWS)), "test", told)
+    assert [flag.about for flag in found] == ["y"] * warned
+    if warned:
+        assert f"on the test split the model reaches an AUC of {auc:.4f}" in found[0]
 
 
 def test_unseen_shares_are_counted_from_ids():

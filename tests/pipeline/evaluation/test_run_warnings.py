@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch import fit
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -162,3 +163,12 @@ def test_a_row_that_is_predicted_beyond_all_labels_is_named_before_any_advice(fa
     assert ("1 of 100 predictions are NaN" in page) == (far == 5000.0)
     assert main(["score", "--config", str(tmp_path / "visits.yaml"), "--split", "test"]) == 0
     assert ("target 'visits': 1 of 100 predictions" in caplog.text) == (far == 5000.0)
+
+
+def test_columns_that_tell_the_label_together_are_warned_of(tmp_path):
+    random = np.random.default_rng(4)
+    frame = pd.DataFrame({"paid": random.normal(size=6000), "due": random.normal(size=6000)})
+    frame["late"] = (frame["paid"] < frame["due"]).map({True: "yes", False: "no"})
+    run = fit(frame, {"artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs")}, target="late")
+    (text,) = run.summary["warnings"]
+    assert text.startswith("target 'late': on the test split the model reaches an AUC of ")
