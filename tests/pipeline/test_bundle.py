@@ -34,6 +34,7 @@ from gigabatch.pipeline.bundle import (
 )
 from gigabatch.pipeline.stages.stages import pack
 from tests.examples import examples
+from tests.pipeline.read_only import unreadable
 from tests.pipeline.tiny_recipe import day_of_rows
 
 MANY = 200_000
@@ -423,6 +424,26 @@ def test_a_damaged_bundle_is_an_error_that_names_it(folder, damage):
     DAMAGES[damage](folder)
     with pytest.raises(BundleError, match=f"bundle {folder}"):
         load_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("bundle.json", False), ("weights.safetensors", False), ("preprocessor/preprocessor.json", False),
+        ("preprocessor/preprocessor.json", True), ("preprocessor/vocabulary-001.parquet", True),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_this_user_may_not_read_is_not_called_damaged(folder, name, old):
+    """It said `missing or damaged (Permission denied)`, and to put a whole bundle back from a backup."""
+    if old:  # whose files are not looked at first
+        for key in ("files", "checksum"):
+            drop(folder / "bundle.json", key)
+    with (
+        unreadable(folder / name),
+        pytest.raises(PermissionError, match=rf"{folder}.*cannot be read \(Permission denied\), so nobody can tell"),
+    ):
+        load_bundle(folder)
+    load_bundle(folder)
 
 
 def test_a_bundle_of_before_there_were_checksums_loads(folder, many, scores):
