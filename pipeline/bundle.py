@@ -170,8 +170,9 @@ class Bundle:
         """
         yield from self._predicted(frames, {})
 
-    def _predicted(self, frames: Iterable[Any], types: Mapping[str, str]) -> Iterator[Any]:
-        """`predict_parts`; types: by column, of what was given before it was cast, for a warning."""
+    def _predicted(self, frames: Iterable[Any], types: Mapping[str, str], unlabelled: int = 0) -> Iterator[Any]:
+        """`predict_parts`; for warnings, types: by column, of what was given before it was cast, unlabelled: rows
+        without a label beside those of the frames."""
         unknown, far = dict[str, tuple[int, str]](), Counter[str]()
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
@@ -184,7 +185,7 @@ class Bundle:
             found = dict(self._unknown(ids, lists))
             before = {name: unknown.get(name, (0, ""))[0] for name in found if number == 0 or name in unknown}
             unknown = {name: (before[name] + found[name], types.get(name, str(frame[name].dtype))) for name in before}
-            count_rows += len(frame)
+            count_rows, unlabelled = count_rows + len(frame), unlabelled + self._unlabelled(frame)
             for name in nulls:
                 nulls[name] += int(frame[name].isna().sum())
             outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
@@ -210,6 +211,8 @@ class Bundle:
             )  # fmt: skip
         if more := self._more_nulls(count_rows, nulls):
             text = f"more is null than in training: {', '.join(more.values())}."
+            if unlabelled:
+                text += f" {unlabelled:,} of the rows have no label, as none in training: nulls may come with that."
             if any(name in self.schema.names("categorical") for name in more):  # a number is no such word
                 words = list(self.info.get("null_values", ("",)))
                 text += (
@@ -217,6 +220,11 @@ class Bundle:
                     f"with keep_default_na=False, na_values={words}."
                 )
             log.warning(text)
+
+    def _unlabelled(self, frame: Any) -> int:
+        """Rows in which a target is null, of those targets that the frame holds."""
+        there = [target.name for target in self.schema.targets if target.name in frame.columns]
+        return int(frame[there].isna().any(axis=1).sum()) if there else 0
 
     def _far(self, outputs: Tensor) -> dict[str, int]:
         """Rows of each regression target of which a prediction is no number that float32 holds, where there are any."""
@@ -260,7 +268,7 @@ class Bundle:
         self.raw_workflow._require_applied(own, "predict_raw")
         require_columns(own, [name for name in self._raw_names() if name in own.columns], "predict_raw")
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
-        (found,) = self._predicted([self.from_raw(own)], types)
+        (found,) = self._predicted([self.from_raw(own)], types, self._unlabelled(own))
         return given_back(found, frame)
 
     def _list_names(self) -> list[str]:
@@ -289,8 +297,8 @@ class Bundle:
         return name if dated and raw and start is not None and start >= YEAR else None
 
     def require_dates(self, times: Any) -> None:
-        """Raise `DataError` where numbers of the `dated_column` are of another unit than they were taken for: all of them
-        are of 1970 then. times: as `Workflow.typed` gives them."""
+        """Raise `DataError` where numbers of the `dated_column` are of another unit than they were taken for: all of
+        them are of 1970 then. times: as `Workflow.typed` gives them."""
         name = self.dated_column
         known = times.dropna()
         known = known[known != 0]  # which may stand for a time that is not known

@@ -231,6 +231,17 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     bundle.predict(rows.assign(speed=np.nan))
     assert caplog.messages == ["more is null than in training: 'speed' 100% of 120 rows (33% in training)."]
     caplog.clear()
+    labels = rows["clicked"].where(rows["shop"] != "b")
+    bundle.predict(rows.assign(speed=np.nan, clicked=labels))
+    assert caplog.messages == [
+        "more is null than in training: 'speed' 100% of 120 rows (33% in training). 40 of the rows have no label, as "
+        "none in training: nulls may come with that."
+    ]
+    caplog.clear()
+    raw = Bundle(preprocessor, bundle.model, {}, workflow=Workflow([], (), dict.fromkeys(("damage", "shop"), "string")))
+    raw.predict_raw(rows.assign(speed=np.nan, clicked=labels))
+    assert "40 of the rows have no label" in caplog.text
+    caplog.clear()
     preprocessor.statistics = None  # of an import: how many were null is not known
     bundle.predict(read.assign(speed=np.nan))
     assert not caplog.messages
