@@ -293,7 +293,7 @@ class Bundle:
         """The raw time column, where all rows of the training are of 1971 or later; else None."""
         name, start = self.schema.only("time"), self.info.get("trained_from")
         dated = any(column.name == name and column.dtype == "datetime" for column in self.schema.columns)
-        raw = self.workflow is not None and is_time_type(self.workflow.dtypes.get(name, ""))
+        raw = self.workflow is not None and is_time_type(self.workflow.dtypes.get(name or "", ""))
         return name if dated and raw and start is not None and start >= YEAR else None
 
     def require_dates(self, times: Any) -> None:
