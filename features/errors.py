@@ -5,7 +5,7 @@ import errno
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 SEPARATORS = (",", ";", "\t", "|")
 MOST_MEANT, MOST_COMPARED = 3, 10_000  # names that are looked for, and pairs of names: beyond, it takes seconds
@@ -31,6 +31,8 @@ OF_MACHINE = frozenset(
     )
     if hasattr(errno, name)  # two are Linux's own
 )  # fmt: skip
+DENIED = frozenset((errno.EACCES, errno.EPERM))
+MAY_BE_WHOLE = "so nobody can tell whether it is whole"
 
 
 class DataError(ValueError):
@@ -115,17 +117,40 @@ class MissingCodeError(DataError):
     """An operator or a function of a user is named, and no file that registers it was imported."""
 
 
+def is_of_system(error: BaseException) -> TypeGuard[OSError]:
+    """Whether the system does not give a file, which may be whole: no permission, too many open files, a disk that
+    fails."""
+    return isinstance(error, OSError) and error.errno in {errno.EROFS, *DENIED, *OF_MACHINE}
+
+
+def raise_of_system(error: BaseException, what: str) -> None:
+    """Raise anew what the system said where something saved was read, with its name; do nothing where the error is of
+    another kind, as of what is damaged. what: for messages, such as `bundle FOLDER`."""
+    if not is_of_system(error):
+        return
+    if MAY_BE_WHOLE in str(error):  # by this function
+        raise error
+    raise OSError(
+        error.errno,
+        f"{what}: {error.filename or 'a file'} cannot be read ({error.strerror}), {MAY_BE_WHOLE}. Nothing was changed; "
+        "mend what the system says and run again.",
+    ) from error
+
+
 def raise_of_machine(error: BaseException, path: str) -> None:
-    """Raise an error of the machine that was met at a file anew, with the file's name; do nothing where it is none."""
+    """Raise an error of the machine, or the want of a permission, that was met at a raw file anew, with the file's
+    name; do nothing where it is none."""
     if not isinstance(error, OSError):
         return
-    if error.errno in OF_MACHINE or isinstance(error, TimeoutError | ConnectionError):
+    if error.errno in OF_MACHINE | DENIED or isinstance(error, TimeoutError | ConnectionError):
         said = error.strerror or str(error) or type(error).__name__
         if said.startswith(f"input {path}:"):  # by this function
             raise error
         mend = "mend the disk, the network or the limit of open files"
         if error.errno == errno.ENOMEM:
             mend = "free memory or give the process more"
+        if error.errno in DENIED:
+            mend = "let this user read it"
         raise OSError(
             error.errno or errno.EIO,
             f"input {path}: {said}. The file may be good: {mend} and run again; "

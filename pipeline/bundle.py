@@ -20,13 +20,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gigabatch.features.columns.time_types import is_time_type, time_type
 from gigabatch.features.encoding.lists import PackedList
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_tables import arrow_table, given_back, own_frame
 from gigabatch.features.engines.frame import engine_of, load_engine
-from gigabatch.features.errors import UNREADABLE, DataError, require_columns
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_system, require_columns
 from gigabatch.features.operators import operator_name
 from gigabatch.features.operators.rows.lambda_function import LambdaFunction
 from gigabatch.features.reading.sources import without_null_words
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
 FEW_VALUES = 20  # that may all be new, or null, by chance
+YEAR = 365 * 86_400 * 10**6  # microseconds of 1970
 MORE_NULLS = 0.1  # of the rows, above the share in training
 WEIGHTS = "weights.safetensors"
 MOST_CLASSES = 20  # that a message names
@@ -168,8 +170,9 @@ class Bundle:
         """
         yield from self._predicted(frames, {})
 
-    def _predicted(self, frames: Iterable[Any], types: Mapping[str, str]) -> Iterator[Any]:
-        """`predict_parts`; types: by column, of what was given before it was cast, for a warning."""
+    def _predicted(self, frames: Iterable[Any], types: Mapping[str, str], unlabelled: int = 0) -> Iterator[Any]:
+        """`predict_parts`; for warnings, types: by column, of what was given before it was cast, unlabelled: rows
+        without a label beside those of the frames."""
         unknown, far = dict[str, tuple[int, str]](), Counter[str]()
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
@@ -182,7 +185,7 @@ class Bundle:
             found = dict(self._unknown(ids, lists))
             before = {name: unknown.get(name, (0, ""))[0] for name in found if number == 0 or name in unknown}
             unknown = {name: (before[name] + found[name], types.get(name, str(frame[name].dtype))) for name in before}
-            count_rows += len(frame)
+            count_rows, unlabelled = count_rows + len(frame), unlabelled + self._unlabelled(frame)
             for name in nulls:
                 nulls[name] += int(frame[name].isna().sum())
             outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
@@ -208,6 +211,8 @@ class Bundle:
             )  # fmt: skip
         if more := self._more_nulls(count_rows, nulls):
             text = f"more is null than in training: {', '.join(more.values())}."
+            if unlabelled:
+                text += f" {unlabelled:,} of the rows have no label, as none in training: nulls may come with that."
             if any(name in self.schema.names("categorical") for name in more):  # a number is no such word
                 words = list(self.info.get("null_values", ("",)))
                 text += (
@@ -215,6 +220,11 @@ class Bundle:
                     f"with keep_default_na=False, na_values={words}."
                 )
             log.warning(text)
+
+    def _unlabelled(self, frame: Any) -> int:
+        """Rows in which a target is null, of those targets that the frame holds."""
+        there = [target.name for target in self.schema.targets if target.name in frame.columns]
+        return int(frame[there].isna().any(axis=1).sum()) if there else 0
 
     def _far(self, outputs: Tensor) -> dict[str, int]:
         """Rows of each regression target of which a prediction is no number that float32 holds, where there are any."""
@@ -258,7 +268,7 @@ class Bundle:
         self.raw_workflow._require_applied(own, "predict_raw")
         require_columns(own, [name for name in self._raw_names() if name in own.columns], "predict_raw")
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
-        (found,) = self._predicted([self.from_raw(own)], types)
+        (found,) = self._predicted([self.from_raw(own)], types, self._unlabelled(own))
         return given_back(found, frame)
 
     def _list_names(self) -> list[str]:
@@ -273,7 +283,32 @@ class Bundle:
         workflow = self.raw_workflow
         rows = frame[[name for name in self._raw_names() if name in frame.columns]]
         rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
-        return workflow.transform(workflow.typed(rows))
+        typed = workflow.typed(rows)
+        if (name := self.dated_column) in rows.columns and rows[name].dtype.kind in "iuf":
+            self.require_dates(typed[name])
+        return workflow.transform(typed)
+
+    @property
+    def dated_column(self) -> str | None:
+        """The raw time column, where all rows of the training are of 1971 or later; else None."""
+        name, start = self.schema.only("time"), self.info.get("trained_from")
+        dated = any(column.name == name and column.dtype == "datetime" for column in self.schema.columns)
+        raw = self.workflow is not None and is_time_type(self.workflow.dtypes.get(name or "", ""))
+        return name if dated and raw and start is not None and start >= YEAR else None
+
+    def require_dates(self, times: Any) -> None:
+        """Raise `DataError` where numbers of the `dated_column` are of another unit than they were taken for: all of
+        them are of 1970 then. times: as `Workflow.typed` gives them."""
+        name = self.dated_column
+        known = times.dropna()
+        known = known[known != 0]  # which may stand for a time that is not known
+        if name is None or not len(known) or not bool((abs(known) < YEAR).all()):
+            return
+        how = time_type(self.raw_workflow.dtypes[name])
+        raise DataError(
+            f"column {name!r}: its numbers are {'us' if how is None else how.form} since 1970, by which all rows are "
+            "of 1970, and none was in training. Give them in that unit, or give timestamps or text (ISO 8601)."
+        )
 
     @property
     def raw_workflow(self) -> Workflow:
@@ -350,6 +385,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     BundleError
         Where the folder is of another version, or a file is not the one that was saved, by its checksum; or where a
         model or operator is of a user's file (docs/own_code.md) that is gone or has changed. The message names it.
+    OSError
+        Where the system does not give a file, which may be whole: no permission, too many open files, a failing disk.
 
     Examples
     --------
@@ -385,6 +422,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     except OwnCodeError as error:
         raise BundleError(f"bundle {folder}: {error}") from error
     except (*UNREADABLE, SafetensorError) as error:
+        raise_of_system(error, f"bundle {folder}")
         raise BundleError(f"bundle {folder}: missing or damaged ({error}). {AGAIN}") from error
     name = load_engine(engine).NAME
     try:

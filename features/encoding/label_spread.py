@@ -96,8 +96,21 @@ class LabelSpread:
         noise = 0.0 if self.whole else SMALLEST_SPREAD * abs(scale.mean)
         return scale.std > noise and self.lost > LARGEST_LOSS * scale.std
 
+    def require_deviation(self, name: str) -> None:
+        """Raise `DataError` for labels that differ, and by so little that their scale would be that of a constant."""
+        if self.low >= self.high:
+            return
+        scale, width = self.moments.scale(), float(self.high - self.low)
+        # No deviation is as wide as the values lie apart: it is the 1 of a constant.
+        if scale.std > width and (self.whole or width > SMALLEST_SPREAD * abs(scale.mean)):
+            raise DataError(
+                f"target {name!r}: its values differ by {width:.3g} at most, which float32, in which labels are kept, "
+                "is too coarse for. Give them in a smaller unit, such that they differ by about 1."
+            )
+
     def require(self, name: str) -> None:
-        """Raise `DataError` for labels whose differences float32 loses."""
+        """Raise `DataError` for labels whose differences float32 loses, or the scale that they are learnt in."""
+        self.require_deviation(name)
         if self.is_lost:
             scale = self.moments.scale()
             raise DataError(

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from gigabatch.features.encoding.settings import PreprocessorSettings
-from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_system
 from gigabatch.features.exact.column_statistics import RobustScale, Scale
 from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.refit.update import Version
@@ -99,4 +99,5 @@ def damage(folder: Path) -> Iterator[None]:
     except DataError:
         raise
     except (*UNREADABLE, pa.ArrowException) as error:
+        raise_of_system(error, f"preprocessor {folder}")
         raise DataError(f"preprocessor {folder}: damaged ({error}). Run the encode stage again.") from error

@@ -22,6 +22,7 @@ from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 
 SPLITS = ("train", "valid", "test")
+HISTORY_UNTIL = "__history_until__"  # of users with the histories of now: the time up to which these go
 BESIDE = ("schema.json", "manifest.json", "workflow")  # what the artifact of the splits holds beside them
 
 
@@ -384,7 +385,8 @@ class Recipe(ABC):
         Returns
         -------
         data frame
-            The same rows. Those of a recipe that makes no histories, the default, are as they were.
+            The same rows. Those of a recipe that makes no histories, the default, are as they were. A column
+            `__history_until__` says up to which time each history goes, where that may be later than the row.
         """
         return users
 

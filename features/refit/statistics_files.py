@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import engine_of, load_engine
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_system
 from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments
 from gigabatch.features.exact.float_order import NOT_FINITE, words_of
 from gigabatch.features.exact.quantiles import RadixHistogram
@@ -92,6 +92,7 @@ def load_statistics(folder: Path, engine: str = "pandas") -> Statistics:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
         if isinstance(error, DataError):
             raise
+        raise_of_system(error, f"statistics {folder}")
         raise DataError(f"statistics {folder}: damaged ({error}). Run the encode stage again.") from error
 
 

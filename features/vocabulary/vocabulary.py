@@ -23,7 +23,7 @@ from gigabatch.features.columns.categories import (
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, raise_of_system
 
 METADATA = b"gigabatch.vocabulary"
 
@@ -267,6 +267,7 @@ class Vocabulary:
         except DataError:
             raise
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise_of_system(error, str(where))
             raise DataError(f"{where}: damaged, it cannot be read as Parquet ({error}).") from error
         if list(frame.columns) != ["value", "count"] or bool(frame["value"].isna().any()):
             raise DataError(f"{where}: damaged, it must hold the columns value and count without nulls.")

@@ -23,7 +23,7 @@ from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
 from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
 from gigabatch.features.engines.plain_types import as_plain
-from gigabatch.features.errors import DataError, MissingCodeError, require_columns, strict_json
+from gigabatch.features.errors import DataError, MissingCodeError, raise_of_system, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
@@ -906,6 +906,7 @@ class Workflow:
         except MissingCodeError as error:
             raise MissingCodeError(f"workflow {folder}: {error} Import your own code first.") from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+            raise_of_system(error, f"workflow {folder}")
             reason = error if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             raise DataError(f"workflow {folder}: damaged ({reason}). Run the features stage again.") from error
 

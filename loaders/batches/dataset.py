@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.schema import TensorSchema
+from gigabatch.loaders.errors import whole_number
 from gigabatch.loaders.order.gather import gather_shuffled
 from gigabatch.loaders.order.order import SampleOrder
 from gigabatch.loaders.order.ranks import RankBatches
@@ -26,7 +27,7 @@ class BatchSource(ABC):
     def __init__(self, schema: TensorSchema, batches: RankBatches, shuffle: bool, seed: int) -> None:
         self.schema = schema
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = whole_number("seed", seed)
         self.num_rows = batches.num_rows
         self.batch_size = batches.batch_size
         self.global_batch_size = batches.global_batch_size

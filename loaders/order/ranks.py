@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.errors import LoaderError, whole_number
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class RankBatches:
     step_rows: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "rank", "num_ranks", *(["step_rows"] if self.step_rows is not None else [])):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.batch_size < 1:
             raise LoaderError(f"batch_size must be at least 1, found {self.batch_size}.")
         if self.num_ranks < 1 or not 0 <= self.rank < self.num_ranks:

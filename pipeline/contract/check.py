@@ -179,7 +179,8 @@ def check_file(
     ContractError
         The contract has no terms for this kind of file.
     ArtifactError, OSError
-        The store cannot be written, memory or open files are too few, or a disk fails: the file may be good.
+        The store cannot be written, memory or open files are too few, a disk fails, or this user may not read the
+        file: it may be good.
     """
     kind, accepted = kind_of(recipe, path), accepted or Accepted()
     terms = None

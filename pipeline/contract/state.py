@@ -257,10 +257,10 @@ def write_state(home: Path, state: FilesState) -> None:
 
 
 def checksums_of(paths: Iterable[str], root: Path, home: Path) -> dict[str, str]:
-    """Checksum by path, `NO_CHECKSUM` of one that cannot be read, such as a folder or a file of another user.
+    """Checksum by path, `NO_CHECKSUM` of one that cannot be read, such as a folder.
 
     root: the store, which keeps those of files that stay the same. home: of the record. `OSError` where the machine
-    fails, but not at a file in quarantine, which nobody reads: that is the one that was decided about.
+    fails or denies it, but not at a file in quarantine, which nobody reads: that is the one that was decided about.
     """
     paths, found = list(dict.fromkeys(paths)), {}
     try:

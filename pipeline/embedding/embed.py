@@ -24,7 +24,7 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand
 from gigabatch.features.recipes import recipe_class
-from gigabatch.features.recipes.base import Recipe
+from gigabatch.features.recipes.base import HISTORY_UNTIL, Recipe
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.display import render_table
@@ -248,18 +248,20 @@ def update_embeddings(
 
 
 def _with_known_histories(schema: Schema, known: Any, users: Any) -> Any:
-    """Users' newest rows, where these are no later than the known ones with the known histories: a row's own history
-    lacks its item. known: the first of `users`, in their order, as `NewestRows` leaves them."""
+    """Users' newest rows, where these are no later than what the known histories go up to with these: a row's own
+    history lacks its item. known: the first of `users`, in their order, as `NewestRows` leaves them."""
     engine, names, time = engine_of(users), _histories(schema), schema.only("time")
     if time is None:
         return users
-    same = users[time].iloc[: len(known)].reset_index(drop=True) == known[time].reset_index(drop=True)
+    until = known[HISTORY_UNTIL if HISTORY_UNTIL in known.columns else time].reset_index(drop=True)
+    older = users[time].iloc[: len(known)].reset_index(drop=True) <= until
     places = engine.arrays.arange(len(users))
-    (kept,) = engine.arrays.nonzero(engine.array(same.fillna(False).astype("bool")))
+    (kept,) = engine.arrays.nonzero(engine.array(older.fillna(False).astype("bool")))
     places[kept] = len(users) + kept
     typed = cast(known[names], {name: schema.table_dtypes[name] for name in names}, "stored users")
     both = engine.frames.concat([users[names], typed], ignore_index=True).take(places).reset_index(drop=True)
-    return users.assign(**{name: both[name] for name in names})
+    until = engine.frames.concat([users[time], until], ignore_index=True).take(places).reset_index(drop=True)
+    return users.assign(**{name: both[name] for name in names}, **{HISTORY_UNTIL: until})
 
 
 def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,8 @@ from torch import Tensor
 from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
 from gigabatch.features.engines.arrow_columns import Lookup, one_array, to_arrow
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import UNREADABLE
+from gigabatch.features.errors import UNREADABLE, raise_of_system
+from gigabatch.features.recipes.base import HISTORY_UNTIL
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.list_files import map_list
@@ -132,7 +133,7 @@ class StoredEntity:
 
     def rows(self) -> pd.DataFrame:
         """The feature rows that all else was made from: the entity's columns and the time."""
-        return load_engine("pandas").read_parquet(self.folder / ROWS)
+        return load_engine("pandas").read_parquet(self.folder / ROWS).drop(columns=HISTORY_UNTIL, errors="ignore")
 
 
 def _keys_as(kind: pa.DataType, keys: Sequence[Any] | np.ndarray | pd.Series) -> pa.Array:
@@ -166,6 +167,7 @@ class StoredEmbeddings:
 
         Raises:
             EmbeddingsError: where there are none, they are damaged, or they were made by another bundle.
+            OSError: where the system does not give a file, which may be whole.
         """
         folder = Path(folder)
         folder = (folder if (folder / MANIFEST).exists() else folder / LATEST).resolve()
@@ -181,6 +183,7 @@ class StoredEmbeddings:
         except EmbeddingsError:
             raise
         except (*UNREADABLE, LoaderError, pa.ArrowException) as error:
+            raise_of_system(error, f"embeddings {folder}")
             raise EmbeddingsError(f"embeddings {folder}: damaged ({error}). {AGAIN}") from error
         return cls(folder, manifest, **found)
 
@@ -259,6 +262,7 @@ def _checked_manifest(folder: Path, verify: bool) -> dict[str, Any]:
     except EmbeddingsError:
         raise
     except UNREADABLE as error:
+        raise_of_system(error, f"embeddings {folder}")
         raise EmbeddingsError(f"embeddings {folder}: the manifest is damaged ({error}). {AGAIN}") from error
 
 

@@ -284,6 +284,26 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None, stretched: Seq
     """
     if steps is None:
         return "Rows and settings are all that it depends on; gigabatch compare looks for a model that fits better."
+    found = []
+    if steps:
+        found += _of_steps(curve, steps)
+    else:
+        found.append(
+            "no epoch was trained (train.epochs=0), so the model is that of the run it started from: set train.epochs"
+        )
+    if stretched:
+        more = f" and {len(stretched) - 3} more" if len(stretched) > 3 else ""
+        found.append(
+            f"{', '.join(map(repr, stretched[:3]))}{more} reach more than {STRETCHED:g} deviations in the train split: "
+            "set preprocess.scale=robust, of all columns or of these"
+        )
+    found.append("gigabatch tune looks for a batch size and rate, gigabatch compare for a model that fits better")
+    text = "; ".join(found)
+    return text[:1].upper() + text[1:] + "."
+
+
+def _of_steps(curve: Sequence[Mapping[str, Any]], steps: int) -> list[str]:
+    """What the learning curve of a training tells to try."""
     steps //= len({point.get("member") for point in curve}) or 1
     first = [point for point in curve if not point.get("member")]
     losses = [point["valid_loss"] for point in first if point.get("valid_loss") is not None]
@@ -298,15 +318,7 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None, stretched: Seq
             f"the valid loss was lowest in epoch {best} of {last}: lower train.lr_max, or raise train.weight_decay or "
             "the model's dropout"
         )
-    if stretched:
-        more = f" and {len(stretched) - 3} more" if len(stretched) > 3 else ""
-        found.append(
-            f"{', '.join(map(repr, stretched[:3]))}{more} reach more than {STRETCHED:g} deviations in the train split: "
-            "set preprocess.scale=robust, of all columns or of these"
-        )
-    found.append("gigabatch tune looks for a batch size and rate, gigabatch compare for a model that fits better")
-    text = "; ".join(found)
-    return text[:1].upper() + text[1:] + "."
+    return found
 
 
 def _measured(

@@ -467,8 +467,9 @@ def _lost_mean(y: np.ndarray, bounded: bool) -> float:
     """The mean of labels [N] float64, where float32, in which they are packed, would lose how they differ; else 0.
 
     bounded: whether the labels mean something by their distance from 0, so that nothing may be taken off. Then
-    `DataError`."""
+    `DataError`, as where they differ by next to nothing."""
     spread = LabelSpread.of(pd.Series(y), LABEL)
+    spread.require_deviation(LABEL)
     if bounded:
         spread.require(LABEL)
     return spread.moments.scale().mean if spread.is_lost else 0.0

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.errors import is_of_system
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_pointers
 from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.runs.verify import is_of_another
-from gigabatch.pipeline.store.artifacts import MANIFEST, is_of_system
+from gigabatch.pipeline.store.artifacts import MANIFEST
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEPT = "kept"  # trained by the nightly job, which did not promote it

@@ -46,6 +46,7 @@ class RawRows:
         self.columns = self._workflow.raw_columns_of(features)
         self._nulls = NullWords(bundle.info.get("null_values", ()))
         self._marks = self._workflow.decimal_marks
+        self._bundle, self._dated = bundle, bundle.dated_column
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         """Values of the feature columns, in their order, of each row; `Refusal` 422 names the row that is wrong.
@@ -56,6 +57,11 @@ class RawRows:
         if not self.steps:  # the columns are those of the features stage
             return list(zip(*(values[name] for name in self._features), strict=True))
         frame = pd.DataFrame(self._typed(values), copy=False)
+        if self._dated in values and _kind(values[self._dated]) != "str":
+            try:
+                self._bundle.require_dates(frame[self._dated])
+            except DataError as error:
+                raise Refusal.invalid("rows", str(error)) from None
         try:
             made = self._workflow.of_few_rows(dict(frame.items()))
         except DataError:  # which row and column it is shows below

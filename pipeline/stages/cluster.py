@@ -225,18 +225,37 @@ def _imports_plugin(imports: tuple[str, ...]) -> Any:
 def _local_cluster(settings: ClusterSettings) -> Any:
     from distributed import LocalCluster
 
-    try:
+    with _workers_started():
         return LocalCluster(
             n_workers=settings.workers,
             threads_per_worker=settings.threads_per_worker,
             memory_limit=settings.memory_limit,
             dashboard_address=None,
+            # Without a dashboard, too, it listens: at a port of its own, as another cluster may have that of Dask.
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
         )
-    except RuntimeError as error:  # Dask starts a worker again only once it has answered
+
+
+@contextlib.contextmanager
+def _workers_started() -> Iterator[None]:
+    """Tell what kept the workers of this machine from being started, of which Dask's own error says no more than that
+    they were not."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if type(cause) is not RuntimeError:
+            raise ClusterError(
+                f"cluster: {type(cause).__name__}: {' '.join(str(cause).split())}. So its workers could not be "
+                "started. Mend what it says and run again, or use cluster=none."
+            ) from error
+        # Dask starts a worker again only once it has answered.
         raise ClusterError(
-            f"cluster: a worker ended while it was started ({error}). Run again; where this comes back, start fewer "
-            "(cluster_settings.workers). A script that makes one needs `if __name__ == '__main__':` around its work, "
-            "since each worker imports it."
+            f"cluster: a worker ended while it was started ({error} {cause}). Run again; where this comes back, start "
+            "fewer (cluster_settings.workers). A script that makes one needs `if __name__ == '__main__':` around its "
+            "work, since each worker imports it."
         ) from error
 
 
@@ -247,7 +266,9 @@ def _cuda_cluster(settings: ClusterSettings) -> Any:
         )
     from dask_cuda import LocalCUDACluster
 
-    return LocalCUDACluster(**cuda_arguments(settings))
+    arguments = cuda_arguments(settings)
+    with _workers_started():
+        return LocalCUDACluster(**arguments)
 
 
 def cuda_arguments(settings: ClusterSettings) -> dict[str, Any]:

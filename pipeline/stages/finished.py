@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gigabatch.features.errors import raise_of_system
 from gigabatch.pipeline.config.config import LOSS_METRICS
 from gigabatch.pipeline.display import STAGES, about_seconds, format_value, headings, html_table, render_table
 from gigabatch.pipeline.evaluation.told import (
@@ -271,6 +272,7 @@ def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
         text = path.read_text()
         found = [json.loads(part) for part in (text.splitlines() if lines else [text])]
     except (OSError, ValueError, RecursionError) as error:
+        raise_of_system(error, str(path))
         raise ArtifactError(
             f"{path}: missing or damaged ({error}). Remove the run's folder and train again."
         ) from error

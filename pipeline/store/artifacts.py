@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from gigabatch.features.errors import OF_MACHINE
+from gigabatch.features.errors import raise_of_system
 from gigabatch.pipeline.display import tell_skipped
 from gigabatch.pipeline.stopping import stop_event
 from gigabatch.pipeline.store.files import (
     FULL,
-    READ_ONLY,
     ArtifactError,
     clone_file,
     fsync_file,
@@ -381,12 +380,6 @@ def put_aside(folder: Path) -> Path:
     return aside
 
 
-def is_of_system(error: BaseException) -> TypeGuard[OSError]:
-    """Whether the system does not give a file, which may be whole: no permission, too many open files, a disk that
-    fails."""
-    return isinstance(error, OSError) and error.errno in {*READ_ONLY, *OF_MACHINE}
-
-
 def verified(
     folder: Path,
     what: str,
@@ -420,12 +413,7 @@ def verified(
     except ArtifactError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if is_of_system(error):
-            raise OSError(
-                error.errno,
-                f"{what} {folder}: {error.filename or 'a file'} cannot be read ({error.strerror}), so nobody can tell "
-                "whether it is whole. Nothing was changed; mend what the system says and run again.",
-            ) from error
+        raise_of_system(error, f"{what} {folder}")
         raise ArtifactError(f"{what} {folder}: damaged ({error}).") from error
     return manifest
 

@@ -13,6 +13,7 @@ from typing import IO, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from gigabatch.features.errors import raise_of_system
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.loss_scale import LossScale
@@ -212,6 +213,7 @@ def read_checked(path: Path, device: torch.device, mmap: bool, use: Callable[[An
     except (TrainingError, torch.OutOfMemoryError):
         raise
     except MALFORMED as error:
+        raise_of_system(error, f"checkpoint {path}")
         text = " ".join(str(error).split())[:300]
         raise TrainingError(
             f"checkpoint {path}: damaged, or of another run ({type(error).__name__}: {text}). Remove it to train from "

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
-from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError, raise_of_system
 from gigabatch.features.schema import IdList, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable, rows_of_lists
 from gigabatch.models.ensemble import Ensemble
@@ -150,6 +150,7 @@ class TrainingRecord:
         except TrainingError:
             raise
         except (*UNREADABLE, SafetensorError) as error:
+            raise_of_system(error, str(folder))
             raise TrainingError(f"{folder}: missing or damaged ({error}). Take another run to start from.") from error
 
 

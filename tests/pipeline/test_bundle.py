@@ -34,6 +34,7 @@ from gigabatch.pipeline.bundle import (
 )
 from gigabatch.pipeline.stages.stages import pack
 from tests.examples import examples
+from tests.pipeline.read_only import unreadable
 from tests.pipeline.tiny_recipe import day_of_rows
 
 MANY = 200_000
@@ -230,6 +231,17 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     bundle.predict(rows.assign(speed=np.nan))
     assert caplog.messages == ["more is null than in training: 'speed' 100% of 120 rows (33% in training)."]
     caplog.clear()
+    labels = rows["clicked"].where(rows["shop"] != "b")
+    bundle.predict(rows.assign(speed=np.nan, clicked=labels))
+    assert caplog.messages == [
+        "more is null than in training: 'speed' 100% of 120 rows (33% in training). 40 of the rows have no label, as "
+        "none in training: nulls may come with that."
+    ]
+    caplog.clear()
+    raw = Bundle(preprocessor, bundle.model, {}, workflow=Workflow([], (), dict.fromkeys(("damage", "shop"), "string")))
+    raw.predict_raw(rows.assign(speed=np.nan, clicked=labels))
+    assert "40 of the rows have no label" in caplog.text
+    caplog.clear()
     preprocessor.statistics = None  # of an import: how many were null is not known
     bundle.predict(read.assign(speed=np.nan))
     assert not caplog.messages
@@ -423,6 +435,26 @@ def test_a_damaged_bundle_is_an_error_that_names_it(folder, damage):
     DAMAGES[damage](folder)
     with pytest.raises(BundleError, match=f"bundle {folder}"):
         load_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("bundle.json", False), ("weights.safetensors", False), ("preprocessor/preprocessor.json", False),
+        ("preprocessor/preprocessor.json", True), ("preprocessor/vocabulary-001.parquet", True),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_this_user_may_not_read_is_not_called_damaged(folder, name, old):
+    """It said `missing or damaged (Permission denied)`, and to put a whole bundle back from a backup."""
+    if old:  # whose files are not looked at first
+        for key in ("files", "checksum"):
+            drop(folder / "bundle.json", key)
+    with (
+        unreadable(folder / name),
+        pytest.raises(PermissionError, match=rf"{folder}.*cannot be read \(.*Permission denied.*, so nobody can tell"),
+    ):
+        load_bundle(folder)
+    load_bundle(folder)
 
 
 def test_a_bundle_of_before_there_were_checksums_loads(folder, many, scores):

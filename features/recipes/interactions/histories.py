@@ -19,6 +19,7 @@ from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.history.sequences import last_values, last_weights, require_lists
 from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import CSV_ENDINGS, file_columns
+from gigabatch.features.recipes.base import HISTORY_UNTIL
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ListColumn
@@ -206,6 +207,18 @@ def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySetti
         now = xp.full(len(rows), known.max() if len(known) else 0, dtype=known.dtype) if asked is None else asked
         made[WEIGHTS] = last_weights(question, history.length, known, now, half_life, rows)
     return rows.assign(**made)
+
+
+def newest_histories(users: Any, events: Any, layout: Layout, history: HistorySettings, order: str) -> Any:
+    """One row of each user with the last of all that the user chose, and `HISTORY_UNTIL`: the time of the newest, or of
+    the row where that is later. It may be the earlier one, as a repeat has no row.
+
+    users, events, layout, history, order: as of `with_histories`.
+    """
+    found = with_histories(users, events, layout, history, order, None)
+    both = engine_of(users).frames.concat([frame[[layout.user, layout.time]] for frame in (events, users)])
+    newest = both.groupby(layout.user)[layout.time].max().loc[users[layout.user]]
+    return found.assign(**{HISTORY_UNTIL: newest.array})
 
 
 def _in_order(xp: Any, known: Any, asked: Any | None, num_rows: int) -> tuple[Any, Any]:

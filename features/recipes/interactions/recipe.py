@@ -22,11 +22,11 @@ from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
 from gigabatch.features.reading.sources import kept_files, read_files
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.histories import (
+    newest_histories,
     require_pandas,
     require_times,
     scored_histories,
     scored_types,
-    with_histories,
 )
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.parts import write_user_parts
@@ -365,7 +365,7 @@ class InteractionsRecipe(Recipe):
         if chosen.history is None:
             return users
         interactions, layout = self._timed(self.read(engine))
-        return with_histories(users, positives(interactions, layout, chosen), layout, chosen.history, ROW, None)
+        return newest_histories(users, positives(interactions, layout, chosen), layout, chosen.history, ROW)
 
     def _read_files(self, engine: str, pattern: str | Sequence[str], dtypes: dict[str, str]) -> Any:
         chosen = self.settings

@@ -18,10 +18,10 @@ from gigabatch.features.reading.blocks import about_rows
 from gigabatch.features.reading.sources import expand, kept_files, read_files, same_file
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe
 from gigabatch.features.recipes.interactions.histories import (
+    newest_histories,
     require_pandas,
     scored_histories,
     scored_types,
-    with_histories,
 )
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.parts import write_user_parts
@@ -172,7 +172,7 @@ class MovieLensRecipe(Recipe):
         history = self.settings.history
         if history is None:
             return users
-        return with_histories(users, positives(self._read(engine), LAYOUT, self.settings), LAYOUT, history, ROW, None)
+        return newest_histories(users, positives(self._read(engine), LAYOUT, self.settings), LAYOUT, history, ROW)
 
     def _sides(self, engine: str) -> dict[str, SideColumns]:
         kind, sides = self.format, {}

@@ -81,6 +81,17 @@ def test_labels_that_float32_tells_apart_and_constants_are_kept(tmp_path, way, l
     WAYS[way](table(KEPT[labels]), tmp_path)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "labels", [np.array([1e-40, 2e-40, 4e-40]), np.array([0.0, 0.0, 1e-35]), np.array([-1e-300, 0, 1e-300])]
+)
+def test_labels_that_differ_by_next_to_nothing_are_refused_at_every_way_of_fitting(tmp_path, way, labels):
+    """They counted as a constant, of deviation 1: predictions were 1e35 times too large."""
+    with pytest.raises(DataError, match=r"target 'y': its values differ by \de-\d+ at most.* in a smaller unit"):
+        WAYS[way](table(labels), tmp_path)
+    WAYS[way](table(labels / np.ptp(labels)), tmp_path)
+
+
 def test_the_constant_that_is_named_helps():
     labels = LOST["floats"]
     with pytest.raises(DataError, match=r"near their mean, 1000000000\."):

@@ -1,9 +1,11 @@
 """Batch datasets: an epoch covers every row once, in the sample order, and a batch owns its memory."""
 
+import numpy as np
 import pytest
 import torch
 
 from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.order import SampleOrder
 from tests.devices import no_waiting
 
@@ -20,6 +22,19 @@ def test_batches_follow_the_sample_order_of_the_epoch(make_table):
         assert dataset.epoch == epoch
         assert groups(dataset) == SampleOrder(50, 3, epoch)(torch.arange(50)).tolist()
     assert groups(BatchDataset(make_table(50), 8, shuffle=False)) == list(range(50))
+
+
+@pytest.mark.parametrize("seed", [1.5, None, "5"])
+def test_a_seed_that_is_no_whole_number_is_named(make_table, seed):
+    with pytest.raises(LoaderError, match=f"^seed must be a whole number, found {seed!r}"):
+        BatchDataset(make_table(50), 8, seed=seed)
+
+
+def test_whole_numbers_of_numpy_are_settings_too(make_table):
+    """Seeds overflowed."""
+    plain = groups(BatchDataset(make_table(50), 8, seed=5))
+    for kind in (np.int64, np.int32, np.uint64, np.uint8):
+        assert groups(BatchDataset(make_table(50), kind(8), seed=kind(5))) == plain
 
 
 @pytest.mark.parametrize(("num_rows", "shuffle"), [(40, True), (40, False), (9000, True)])

@@ -39,7 +39,7 @@ from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts
 from gigabatch.pipeline.store.keys import artifact_key
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
-from tests.pipeline.read_only import read_only
+from tests.pipeline.read_only import read_only, unreadable
 
 
 @pytest.fixture
@@ -521,7 +521,6 @@ def test_names_that_move_on_each_day_are_those_of_the_same_files(learned):
 
 
 def test_what_cannot_even_be_opened_is_in_quarantine(learned):
-    """A folder stands for a file of another user, which root may read."""
     (learned.raw / "sub.csv").mkdir()
     learned.write(6, shop_day(6))
     decision = night(learned, 6)
@@ -1085,6 +1084,23 @@ def test_a_disk_that_fails_puts_no_file_aside(learned, capsys):
     path.unlink()
     learned.write(6, shop_day(6))
     assert len(night(learned, 6).accepted) == 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_file_that_this_user_may_not_read_is_not_put_aside(learned, capsys, ending):
+    """Its rows were left out by a night that went on, as those of a bad file."""
+    path = learned.write(6, shop_day(6))
+    if ending == "parquet":
+        path.unlink()
+        shop_day(6).to_parquet(path := path.with_suffix(".parquet"))
+    (learned.root / "shop.yaml").write_text(json.dumps(learned.config().to_dict()))
+    before = read_state(learned.root / "runs" / "shop")
+    said = f"[Errno 13] input {path}: Permission denied. The file may be good: let this user read it and run again"
+    with unreadable(path):
+        for line, code in ((["contract", "--check"], 2), (["nightly"], 40), (["features"], 2)):
+            assert main([*line, "--config", str(learned.root / "shop.yaml")]) == code
+            assert said in "".join(capsys.readouterr())
+    assert read_state(learned.root / "runs" / "shop") == before
 
 
 @pytest.mark.parametrize("readable", [True, False])

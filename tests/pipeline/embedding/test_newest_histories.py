@@ -109,7 +109,8 @@ def test_an_update_of_the_same_time_leaves_the_history_of_now_and_a_later_one_br
     stored = {user: expected_of(log, user)[0] for user in sorted(set(rows["user"]))}
     assert sum(stored[user] != found for user, found in of_rows(rows).items()) > 20
     later = rows.sort_values("time").groupby("user").tail(1).head(3)
-    later = later.assign(time=later["time"] + 1, history=[["i1", "i2"], ["i3"], []], history_weights=[[1, 1], [1], []])
+    newest = pd.to_datetime(log["time"]).astype("datetime64[us]").astype("int64").max()
+    later = later.assign(time=newest + 1, history=[["i1", "i2"], ["i3"], []], history_weights=[[1, 1], [1], []])
     rows.to_parquet(tmp_path / "same.parquet")
     pd.concat([later, later.head(1).assign(user="new")]).to_parquet(tmp_path / "later.parquet")
     known = dict(stored)
@@ -120,6 +121,33 @@ def test_an_update_of_the_same_time_leaves_the_history_of_now_and_a_later_one_br
     ]:
         assert main(["embed", "--config", str(config), "--update", str(tmp_path / f"{name}.parquet")]) == 0
         known |= change
+        assert histories(tmp_path) == known
+
+
+def test_an_update_between_the_stored_row_and_the_newest_choice_shortens_no_history(tmp_path):
+    """Of a repeat there is no row, and a row from before it brought a history without it."""
+    log = write_log(tmp_path / "log.csv")
+    config = written(tmp_path, tmp_path / "log.csv", split_by="time")
+    assert main(["train", "--config", str(config)]) == 0
+    assert main(["embed", "--config", str(config)]) == 0
+    features = Pipeline.from_config(config).features()
+    rows = pd.concat([features.frame(split) for split in features.rows], ignore_index=True)
+    rows = rows.sort_values("time", kind="stable").groupby("user").tail(1).set_index("user", drop=False)
+    liked = log[log["rating"] >= 4]
+    last = pd.to_datetime(liked["time"]).groupby(liked["user"]).max().astype("datetime64[us]").astype("int64")
+    between = [user for user in rows.index if rows["time"][user] + 1 < last[user]]
+    assert len(between) >= 5
+    known = {user: expected_of(log, user)[0] for user in rows.index}
+    change = rows.loc[between].assign(history=[["i1"]] * len(between), history_weights=[[1]] * len(between))
+    for times, brought in (
+        (change["time"] + 1, []),
+        (last[between], []),
+        (last[between] + 1, between),
+        (last[between], []),
+    ):
+        change.assign(time=times).reset_index(drop=True).to_parquet(tmp_path / "update.parquet")
+        assert main(["embed", "--config", str(config), "--update", str(tmp_path / "update.parquet")]) == 0
+        known |= {user: ["i1"] for user in brought}
         assert histories(tmp_path) == known
 
 

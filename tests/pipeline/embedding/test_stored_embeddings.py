@@ -24,6 +24,7 @@ from gigabatch.pipeline.embedding.settings import EmbedSettings
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples
+from tests.pipeline.read_only import unreadable
 from tests.pipeline.shop_rows import FIRST_ITEM, trained_shop
 
 KINDS = {"word": "string", "number": "int64", "flag": "bool"}
@@ -249,6 +250,15 @@ def test_a_damaged_manifest_is_an_error_that_says_what_to_do(shop, folder, damag
     damage(folder)
     with pytest.raises(EmbeddingsError, match=message):
         StoredEmbeddings.load(folder, shop.bundle)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", [MANIFEST, "items/words.npy", "users/ids.parquet"])
+def test_embeddings_that_this_user_may_not_read_are_not_called_damaged(shop, folder, name, verify):
+    said = rf"embeddings {folder}.*cannot be read \(.*Permission denied.*, so nobody can tell"
+    with unreadable(folder / name), pytest.raises(PermissionError, match=said):
+        StoredEmbeddings.load(folder, shop.bundle, verify)
+    StoredEmbeddings.load(folder, shop.bundle, verify)
 
 
 @pytest.mark.parametrize(

@@ -410,6 +410,18 @@ def test_advice_follows_the_learning_curve(losses, steps, words):
     assert ("steps" in text) == any("steps" in word for word in words)
 
 
+@pytest.mark.parametrize("curve", [[], [{"epoch": 0.0, "valid_loss": 0.5, "loss": "cross-entropy"}]])
+def test_of_a_run_that_trained_no_epoch_no_epoch_is_spoken_of(curve):
+    """It said `only 0 steps` and `the valid loss was lowest in the last epoch`."""
+    text = advice(curve, 0, ["a"])
+    assert text.startswith(
+        "No epoch was trained (train.epochs=0), so the model is that of the run it started from: set "
+    )
+    assert "steps" not in text
+    assert "valid loss" not in text
+    assert "'a' reach more than 20 deviations" in text
+
+
 def test_columns_of_far_values_are_advised_a_robust_scale():
     curve = [{"epoch": 1.0, "valid_loss": 0.6}, {"epoch": 2.0, "valid_loss": 0.5}]
     assert "robust" not in advice(curve, 10_000)

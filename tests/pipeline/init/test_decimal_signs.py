@@ -171,7 +171,7 @@ def test_rows_of_the_service_may_hold_numbers_where_the_file_has_text(tmp_path):
     workflow = Workflow(parse_steps(made.features["steps"]), (), made.features["inputs"])
     workflow.fit([workflow.typed(pd.DataFrame({"menge": ["755"], "klein": ["1"], "temp": ["16,0"]}))])
     names = ["menge", "klein", "temp"]
-    raw = RawRows(SimpleNamespace(raw_workflow=workflow.serving(names), info={}), names)
+    raw = RawRows(SimpleNamespace(raw_workflow=workflow.serving(names), info={}, dated_column=None), names)
     for row in ([1262, 3, 16.5], ["1.262", "3", "16,5"], [1262.0, 3.0, 16.5]):
         assert raw([dict(zip(names, row, strict=True))]) == [(1262.0, 3.0, 16.5)]
 

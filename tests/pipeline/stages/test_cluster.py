@@ -280,6 +280,32 @@ def test_workers_that_end_late_take_nothing_back(tmp_path, monkeypatch, caplog):
         raise ValueError("mine")
 
 
+@pytest.mark.slow
+def test_what_keeps_local_workers_from_being_started_is_said_first(tmp_path):
+    """Each such error was called the end of a worker."""
+    (tmp_path / "file").touch()
+    with (
+        dask.config.set({"temporary-directory": str(tmp_path / "file")}),
+        pytest.raises(
+            ClusterError, match=rf"^cluster: \w+: \[Errno \d+\] .*{tmp_path}/file.*workers could not be started"
+        ),
+    ):
+        opened("local", tmp_path)
+
+
+def test_what_keeps_the_workers_of_gpus_from_being_started_is_said_first(tmp_path, monkeypatch):
+    def fails(**_):
+        try:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        except OSError as error:
+            raise RuntimeError("Cluster failed to start") from error
+
+    monkeypatch.setitem(sys.modules, "dask_cuda", SimpleNamespace(LocalCUDACluster=fails))
+    monkeypatch.setattr("gigabatch.pipeline.stages.cluster.importlib.util.find_spec", lambda _: True)
+    with pytest.raises(ClusterError, match=r"^cluster: OSError: \[Errno 24\] Too many open files\. So its workers"):
+        opened("cuda", tmp_path)
+
+
 def test_threads_of_this_process_give_results_in_order():
     cluster = Cluster(3)
     assert cluster.scheduler.args == (3,)

@@ -15,6 +15,8 @@ from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.runs.pointers import RunError
+from gigabatch.pipeline.serving.errors import Refusal
+from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import evaluate, evaluate_run, score_run, with_keys, write_frame
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
@@ -270,6 +272,16 @@ def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_pat
     for at in (stamps, stamps.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"), text + "Z",
                stamps.astype("datetime64[us]").astype("int64")):  # fmt: skip
         assert np.array_equal(bundle.predict_raw(new.assign(at=at))["clicked"], expected)
+    seconds = stamps.astype("datetime64[s]").astype("int64")
+    for at in (seconds, seconds * 1000, seconds.astype("float64"), seconds.where(raw["row"] % 2 == 0)):
+        with pytest.raises(
+            DataError, match=r"column 'at': its numbers are us since 1970, by which all rows are of 1970"
+        ):
+            bundle.predict_raw(new.assign(at=at))
+    with pytest.raises(Refusal, match="'at': its numbers are us since 1970"):
+        RawRows(bundle, ["at_hour", "signal"])([{"at": int(seconds[0]), "signal": 1.0}])
+    assert RawRows(bundle, ["at_hour"])([{"at": text[0], "signal": 1.0}]) == [(22,)]
+    bundle.predict_raw(new.assign(at="1970-01-02"))  # which can be meant
     for at, name in ((text, "new.csv"), (stamps, "new.parquet")):
         frame = new.assign(at=at)
         frame.to_csv(tmp_path / name, index=False) if name == "new.csv" else frame.to_parquet(tmp_path / name)

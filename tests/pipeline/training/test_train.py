@@ -35,6 +35,7 @@ from gigabatch.pipeline.config.config import ConfigError, TrainSettings, parse_c
 from gigabatch.pipeline.training import train as module
 from gigabatch.pipeline.training.train import TrainingError, optimizer_of, table_loss, train_model
 from tests.models.shelf_helpers import build as shelf_build
+from tests.pipeline.read_only import unreadable
 
 NUM_IDS = (7, 11)
 ROWS, VALID_ROWS, BATCH = 640, 200, 64  # ten steps an epoch
@@ -212,6 +213,20 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         (tmp_path / "checkpoint.pt").write_bytes(damaged)
         with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged"):
             run(tmp_path, settings_of())
+
+
+def test_a_checkpoint_that_this_user_may_not_read_is_not_called_damaged(tmp_path):
+    """The message said to remove it, by which hours of training are lost."""
+    with pytest.raises(Crash):
+        run(tmp_path, settings_of(), after_step=crash_at(6))
+    with (
+        unreadable(tmp_path / "checkpoint.pt"),
+        pytest.raises(PermissionError, match=r"checkpoint\.pt.*nobody can tell"),
+    ):
+        run(tmp_path, settings_of())
+    seen = []
+    run(tmp_path, settings_of(), after_step=seen.append)
+    assert seen[0] == 5
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
