@@ -1015,7 +1015,7 @@ def try_splits(made: Draft) -> None:
     Raises
     ------
     DataError
-        Where there is none, or the rows cannot be read by the features of the draft.
+        Where there is none, or the labels and the times cannot be read by the draft.
     """
     wrong = ""
     if "time" in made.features:
@@ -1039,7 +1039,7 @@ def _split_error(made: Draft) -> str:
     """What is wrong with the splits of the configuration; empty if nothing is."""
     try:
         fractions = SplitFractions(**made.features.get("split", {}))
-        splits = TableRecipe(TableSettings(**made.features | {"split": fractions})).build("pandas").splits
+        splits = TableRecipe(TableSettings(**made.features | {"split": fractions})).label_splits("pandas")
     except DataError as error:
         if not any(words in str(error) for words in CHECKED):
             raise
