@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.time_types import of_type, time_type
@@ -171,21 +172,29 @@ class Seen:
     decimals: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Other values have other nulls, and another number of them."""
+        """Other values have other texts and nulls, and another number of them."""
         if name == "values":
-            self.__dict__.pop("null", None)
-            self.__dict__.pop("num_values", None)
+            for known in ("texts", "null", "num_values"):
+                self.__dict__.pop(known, None)
         super().__setattr__(name, value)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The different values of categories."""
+        codes, distinct = pd.factorize(self.values)
+        return Texts(pd.Series(distinct, dtype="str"), codes)
 
     @cached_property
     def null(self) -> np.ndarray:
         """Whether each value is null."""
-        return pd.isna(self.values)
+        return pd.isna(self.values) if self.values.dtype.kind == "f" else self.texts.codes < 0
 
     @cached_property
     def num_values(self) -> int:
         """Number of distinct values, null apart."""
-        return len(pd.unique(self.values[~self.null]))
+        if self.values.dtype.kind == "f":
+            return len(pd.unique(self.values[~self.null]))
+        return len(self.texts.distinct)
 
 
 def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal: str = "") -> Seen:
@@ -364,9 +373,7 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
                 seen.categories = "int64"  # a later 1.0 is 1
                 seen.values = known.of_rows(known.distinct.str.replace(r"\.0*$", "", regex=True))
             return seen
-    elif (
-        found.kind == "number" and is_code_name(name) and all_match(left.distinct, GROUPED)
-    ):  # 1.005 is an id as 850 is
+    elif found.kind == "number" and is_code_name(name) and all_match(left.distinct, GROUPED):  # 1.005, as 850, is an id
         return _of_categories(name, known, words, "numbers taken for names, by the column's name")
     else:
         found.values = values
@@ -464,7 +471,7 @@ def _may_be_codes(name: str, known: Texts, moments: np.ndarray) -> bool:
     texts = known.distinct
     if TIME_NAME.search(spaced_lower(name)) or not all_match(texts, SLASHED) or all_match(texts, PADDED):
         return False
-    return is_code_name(name) or int(known.counts[moments > now_us()].sum()) > MOST_LATE * known.num_rows
+    return is_code_name(name) or bool(known.counts[moments > now_us()].sum() / known.num_rows > MOST_LATE)
 
 
 def _plain_numbers(name: str, known: Texts, csv: bool, own: tuple[str, ...], decimal: str) -> Seen | None:
@@ -535,7 +542,9 @@ def _parsed_numbers(name: str, known: Texts, weak: tuple[str, ...] = (), decimal
         return _durations(name, distinct, words)
     if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
-    found = _units_beside(_straight(distinct), known.counts, may_be_code=is_code_name(name))
+    shapes = _shapes(_straight(distinct))
+    counts = np.bincount(shapes.codes, known.counts).astype("int64")
+    found = _units_beside(shapes.distinct, counts, may_be_code=is_code_name(name))
     if found is None:
         return None
     units, scales = found
@@ -591,7 +600,8 @@ def other_units(texts: pd.Series, scales: Collection[str], counts: np.ndarray | 
     text = _straight(texts.astype("str"))
     rows = pd.Series(1 if counts is None else counts, index=text.index)
     text = text[~text.str.match(r"^[\s+-]*0+([.,]0*)?\s*$")]
-    bare = text.str.replace(IN_FIELD, "0", n=1, regex=True)  # few different ones
+    shapes = _shapes(text)
+    bare = shapes.distinct.str.replace(IN_FIELD, "0", n=1, regex=True).to_numpy()[shapes.codes]  # few different ones
     found: dict[frozenset[str], int] = {}
     written: dict[frozenset[str], str] = {}
     for field_, count in rows[text.index].groupby(bare, sort=False).sum().sort_values(ascending=False).items():
@@ -667,6 +677,13 @@ def _units_beside(
             later = {"M": 10**6} if {"k", "K"} & set(scales) and not {"m", "M"} & set(scales) else {}
             return list(dict.fromkeys((*_longest_first(units), *fronts))), scales | later
     return (list(dict.fromkeys((*words, *fronts))), {}) if _is_common(written, {}) else None
+
+
+def _shapes(texts: pd.Series) -> Texts:
+    """Texts in which each row of digits is a 0, but where it stands behind a letter (m2), so that what stands beside
+    numbers is looked at once for all numbers."""
+    array = pc.replace_substring_regex(pa.array(texts, from_pandas=True), r"(^|[^\pL\pN])[0-9]+", r"\10")
+    return Texts.of(pd.Series(pd.array(array, dtype="str")))
 
 
 def _straight(texts: pd.Series) -> pd.Series:
@@ -775,17 +792,17 @@ def list_separator(texts: pd.Series) -> str:
     >>> list_separator(pd.Series(tags)), list_separator(pd.Series([f"{n}, Main Street" for n in range(50)]))
     (', ', '')
     """
-    known = texts.dropna().astype("str")
-    distinct = known.drop_duplicates()
+    known = Texts.of(texts)
+    distinct = known.distinct
     if len(distinct) < FEWEST_LISTS or _two_decimals(distinct):
         return ""
     for sign in LIST_SIGNS:
         if not bool(found_in(distinct, re.escape(sign)).any()):
             continue
-        counts = known.str.count(re.escape(sign))
-        spaced = known.str.count(f"{re.escape(sign)} ")
-        lengths = counts.value_counts(normalize=True)
-        if (counts > 0).mean() < SEVERAL or (lengths >= OF_A_LENGTH).sum() < 2:
+        counts = distinct.str.count(re.escape(sign)).to_numpy()
+        spaced = distinct.str.count(f"{re.escape(sign)} ").to_numpy()
+        lengths = np.bincount(counts, known.counts) / known.num_rows
+        if known.counts[counts > 0].sum() / known.num_rows < SEVERAL or (lengths >= OF_A_LENGTH).sum() < 2:
             continue
         separator = f"{sign} " if bool((spaced == counts).all()) else sign if not bool(spaced.any()) else ""
         if separator and distinct.str.split(separator, regex=False).explode().nunique() <= AGAIN * len(distinct):
@@ -805,6 +822,7 @@ def _of_categories(name: str, texts: Texts, words: tuple[str, ...], note: str = 
     """A column of names; spellings that differ in blanks or case alone are one category."""
     distinct = texts.distinct
     seen = Seen(name, "category", texts.of_rows(distinct), note=note, null_words=words)
+    seen.texts = texts
     stripped = distinct.str.strip()
     folded = stripped.str.lower()
     options: dict[str, Any] = {}

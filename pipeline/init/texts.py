@@ -64,11 +64,12 @@ class Texts:
         return Texts(self.distinct[which].reset_index(drop=True), places[self.codes])
 
     def of_rows(self, values: np.ndarray | pd.Series) -> np.ndarray:
-        """The value of each row by those of the texts: of numbers NaN where null, of texts None."""
-        found = np.asarray(values, dtype=None if isinstance(values, np.ndarray) else object)
-        if found.dtype == object:
-            found = np.where(pd.isna(found), None, found)
-        return np.append(found, [None if found.dtype == object else np.nan])[self.codes]
+        """The value of each row by those of the texts: of numbers NaN where null, of a series of texts None."""
+        if isinstance(values, np.ndarray):
+            return np.append(values, np.nan)[self.codes]
+        found = np.append(values.to_numpy(dtype=object), [None])
+        found[pd.isna(found)] = None
+        return found[self.codes]
 
     @property
     def first_rows(self) -> np.ndarray:
