@@ -64,7 +64,7 @@ def read_plain(
         if b"\r" in content or b"\0" in content or _ends_in_quotes(content, separator):
             return None
         numbers = [names.index(name.encode()) for name in dtypes if name not in text]
-        if content.count(b'"') % 2 or _number_begins(content, b"0x", separator, numbers):
+        if content.count(b'"') % 2 or (numbers and _number_begins(content, b"0x", separator, numbers)):
             return None
         if not content.isascii():
             content.decode()

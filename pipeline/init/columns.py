@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.time_types import of_type, time_type
@@ -29,7 +30,7 @@ from gigabatch.pipeline.init.dates import (
     now_us,
     written_dates,
 )
-from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, are_among, distinct_of, found_in
+from gigabatch.pipeline.init.texts import FIRST_TEXTS, Texts, all_match, are_among, found_in
 
 # Words that stand for null in a CSV file whatever the column, and those that do where all other fields are numbers or
 # times.
@@ -171,21 +172,29 @@ class Seen:
     decimals: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Other values have other nulls, and another number of them."""
+        """Other values have other texts and nulls, and another number of them."""
         if name == "values":
-            self.__dict__.pop("null", None)
-            self.__dict__.pop("num_values", None)
+            for known in ("texts", "null", "num_values"):
+                self.__dict__.pop(known, None)
         super().__setattr__(name, value)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The different values of categories."""
+        codes, distinct = pd.factorize(self.values)
+        return Texts(pd.Series(distinct, dtype="str"), codes)
 
     @cached_property
     def null(self) -> np.ndarray:
         """Whether each value is null."""
-        return pd.isna(self.values)
+        return pd.isna(self.values) if self.values.dtype.kind == "f" else self.texts.codes < 0
 
     @cached_property
     def num_values(self) -> int:
         """Number of distinct values, null apart."""
-        return len(pd.unique(self.values[~self.null]))
+        if self.values.dtype.kind == "f":
+            return len(pd.unique(self.values[~self.null]))
+        return len(self.texts.distinct)
 
 
 def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal: str = "") -> Seen:
@@ -321,60 +330,51 @@ def spaced_lower(name: str) -> str:
 
 
 def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
-    texts = column if column.dtype == "str" else column.astype("str")
-    if not texts.index.equals(pd.RangeIndex(len(texts))):
-        texts = texts.reset_index(drop=True)
-    null = texts.isna().to_numpy() | are_among(texts, NULL_WORDS if csv else ("",))
-    any_null = bool(null.any())
-    there = set(texts[null].dropna().unique()) if csv and any_null else set()
+    texts = Texts.of(column)
+    null = are_among(texts.distinct, NULL_WORDS if csv else ("",))
+    there = set(texts.distinct[null]) if csv else ()
     words = tuple(word for word in NULL_WORDS if word in there)
-    known = texts[~null] if any_null else texts
-    if not len(known):
-        return Seen(name, "other", np.full(len(texts), np.nan), note="it holds no value", null_words=words)
-
-    def names() -> pd.Series:
-        """The texts as Python's, None where null; to make them takes longer than to tell a column of numbers."""
-        return pd.Series(texts.to_numpy(dtype=object), dtype=object).where(~null, None)
-
-    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(known):
-        return _of_categories(name, names(), csv, words, "versions, of which 1.10 is another than 1.1")
+    known = texts.kept(~null)
+    if not len(known.distinct):
+        return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value", null_words=words)
+    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(known.distinct):
+        return _of_categories(name, known, words, "versions, of which 1.10 is another than 1.1")
     odd = weak_words = tuple[str, ...]()
     left = known
-    if all_match(known, PLAIN_NUMBER):  # most columns of a wide table: no flag and no word is among them
+    if all_match(known.distinct, PLAIN_NUMBER):  # most columns of a wide table: no flag and no word is among them
         found = _plain_numbers(name, known, csv, (), decimal)
     else:
         flags = ("true", "false")
-        if known.iloc[0].lower() in flags and bool(known.str.lower().isin(flags).all()):
-            flagged = _texts(names().str.lower().map({"true": "True", "false": "False"}))
+        if known.distinct[0].lower() in flags and bool(known.distinct.str.lower().isin(flags).all()):
+            flagged = known.of_rows(known.distinct.str.lower().map({"true": "True", "false": "False"}))
             return Seen(name, "category", flagged, null_words=words, categories="bool")
-        weak = are_among(known, WEAK_NULL_WORDS)
-        weak_words = tuple(sorted(set(known[weak]))) if weak.any() else ()
-        odd = odd_words(known[~weak] if weak_words else known)
-        left = known[~weak & ~known.isin(odd)] if weak_words or odd else known
+        weak = are_among(known.distinct, WEAK_NULL_WORDS)
+        weak_words = tuple(sorted(known.distinct[weak]))
+        odd = odd_words(known.kept(~weak))
+        left = known.kept(~weak & ~known.distinct.isin(odd).to_numpy())
         own = odd if csv else weak_words + odd
-        found = values_seen(name, left, csv, own, decimal) if len(left) else None
+        found = _values_seen(name, left, csv, own, decimal) if len(left.distinct) else None
     if found is None:
-        zones = abbreviations(left) if len(left) else []
+        zones = abbreviations(left.distinct) if len(left.distinct) else []
         note = f"times in zones {', '.join(zones)}; write offsets such as -05:00 in their place" if zones else ""
-        seen = _of_categories(name, names(), csv, words, note)
-        seen.decimals = _two_decimals(left)
+        seen = _of_categories(name, known, words, note)
+        seen.decimals = _two_decimals(left.distinct)
         return seen
-    values = np.full(len(texts), np.nan)
-    values[left.index] = found.values
+    numbers, values = found.values, left.of_rows(found.values)
     if found.kind == "number" and not found.dtype:
-        whole = bool((found.values == np.floor(found.values)).all())
-        if whole and bool((np.abs(found.values) >= LARGEST_EXACT).any()):  # 6.02e23 is no id
-            whole = bool(left.str.strip().str.match(WHOLE_NUMBER).all())
+        whole = bool((numbers == np.floor(numbers)).all())
+        if whole and bool((np.abs(numbers) >= LARGEST_EXACT).any()):  # 6.02e23 is no id
+            whole = bool(left.distinct.str.strip().str.match(WHOLE_NUMBER).all())
         found = _of_numbers(name, values, whole)
         if found.kind == "category":  # a code: its text is what is written
-            seen = _of_categories(name, names(), csv, words, found.note)
-            within = bool((np.abs(values[left.index]) < 2.0**63).all())
-            if csv and within and not seen.dtype and bool(known.str.match(WHOLE_NUMBER).all()):
+            seen = _of_categories(name, known, words, found.note)
+            within = bool((np.abs(numbers) < 2.0**63).all())
+            if csv and within and not seen.dtype and bool(known.distinct.str.match(WHOLE_NUMBER).all()):
                 seen.categories = "int64"  # a later 1.0 is 1
-                seen.values = _texts(names().str.replace(r"\.0*$", "", regex=True))
+                seen.values = known.of_rows(known.distinct.str.replace(r"\.0*$", "", regex=True))
             return seen
-    elif found.kind == "number" and is_code_name(name) and all_match(left, GROUPED):  # 1.005 is an id as 850 is
-        return _of_categories(name, names(), csv, words, "numbers taken for names, by the column's name")
+    elif found.kind == "number" and is_code_name(name) and all_match(left.distinct, GROUPED):  # 1.005, as 850, is an id
+        return _of_categories(name, known, words, "numbers taken for names, by the column's name")
     else:
         found.values = values
     if odd:
@@ -401,11 +401,11 @@ def _two_decimals(known: pd.Series) -> tuple[str, ...]:
     return tuple(str(texts.iloc[0]) for texts in found) if all(map(len, found)) else ()
 
 
-def odd_words(known: pd.Series) -> tuple[str, ...]:
+def odd_words(known: Texts) -> tuple[str, ...]:
     """The few words without a digit among fields that all have one otherwise."""
-    words = known[~found_in(known, "[0-9]")]
-    distinct = tuple(sorted(words.unique()))
-    return distinct if len(distinct) <= MOST_WORDS and len(words) <= WORD_SHARE * len(known) else ()
+    words = known.kept(~found_in(known.distinct, "[0-9]"))
+    few = len(words.distinct) <= MOST_WORDS and words.num_rows <= WORD_SHARE * known.num_rows
+    return tuple(sorted(words.distinct)) if few else ()
 
 
 def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], decimal: str = "") -> Seen | None:
@@ -431,49 +431,62 @@ def values_seen(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], de
     >>> values_seen("price", pd.Series(["$1,200", "$7"]), True, ("ask",)).steps
     [{'parse_number': {'column': 'price', 'null_values': ['ask']}}]
     """
-    if all_match(known, PLAIN_NUMBER):
+    texts = Texts.of(known)
+    found = _values_seen(name, texts, csv, own, decimal)
+    if found is not None:
+        found.values = texts.of_rows(found.values)
+    return found
+
+
+def _values_seen(name: str, known: Texts, csv: bool, own: tuple[str, ...], decimal: str) -> Seen | None:
+    """As `values_seen`, with one value for each of the different texts."""
+    distinct = known.distinct
+    if all_match(distinct, PLAIN_NUMBER):
         return _plain_numbers(name, known, csv, own, decimal)
-    distinct = distinct_of(known)
     if not own and is_iso(distinct):
         zone = "?" if has_offsets(distinct) else ""
         try:
-            return Seen(name, "date", microseconds(known).to_numpy().astype("float64"), "datetime", zone=zone)
+            return Seen(name, "date", microseconds(distinct).to_numpy().astype("float64"), "datetime", zone=zone)
         except DataError:
             return None
     # "2:13" is a time of day where the column's name says so, else a duration.
     colons_alone = all_match(distinct, CLOCK.pattern)
     is_duration = colons_alone and not DAYTIME.search(spaced_lower(name))
-    times = None if is_duration else written_dates(known, bool(own))
+    times = None if is_duration else written_dates(distinct, bool(own))
     if times is not None and not _may_be_codes(name, known, times.values):
         note = f"written {times.dtype[9:].rstrip('?').rstrip(']')}"
         note += ", and day and month could be the other way round" if times.either else ""
         if zoned := re.search(r" ([A-Z]{2,5})(?:\]| %Y)", times.dtype):
             note += f"; {zoned[1]} is passed over, so times are those of the clock"
-        zone = "?" if has_offsets(known) else ""
+        zone = "?" if has_offsets(distinct) else ""
         return Seen(
             name, "date", times.values, times.dtype, note=note, either=times.either, others=times.others, zone=zone
         )
     return _parsed_numbers(name, known, own, decimal)
 
 
-def _may_be_codes(name: str, known: pd.Series, moments: np.ndarray) -> bool:
+def _may_be_codes(name: str, known: Texts, moments: np.ndarray) -> bool:
     """Whether days such as 2/6/20 may be sizes or codes: neither the name nor zeros in front say that they are days,
     and the name is one of codes, or more than a few moments (microseconds) lie in the future."""
-    if TIME_NAME.search(spaced_lower(name)) or not all_match(known, SLASHED) or all_match(known, PADDED):
+    texts = known.distinct
+    if TIME_NAME.search(spaced_lower(name)) or not all_match(texts, SLASHED) or all_match(texts, PADDED):
         return False
-    return is_code_name(name) or bool((moments > now_us()).mean() > MOST_LATE)
+    return is_code_name(name) or bool(known.counts[moments > now_us()].sum() / known.num_rows > MOST_LATE)
 
 
-def _plain_numbers(name: str, known: pd.Series, csv: bool, own: tuple[str, ...], decimal: str) -> Seen | None:
-    """As `values_seen`, where all known fields are plain numbers."""
-    if bool(found_in(known, r"^[ \t]*0[0-9]+[ \t]*$").any()):
+def _plain_numbers(name: str, known: Texts, csv: bool, own: tuple[str, ...], decimal: str) -> Seen | None:
+    """As `_values_seen`, where all known fields are plain numbers."""
+    distinct = known.distinct
+    if bool(found_in(distinct, r"^[ \t]*0[0-9]+[ \t]*$").any()):
         return None  # 007 is a name
-    numbers = _floats(known)
-    all_digits = not csv and not own and all_match(known, "[0-9]+$")
-    if all_digits and (seen := _of_numbers(name, numbers, True)).kind == "date":
-        return seen
+    numbers = _floats(distinct)
+    if not csv and not own and all_match(distinct, "[0-9]+$"):
+        times = _of_numbers(name, known.of_rows(numbers), True)
+        if times.kind == "date":
+            times.values = times.values[known.first_rows]
+            return times
     # Points between groups of three digits are no decimal signs where that is the comma.
-    if decimal == "," and (own or not csv or bool(found_in(known, r"\.").any())):
+    if decimal == "," and (own or not csv or bool(found_in(distinct, r"\.").any())):
         grouped = _parsed_numbers(name, known, own, decimal)
         if grouped is not None and decimal_sign(grouped) == decimal:
             grouped.whole = bool((grouped.values == np.floor(grouped.values)).all())
@@ -520,21 +533,23 @@ def take_later_commas(seen: Seen) -> None:
         seen.steps = [{"parse_number": {**own, "decimal": ",", "thousands": "."}}]
 
 
-def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), decimal: str = "") -> Seen | None:
+def _parsed_numbers(name: str, known: Texts, weak: tuple[str, ...] = (), decimal: str = "") -> Seen | None:
     """The column of text without nulls if `ParseNumber` or `ParseDuration` reads all of its fields in one of the usual
-    ways, of which those with this decimal sign are tried first."""
-    counts = known.value_counts()
-    distinct = pd.Series(counts.index, dtype="str")
+    ways, of which those with this decimal sign are tried first; one value for each of the different texts."""
+    distinct = known.distinct
     words: dict[str, Any] = {"null_values": list(weak)} if weak else {}
     if all_match(distinct, CLOCK.pattern):
-        return _durations(name, known, distinct, words)
+        return _durations(name, distinct, words)
     if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
-    found = _units_beside(_straight(distinct), counts.to_numpy(), may_be_code=is_code_name(name))
+    shapes = _shapes(_straight(distinct))
+    counts = np.bincount(shapes.codes, known.counts).astype("int64")
+    found = _units_beside(shapes.distinct, counts, may_be_code=is_code_name(name))
     if found is None:
         return None
     units, scales = found
-    others = other_units(distinct, scales, counts.to_numpy())
+    often = np.argsort(-known.counts, kind="stable")
+    others = other_units(distinct.iloc[often], scales, known.counts[often])
     for point, thousands in sorted(WAYS, key=lambda way: bool(decimal) and way[0] != decimal):
         options: dict[str, Any] = {}
         remove = [sign for sign in SIGNS if sign != thousands]
@@ -551,16 +566,15 @@ def _parsed_numbers(name: str, known: pd.Series, weak: tuple[str, ...] = (), dec
             continue
         if parsed.isna().any() or np.isinf(parsed).any():
             continue
-        by_text = dict(zip(distinct, parsed, strict=True))
-        example = next((text for text in known.head(1000) if _is_telling(text, scales, decimal)), known.iloc[0])
-        note = f"{example!r} is {by_text[example]:.12g}"
+        telling = (text for text in known.among_first(1000) if _is_telling(text, scales, decimal))
+        example = next(telling, distinct[0])
+        note = f"{example!r} is {parsed[distinct == example].iloc[0]:.12g}"
         if others:
             note += "; " + ", ".join(f"{unit if unit == NO_UNIT else repr(unit)} in {share:.1%} of the rows, "
                                      "not converted" for unit, share in others.items())  # fmt: skip
-        numbers = known.map(by_text).to_numpy(dtype="float64")
         return Seen(
-            name, "number", numbers, "string", [{"parse_number": {"column": name, **options}}], note=note,
-            other_units=tuple(others),
+            name, "number", parsed.to_numpy(dtype="float64"), "string", [{"parse_number": {"column": name, **options}}],
+            note=note, other_units=tuple(others),
         )  # fmt: skip
     return None
 
@@ -586,7 +600,8 @@ def other_units(texts: pd.Series, scales: Collection[str], counts: np.ndarray | 
     text = _straight(texts.astype("str"))
     rows = pd.Series(1 if counts is None else counts, index=text.index)
     text = text[~text.str.match(r"^[\s+-]*0+([.,]0*)?\s*$")]
-    bare = text.str.replace(IN_FIELD, "0", n=1, regex=True)  # few different ones
+    shapes = _shapes(text)
+    bare = shapes.distinct.str.replace(IN_FIELD, "0", n=1, regex=True).to_numpy()[shapes.codes]  # few different ones
     found: dict[frozenset[str], int] = {}
     written: dict[frozenset[str], str] = {}
     for field_, count in rows[text.index].groupby(bare, sort=False).sum().sort_values(ascending=False).items():
@@ -662,6 +677,13 @@ def _units_beside(
             later = {"M": 10**6} if {"k", "K"} & set(scales) and not {"m", "M"} & set(scales) else {}
             return list(dict.fromkeys((*_longest_first(units), *fronts))), scales | later
     return (list(dict.fromkeys((*words, *fronts))), {}) if _is_common(written, {}) else None
+
+
+def _shapes(texts: pd.Series) -> Texts:
+    """Texts in which each row of digits is a 0, but where it stands behind a letter (m2), so that what stands beside
+    numbers is looked at once for all numbers."""
+    array = pc.replace_substring_regex(pa.array(texts, from_pandas=True), r"(^|[^\pL\pN])[0-9]+", r"\10")
+    return Texts.of(pd.Series(pd.array(array, dtype="str")))
 
 
 def _straight(texts: pd.Series) -> pd.Series:
@@ -770,17 +792,17 @@ def list_separator(texts: pd.Series) -> str:
     >>> list_separator(pd.Series(tags)), list_separator(pd.Series([f"{n}, Main Street" for n in range(50)]))
     (', ', '')
     """
-    known = texts.dropna().astype("str")
-    distinct = known.drop_duplicates()
+    known = Texts.of(texts)
+    distinct = known.distinct
     if len(distinct) < FEWEST_LISTS or _two_decimals(distinct):
         return ""
     for sign in LIST_SIGNS:
         if not bool(found_in(distinct, re.escape(sign)).any()):
             continue
-        counts = known.str.count(re.escape(sign))
-        spaced = known.str.count(f"{re.escape(sign)} ")
-        lengths = counts.value_counts(normalize=True)
-        if (counts > 0).mean() < SEVERAL or (lengths >= OF_A_LENGTH).sum() < 2:
+        counts = distinct.str.count(re.escape(sign)).to_numpy()
+        spaced = distinct.str.count(f"{re.escape(sign)} ").to_numpy()
+        lengths = np.bincount(counts, known.counts) / known.num_rows
+        if known.counts[counts > 0].sum() / known.num_rows < SEVERAL or (lengths >= OF_A_LENGTH).sum() < 2:
             continue
         separator = f"{sign} " if bool((spaced == counts).all()) else sign if not bool(spaced.any()) else ""
         if separator and distinct.str.split(separator, regex=False).explode().nunique() <= AGAIN * len(distinct):
@@ -788,19 +810,19 @@ def list_separator(texts: pd.Series) -> str:
     return ""
 
 
-def _durations(name: str, known: pd.Series, distinct: pd.Series, words: dict[str, Any]) -> Seen:
+def _durations(name: str, distinct: pd.Series, words: dict[str, Any]) -> Seen:
     """A column of durations with colons, as seconds."""
     options: dict[str, Any] = {"column": name, **words}
-    by_text = dict(zip(distinct, ParseDuration(**options)(distinct.to_frame(name))[name], strict=True))
-    note = f"{known.iloc[0]!r} is {by_text[known.iloc[0]]:.12g} seconds, taken for mm:ss"
-    numbers = known.map(by_text).to_numpy(dtype="float64")
-    return Seen(name, "number", numbers, "string", [{"parse_duration": options}], note=note)
+    seconds = ParseDuration(**options)(distinct.to_frame(name))[name].to_numpy(dtype="float64")
+    note = f"{distinct[0]!r} is {seconds[0]:.12g} seconds, taken for mm:ss"
+    return Seen(name, "number", seconds, "string", [{"parse_duration": options}], note=note)
 
 
-def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...], note: str = "") -> Seen:
+def _of_categories(name: str, texts: Texts, words: tuple[str, ...], note: str = "") -> Seen:
     """A column of names; spellings that differ in blanks or case alone are one category."""
-    seen = Seen(name, "category", _texts(raw), note=note, null_words=words)
-    distinct = raw.dropna().drop_duplicates().astype("str")
+    distinct = texts.distinct
+    seen = Seen(name, "category", texts.of_rows(distinct), note=note, null_words=words)
+    seen.texts = texts
     stripped = distinct.str.strip()
     folded = stripped.str.lower()
     options: dict[str, Any] = {}
@@ -816,7 +838,7 @@ def _of_categories(name: str, raw: pd.Series, csv: bool, words: tuple[str, ...],
             return seen
     if options:
         cleaned = (folded if "case" in options else stripped).replace("", None)
-        seen.values = _texts(raw.map(dict(zip(distinct, cleaned, strict=True))))
+        seen.values = texts.of_rows(cleaned)
         seen.dtype = "string"
         seen.steps = [{"clean_text": {"column": name, **({} if options == {"strip": True} else options)}}]
         fewer = len(distinct) > seen.num_values

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import pandas as pd
 
 from gigabatch.pipeline.init.columns import Seen, is_code_name, spaced_lower
 from gigabatch.pipeline.init.dates import TIME_NAME
@@ -68,15 +67,21 @@ def unknown_numbers(columns: Mapping[str, Seen]) -> Iterator[str]:
 def _unknown(shown: str, seen: Seen) -> Iterator[tuple[str, str]]:
     """Numbers such as -999, each in several rows and further from all others than those are from one another."""
     numbers, counts = np.unique(seen.values[~seen.null], return_counts=True)
-    alike = np.array([bool(UNKNOWN.fullmatch(f"{number:.12g}")) for number in numbers], dtype=bool) & (counts > 1)
-    others = numbers[~alike]
-    if not alike.any() or len(others) < 2:
+    # Between others none is further from them than those are from one another, so that the ends tell.
+    first = next(_places_of_others(numbers, counts, range(len(numbers))), len(numbers))
+    last = next(_places_of_others(numbers, counts, range(len(numbers) - 1, first, -1)), first)
+    if first == last:
         return
-    low, high = others.min(), others.max()
-    for number, count in zip(numbers[alike], counts[alike], strict=True):
-        if max(low - number, number - high) > high - low:
-            told = f"{shown} stands in {count:,} rows, far from all other numbers ({low:.6g} to {high:.6g})"
-            yield f"{number:.12g}", told
+    low, high = numbers[first], numbers[last]
+    for place in (*range(first), *range(last + 1, len(numbers))):
+        if max(low - numbers[place], numbers[place] - high) > high - low:
+            told = f"{shown} stands in {counts[place]:,} rows, far from all other numbers ({low:.6g} to {high:.6g})"
+            yield f"{numbers[place]:.12g}", told
+
+
+def _places_of_others(numbers: np.ndarray, counts: np.ndarray, places: range) -> Iterator[int]:
+    """Those of these places whose number stands for itself."""
+    return (place for place in places if counts[place] == 1 or not UNKNOWN.fullmatch(f"{numbers[place]:.12g}"))
 
 
 def _serials(shown: str, seen: Seen) -> Iterator[str]:
@@ -92,10 +97,10 @@ def _serials(shown: str, seen: Seen) -> Iterator[str]:
 
 
 def _pairs(shown: str, seen: Seen) -> Iterator[str]:
-    texts = pd.Series(seen.values).dropna().astype("str")
+    texts = seen.texts.distinct
     if any(all_match(texts, PAIR.format(sign=sign)) for sign in SIGNS):
         yield (
-            f"{shown} holds two numbers in each text ({texts.iloc[0]!r}), and each of its {seen.num_values:,} texts is "
+            f"{shown} holds two numbers in each text ({texts[0]!r}), and each of its {seen.num_values:,} texts is "
             "a value of its own. Write two columns in the file, or make them by a step lambda_function "
             "(docs/own_code.md)."
         )

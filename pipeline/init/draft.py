@@ -48,7 +48,7 @@ from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
-from gigabatch.pipeline.init.texts import found_in
+from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import MOST_HELD, WARM_EPOCHS, held_out_rows, training_for
 
 DEFAULT_NULLS = ("", "NA")
@@ -480,36 +480,40 @@ def _mostly_numbers(seen: Seen) -> str:
     or one of a few words; empty where they are not, or are codes by their name or their letters (12a, V45)."""
     if seen.kind != "category" or seen.categories != "string" or is_code_name(seen.name) or seen.num_values < MANY:
         return ""
-    known = pd.Series(seen.values).dropna().astype("str")
-    others = known[~found_in(known, PLAIN_NUMBER)]
-    amounts = others[found_in(others, "[0-9]")]
-    if not len(others) or len(others) > (1 - MOSTLY) * len(known) or bool(found_in(known, "^0[0-9]").any()):
+    known = seen.texts
+    others = known.kept(~found_in(known.distinct, PLAIN_NUMBER))
+    few = 0 < others.num_rows <= (1 - MOSTLY) * known.num_rows
+    if not few or bool(found_in(known.distinct, "^0[0-9]").any()):
         return ""
-    holds = f"{_shown(seen.name)} holds numbers in {1 - len(others) / len(known):.0%} of the rows with a value, and"
-    if not len(amounts):
-        if others.nunique() > MOST_WORDS:
+    amounts = others.kept(found_in(others.distinct, "[0-9]"))
+    share = 1 - others.num_rows / known.num_rows
+    holds = f"{_shown(seen.name)} holds numbers in {share:.0%} of the rows with a value, and"
+    if not len(amounts.distinct):
+        if len(others.distinct) > MOST_WORDS:
             return ""
-        words = ", ".join(repr(text) for text in others.value_counts().index[:2])
+        often = np.argsort(-others.counts, kind="stable")[:2]
+        words = ", ".join(map(repr, others.distinct[often]))
         return (
             f"{holds} words such as {words} in more than {WORD_SHARE:.0%}, so each text is a value of its own. Where "
             "the numbers are amounts, add the words to null_values."
         )
-    if 2 * _num_lettered(amounts) >= len(amounts):
+    if 2 * _num_lettered(amounts) >= amounts.num_rows:
         return ""
-    shown = ", ".join(repr(text) for text in amounts.drop_duplicates().head(2))
+    shown = ", ".join(map(repr, amounts.distinct[:2]))
     return (
         f"{holds} texts such as {shown}, so each text is a value of its own. Where they are amounts, write numbers in "
         "the file, or nothing."
     )
 
 
-def _num_lettered(texts: pd.Series) -> int:
-    """How many texts are numbers with a letter in front (V45.8), or with different ones behind that are not all
+def _num_lettered(texts: Texts) -> int:
+    """In how many rows texts are numbers with a letter in front (V45.8), or with different ones behind that are not all
     scales or units (12a, 7-9 b), as codes of diseases and numbers of houses are."""
-    before = int(found_in(texts, r"^\s*[^\W\d_][-. ]?[0-9][0-9.]*\s*$").sum())
-    letters = texts.str.lower().str.extract(r"^\s*[0-9]+(?:\s?[-/]\s?[0-9]+)?\s?([a-z])\s*$")[0].dropna()
-    behind = len(letters) if letters.nunique() > 1 and not set(letters) <= UNIT_LETTERS else 0
-    return before + behind
+    before = int(texts.counts[found_in(texts.distinct, r"^\s*[^\W\d_][-. ]?[0-9][0-9.]*\s*$")].sum())
+    letters = texts.distinct.str.lower().str.extract(r"^\s*[0-9]+(?:\s?[-/]\s?[0-9]+)?\s?([a-z])\s*$")[0]
+    there = letters.dropna()
+    of_codes = there.nunique() > 1 and not set(there) <= UNIT_LETTERS
+    return before + int(texts.counts[letters.notna()].sum()) * of_codes
 
 
 def _is_copy(seen: Seen, label: Labels) -> bool:
@@ -534,7 +538,8 @@ def _in_text(seen: Seen, label: Labels) -> str:
 
 def _leak(seen: Seen, label: Labels) -> str:
     known = ~np.isnan(label.values)
-    return leak(seen.values[known], label.values[known], label.settings["task"])
+    values = seen.values if seen.values.dtype.kind == "f" else seen.texts.codes
+    return leak(values[known], label.values[known], label.settings["task"])
 
 
 def _names(made: Draft, kept: Mapping[str, Seen], labels: Mapping[str, Labels], decimal: str) -> None:
@@ -1020,7 +1025,7 @@ def try_splits(made: Draft) -> None:
     Raises
     ------
     DataError
-        Where there is none, or the rows cannot be read by the features of the draft.
+        Where there is none, or the labels and the times cannot be read by the draft.
     """
     wrong = ""
     if "time" in made.features:
@@ -1044,7 +1049,7 @@ def _split_error(made: Draft) -> str:
     """What is wrong with the splits of the configuration; empty if nothing is."""
     try:
         fractions = SplitFractions(**made.features.get("split", {}))
-        splits = TableRecipe(TableSettings(**made.features | {"split": fractions})).build("pandas").splits
+        splits = TableRecipe(TableSettings(**made.features | {"split": fractions})).label_splits("pandas")
     except DataError as error:
         if not any(words in str(error) for words in CHECKED):
             raise

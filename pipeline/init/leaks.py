@@ -30,7 +30,7 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
     Parameters
     ----------
     values
-        float64 numbers or text, (rows,); NaN or None where null.
+        float64 numbers, text, or whole numbers that stand for texts, (rows,); NaN, None or -1 where null.
     label
         (rows,): 0 and 1, numbers of classes, or the numbers to predict.
     task
@@ -48,7 +48,8 @@ def leak(values: np.ndarray, label: np.ndarray, task: str) -> str:
     """
     if len(label) < FEWEST_ROWS:
         return ""
-    if task != "regression" and (reason := _told_by_nulls(pd.isna(values), label)):
+    null = values < 0 if values.dtype.kind == "i" else pd.isna(values)
+    if task != "regression" and (reason := _told_by_nulls(null, label)):
         return reason
     if task == "regression" and _are_ranges(values, label):
         return "each of its values stands for a range of the target"

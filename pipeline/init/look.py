@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import TextIOWrapper
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from gigabatch.features.reading.encodings import (
     require_encoding,
     unreadable,
 )
+from gigabatch.features.reading.plain_csv import read_plain
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
 from gigabatch.features.recipes.table.recipe import ROW
 
@@ -326,6 +327,10 @@ def _csv_sample(path: str, names: list[str], separator: str, encoding: str, shar
     module = load_engine("pandas")
 
     def parse(source: Any, rows: int | None) -> pd.DataFrame:
+        if rows is None and isinstance(source, BytesIO) and len(set(names)) == len(names):
+            plain: Any = read_plain(source.getvalue(), separator, dict.fromkeys(names, "string"), names, [""])
+            if plain is not None:
+                return pd.DataFrame(plain.fillna(""))
         frame: Any = module.read_csv(
             source, **csv_fields(separator), dtype="str", keep_default_na=False, na_values=[], nrows=rows
         )

@@ -24,6 +24,7 @@ from gigabatch.pipeline.init.columns import (
     units_told,
     values_seen,
 )
+from gigabatch.pipeline.init.texts import Texts
 
 POSITIVE = (
     "yes", "y", "true", "t", "positive", "pos", "ja", "wahr", "oui", "vrai", "si", "sí", "sì",
@@ -310,7 +311,7 @@ def _written_numbers(name: str, known: pd.Series, task: str | None, decimal: str
     None where the labels are names, or few enough whole numbers to be classes.
     """
     weak = known.isin(WEAK_NULL_WORDS)
-    own = tuple(sorted(set(known[weak]))) + odd_words(known[~weak])
+    own = tuple(sorted(set(known[weak]))) + odd_words(Texts.of(known[~weak]))
     is_number = ~known.isin(own)
     left = known[is_number]
     found = values_seen(name, left, True, own, decimal) if len(left) else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,75 @@ import pyarrow.compute as pc
 
 FIRST_TEXTS = 20  # whose look spares that of all, where they tell
 FEW_TEXTS = 2_000  # whose look takes as long as that of the first ones: the pattern is parsed at each
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Hold the texts of a column, each once, in the order in which each is met first.
+
+    Most questions to a column are answered by its different texts, of which there are few.
+
+    Parameters
+    ----------
+    distinct
+        The texts, without null.
+    codes
+        Of each row the place of its text among them; -1 where null.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.texts import Texts
+    >>> texts = Texts.of(pd.Series(["b", "a", None, "b"]))
+    >>> texts.distinct.tolist(), texts.counts.tolist(), texts.of_rows(np.array([2.0, 1.0])).tolist()
+    (['b', 'a'], [2, 1], [2.0, 1.0, nan, 2.0])
+    """
+
+    distinct: pd.Series
+    codes: np.ndarray
+
+    @classmethod
+    def of(cls, column: pd.Series) -> Texts:
+        """Those of a column, as text."""
+        codes, distinct = (column if column.dtype == "str" else column.astype("str")).array.factorize()
+        return cls(pd.Series(distinct), codes)
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Number of rows with each text."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.distinct))
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that are not null."""
+        return int(self.counts.sum())
+
+    def kept(self, which: np.ndarray) -> Texts:
+        """These texts alone; the others are null."""
+        if which.all():
+            return self
+        places = np.append(np.where(which, np.cumsum(which) - 1, -1), -1)
+        return Texts(self.distinct[which].reset_index(drop=True), places[self.codes])
+
+    def of_rows(self, values: np.ndarray | pd.Series) -> np.ndarray:
+        """The value of each row by those of the texts: of numbers NaN where null, of a series of texts None."""
+        if isinstance(values, np.ndarray):
+            return np.append(values, np.nan)[self.codes]
+        found = np.append(values.to_numpy(dtype=object), [None])
+        found[pd.isna(found)] = None
+        return found[self.codes]
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """The row in which each text is met first."""
+        codes, rows = np.unique(self.codes, return_index=True)
+        return rows[codes >= 0]
+
+    def among_first(self, rows: int) -> pd.Series:
+        """The texts of so many of the first rows that are not null."""
+        first = self.codes[self.codes >= 0][:rows]
+        return self.distinct[: int(first.max()) + 1 if len(first) else 0]
 
 
 def found_in(texts: pd.Series, pattern: str) -> np.ndarray:
@@ -40,17 +110,6 @@ def all_match(texts: pd.Series, pattern: str) -> bool:
     pattern, array = f"^({pattern.removeprefix('^')})", pa.array(texts, from_pandas=True)
     parts = (array,) if len(array) <= FEW_TEXTS else (array[:FIRST_TEXTS], array)
     return all(bool(_found_in(part, pattern).all()) for part in parts)
-
-
-def distinct_of(texts: pd.Series) -> pd.Series:
-    """The different texts, in the order in which each is met first.
-
-    >>> import pandas as pd
-    >>> from gigabatch.pipeline.init.texts import distinct_of
-    >>> distinct_of(pd.Series(["b", "a", "b"])).tolist()
-    ['b', 'a']
-    """
-    return pd.Series(pc.unique(pa.array(texts, from_pandas=True)).to_pandas(), dtype="str")
 
 
 def are_among(texts: pd.Series, words: tuple[str, ...]) -> np.ndarray:

@@ -31,6 +31,7 @@ from gigabatch.features.recipes.base import (
     SplitFractions,
     cut_by_place,
     number_name,
+    require_splits,
     split_by_time,
 )
 from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
@@ -373,15 +374,9 @@ class TableRecipe(Recipe):
             frame, dtype = self._rows_so_far(engine, done)
             files, times = {"all": frame}, {str(self.settings.time): dtype}
         else:
-            self._require_raw()
-            self.require_files_of_one_split(self._patterns())
-            files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
-            times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
+            files, times = self._whole_files(engine, self._dtypes())
         weight = self.settings.weight
-        splits = self._split(files)
-        rows = len(splits["train"])
-        self._note_idle(rows - len(counted_rows(splits["train"], weight)), rows)
-        splits, targets = encode_targets(splits, self.targets, weight)
+        splits, targets = self._labelled_splits(files)
         workflow = self._typed_workflow(engine, times)
         if weight and self._workflow.makes(weight):  # the weight of the files tells which rows count
             given = unused(f"raw__{weight}", self._workflow.columns_after(splits["train"].columns))
@@ -402,6 +397,34 @@ class TableRecipe(Recipe):
         return FeatureTables(
             {name: frame[schema.table_columns] for name, frame in splits.items()}, schema, notes, workflow
         )
+
+    def label_splits(self, engine: str) -> dict[str, Any]:
+        """The splits of `build` with labels and what rows are split by alone, where no step changes the rows."""
+        chosen = self.settings
+        if any(step.changes_rows for step in self._workflow.steps):
+            return self.build(engine).splits
+        names = (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key)
+        self._nulls = {}
+        files, _ = self._whole_files(engine, {name: dtype for name, dtype in self._dtypes().items() if name in names})
+        splits, _ = self._labelled_splits(files)
+        splits |= {"train": counted_rows(splits["train"], chosen.weight)}
+        require_splits({name: len(frame) for name, frame in splits.items()})
+        return splits
+
+    def _whole_files(self, engine: str, dtypes: dict[str, str]) -> tuple[dict[str, Any], dict[str | None, str]]:
+        """The rows of each file with these columns, and the type of the time."""
+        self._require_raw()
+        self.require_files_of_one_split(self._patterns())
+        files = {name: self._read(engine, pattern, dtypes) for name, pattern in self._patterns().items()}
+        return files, {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
+
+    def _labelled_splits(self, files: dict[str, Any]) -> tuple[dict[str, Any], tuple[Target, ...]]:
+        """The splits with labels as numbers, and what the schema says of these."""
+        weight = self.settings.weight
+        splits = self._split(files)
+        rows = len(splits["train"])
+        self._note_idle(rows - len(counted_rows(splits["train"], weight)), rows)
+        return encode_targets(splits, self.targets, weight)
 
     def _schema(self, frame: Any, times: Mapping[str, str], targets: tuple[Target, ...]) -> Schema:
         """Of the splits, from train rows after the steps."""
@@ -611,7 +634,7 @@ class TableRecipe(Recipe):
             self._nulls = {(pattern, name): (nulls, rows) for name, nulls, rows in before.facts["nulls"]}
         parts, num_rows = [] if before is None else [before.open], start
         if paths:
-            fresh = self._read(engine, pattern, paths, start)
+            fresh = self._read(engine, pattern, self._dtypes(), paths, start)
             num_rows = self._num_read
             if len(fresh):
                 own = self._number_times(fresh)
@@ -732,10 +755,12 @@ class TableRecipe(Recipe):
         given = {"all": self.settings.path} | {name: getattr(self.settings, f"{name}_path") for name in SPLITS}
         return {name: pattern for name, pattern in given.items() if pattern}
 
-    def _read(self, engine: str, pattern: str, paths: Sequence[str] | None = None, first_row: int = 0) -> Any:
-        """The rows of a pattern, or of some of its files, whose rows are numbered from `first_row` on."""
+    def _read(
+        self, engine: str, pattern: str, dtypes: dict[str, str], paths: Sequence[str] | None = None, first_row: int = 0
+    ) -> Any:
+        """Columns of a pattern, or of some of its files, whose rows are numbered from `first_row` on."""
         self._require_raw()
-        frame = self._read_files(engine, pattern if paths is None else paths, self._dtypes())
+        frame = self._read_files(engine, pattern if paths is None else paths, dtypes)
         self._num_read = first_row + len(frame)
         return self._prepared(frame, pattern, first_row, pattern)
 
