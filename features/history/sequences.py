@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gigabatch.features.columns.lists import arrow_values, window_lists
+from gigabatch.features.columns.lists import element_values, window_lists
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
@@ -49,7 +49,7 @@ def last_values(question: AsOfJoin, number: int, values: Column, dtype: str, lik
     [[], [7], [7, 8]]
     """
     first, stop = question.last_places(number)
-    ordered = arrow_values(values, dtype).take(question.sorted_rows)
+    ordered = element_values(values, dtype).take(question.sorted_rows)
     return window_lists(lambda row, place: ordered.take(place), first, stop, dtype, like)
 
 
