@@ -373,10 +373,13 @@ class Series:
 
     def __getitem__(self, key):
         assert key.dtype == np.bool_
-        return self._made(self.held[key.held], 2, 1)
+        return self._made(self.held[np.asarray(key.held, bool)], 2, 1)
 
     def __add__(self, other):
         return self._made(self.held + other)
+
+    def __radd__(self, other):
+        return self._made(other + self.held)
 
     def __and__(self, other):
         return self._made(_pandas(pc.and_kleene(_arrow(self.held), _arrow(other.held)), self.held.index))
@@ -517,6 +520,10 @@ class Text:
 
     def _made(self, values):
         return self.column._made(_pandas(values, self.column.held.index))
+
+    def __getattr__(self, name):
+        assert name in ("len", "lower", "replace", "slice", "strip")
+        return lambda *args, **kwargs: self.column._made(getattr(self.column.held.str, name)(*args, **kwargs))
 
     def match(self, pattern):
         return self._made(pc.match_substring_regex(_arrow(self.column.held), f"^(?:{pattern})"))
