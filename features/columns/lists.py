@@ -375,8 +375,6 @@ def _memory_of(entries: Any) -> Any:
     import pylibcudf as plc
 
     if isinstance(entries, cudf.Series):
-        if str(entries.dtype) == "category":
-            entries = entries.astype(entries.cat.categories.dtype)
         _require_plain(entries)
         memory, _ = entries.to_pylibcudf()
         return memory.copy() if memory.offset() else memory  # a part of a column begins inside its memory

@@ -569,9 +569,9 @@ class DataFrame:
         return len(self.held)
 
     def __getitem__(self, key):
-        if isinstance(key, ndarray):
+        if isinstance(key, ndarray | Series):
             assert key.dtype == np.bool_
-            return self._made(self.held[key.held], 2, 1)
+            return self._made(self.held[np.asarray(key.held, bool)], 2, 1)
         found = self.held[key]
         return Series(found) if isinstance(found, pd.Series) else DataFrame(found)
 
@@ -587,6 +587,9 @@ class DataFrame:
     def take(self, rows):
         spend(reads=1)
         return self._made(self.held.take(rows.held), 1)
+
+    def head(self, number):
+        return DataFrame(self.held.head(number))
 
     def __setitem__(self, name, values):
         self.held[name] = Series(values, index=self.index).held

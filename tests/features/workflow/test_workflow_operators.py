@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import operator_class
 from gigabatch.features.operators.rows.lambda_function import register_function
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.schema import Column, ListColumn, Schema
 from gigabatch.features.workflow.workflow import Workflow
 from tests.examples import examples
 from tests.features.equal_states import same
@@ -224,6 +227,34 @@ def test_on_cudf_lists_are_those_of_pandas(name):
     (found,) = Workflow.from_steps(steps, engine="cudf").fit_transform([engine.from_pandas(frame)])
     found, output = engine.to_pandas(found), EXAMPLES[name]["output"]
     assert [list(row) for row in found[output]] == [list(row) for row in expected[output]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
+def test_on_cudf_lists_are_read_and_encoded_as_on_pandas(tmp_path):
+    rng, size = np.random.default_rng(1), 400
+    rows = [None if rng.random() < 0.1 else rng.integers(0, 9, rng.integers(0, 6)) for _ in range(size)]
+    tags = [row if row is None else [None if item == 3 else 2**60 + int(item) for item in row] for row in rows]
+    words = [row if row is None else [None if item == 5 else f"é{item}" for item in row] for row in rows]
+    weights = [row if row is None else (row / 8).astype("float32") for row in rows]
+    frame = pd.DataFrame({"word": rng.choice(["é1", "a"], size), "tags": tags, "words": words, "weights": weights})
+    frame.to_parquet(tmp_path / "lists.parquet")
+    text = frame["words"].map(lambda row: row if row is None else "|".join(item or "" for item in row))
+    text.to_frame().to_csv(tmp_path / "lists.csv", index=False)
+    schema = Schema(
+        (Column("word", "categorical", "string"),), (),
+        lists=(ListColumn("tags", "int64", weights="weights"), ListColumn("words", shares="word", max_length=2)),
+    )  # fmt: skip
+    packed = []
+    for name in ("pandas", "cudf"):
+        preprocessor = Preprocessor(schema).fit([(name, tmp_path / "lists.parquet")])
+        rows = preprocessor.read((name, tmp_path / "lists.parquet"))
+        texts = read_files(name, str(tmp_path / "lists.csv"), {"words": "list[string]|"})
+        for part in (rows, rows.assign(words=texts["words"])):
+            packed += [
+                value if value is None else value.tolist() for one in preprocessor.pack_lists(part) for value in one
+            ]
+    assert packed[: len(packed) // 2] == packed[len(packed) // 2 :]
 
 
 @pytest.mark.gpu
