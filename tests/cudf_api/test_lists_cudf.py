@@ -4,10 +4,14 @@ import inspect
 
 import cudf
 import numpy as np
+import pandas as pd
 import pylibcudf as plc
 import pytest
 
 from gigabatch.features.columns import lists as lists_module
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from tests.cudf_api.checked import CheckedFrame
 from tests.cudf_api.test_engine_cudf_calls import binds, calls
 
 SOURCE = inspect.getsource(lists_module)
@@ -90,3 +94,28 @@ def test_every_call_of_pylibcudf_fits():
         for part in [*([node.func.value.attr] if hasattr(node.func.value, "attr") else []), node.func.attr]:
             function = getattr(function, part)
         assert binds(node, function, 0) is None, inspect.getsource(lists_module)
+
+
+def test_a_table_with_lists_uses_only_what_cudf_has(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 9, rng.integers(0, 4)) for _ in range(200)]
+    frame = pd.DataFrame({
+        "user": rng.choice(list("abc"), 200), "item": rng.integers(0, 9, 200), "at": np.arange(200),
+        "tags": ["|".join(map(str, row)) for row in rows], "w": ["|".join(map(str, row / 8)) for row in rows],
+        "title": rng.choice(["red shoes", "a hat", ""], 200), "y": rng.integers(0, 2, 200),
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    history = {"by": ["user"], "time": "at", "order": "row_number", "column": "item", "length": 3, "output": "history",
+               "half_life": 5, "where": "y"}  # fmt: skip
+    chosen = TableSettings(
+        path=str(tmp_path / "t.csv"), categorical={"user": "string", "item": "int64"},
+        inputs={"title": "string", "at": "int64"},
+        targets={"y": {"task": "binary"}}, list_separator="|",
+        steps=({"history": history}, {"text_tokens": {"column": "title", "output": "words", "num_buckets": 50}}),
+        lists={"tags": {"weights": "w"}, "history": {"shares": "item", "weights": "history_weights"},
+               "words": {"elements": "int64"}},
+    )  # fmt: skip
+    tables = TableRecipe(chosen).build("pandas")
+    assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
+    preprocessor = Preprocessor(tables.schema).fit([tables.splits["train"]])
+    assert len(preprocessor.pack_lists(tables.splits["test"])) == 3
