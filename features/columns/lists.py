@@ -16,7 +16,10 @@ from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
 
 ARROW_TYPES = {"string": pa.large_string(), "int64": pa.int64(), "float32": pa.float32()}
+DEVICE_TYPES = {"string": ("str", "object"), "int64": ("int64",), "float32": ("float32",)}  # as cuDF calls them
 WINDOW_BLOCK = 1 << 22
+DEVICE_BLOCK = 1 << 26  # of a GPU, whose every call has a price
+MOST_ELEMENTS = (1 << 31) - 1  # of a column of cuDF
 BRACKETS = r"(?s)^\s*\[.*,.*\]\s*$"
 # Three or more: "030 1234" may be one element.
 WHOLE_NUMBERS = r"^\s*[0-9]+(?:(?: [0-9]+){2,}|(?:, ?[0-9]+){2,}|(?:; ?[0-9]+){2,}|(?: ?\|[0-9]+){2,})\s*$"
@@ -73,16 +76,26 @@ def of_arrow(lists: pa.ChunkedArray, index: Any, name: Any) -> Any:
     return pd.Series(ArrowExtensionArray(lists), index=index, name=name)
 
 
+def row_of_entry(xp: Any, lengths: Any) -> Any:
+    """int64: the row that each entry came from, by the number of entries of every row. `repeat` takes no array of
+    counts in CuPy."""
+    if xp is np:
+        return np.repeat(np.arange(len(lengths)), lengths)
+    ends = lengths.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    return xp.searchsorted(ends, xp.arange(total), side="right")
+
+
 def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], Any]) -> Any:
-    """A column as lists of the declared type, Arrow-backed; null stays null. Of text, empty text is an empty list, and
-    an empty element a null.
+    """A column as lists of the declared type, on pandas Arrow-backed; null stays null. Of text, empty text is an empty
+    list, and an empty element a null.
 
     cast_entries: casts a column to a type, as `gigabatch.features.reading.sources.cast` does.
-    Errors (`ValueError`): a column of cuDF, one that holds no lists, text without a separator or of another form.
+    Errors (`ValueError`): a column that holds no lists, text without a separator or of another form.
     """
-    if engine_of(column).NAME != "pandas":
-        raise ValueError("list columns are read by the pandas engine alone so far; set engine: pandas")
     elements, separator = list_types(dtype)
+    if engine_of(column).NAME == "cudf":
+        return _typed_cudf(column, elements, separator, cast_entries)
     wanted = pa.large_list(ARROW_TYPES[elements])
     arrow = pa.Array.from_pandas(column)
     arrow = arrow.combine_chunks() if isinstance(arrow, pa.ChunkedArray) else arrow
@@ -101,8 +114,7 @@ def _cast_lists(
     if arrow.null_count == len(arrow):  # as of other declared types: pandas makes floats of a row without its list
         return pa.nulls(len(arrow), wanted)
     if pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
-        if not separator:
-            raise ValueError("it holds text, and no separator is set by which a list of text is split")
+        _require_separator(separator)
         arrow = pc.cast(arrow, pa.large_string())
         for text in arrow.filter(pc.match_substring_regex(arrow, f"{BRACKETS}|{WHOLE_NUMBERS}")).unique().to_pylist():
             require_separated(text, separator)
@@ -128,6 +140,11 @@ def _cast_lists(
     return pa.LargeListArray.from_arrays(offsets, found, type=wanted, mask=null if null.true_count else None)
 
 
+def _require_separator(separator: str) -> None:
+    if not separator:
+        raise ValueError("it holds text, and no separator is set by which a list of text is split")
+
+
 def _first_is_empty(values: pa.Array, lengths: np.ndarray) -> np.ndarray:
     """bool of each row: whether its first element is the empty text."""
     if not len(values):
@@ -136,8 +153,10 @@ def _first_is_empty(values: pa.Array, lengths: np.ndarray) -> np.ndarray:
     return pc.equal(values, "").fill_null(False).to_numpy(zero_copy_only=False)[first]
 
 
-def arrow_values(column: Column, dtype: str) -> pa.Array:
-    """A pandas column of a type of `ARROW_TYPES` as one array of Arrow's."""
+def element_values(column: Column, dtype: str) -> Any:
+    """A column of a type of `ARROW_TYPES` as one array of Arrow's, on cuDF as a column, of which `take` takes."""
+    if engine_of(column).NAME == "cudf":
+        return column if str(column.dtype) in DEVICE_TYPES[dtype] else column.astype(DEVICE_TYPES[dtype][0])
     values = pc.cast(pa.Array.from_pandas(column), ARROW_TYPES[dtype])
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
@@ -145,20 +164,26 @@ def arrow_values(column: Column, dtype: str) -> pa.Array:
 def window_lists(
     entries: Callable[[np.ndarray, np.ndarray], Any], first: np.ndarray, stop: np.ndarray, dtype: str, like: Any
 ) -> Any:
-    """A pandas column of Arrow's lists on the index of the frame `like`, whose list n holds the entries at the places
-    first[n] to stop[n] (not that one), in order.
+    """A column of lists on the index of the frame `like`, on pandas Arrow's own, whose list n holds the entries at the
+    places first[n] to stop[n] (not that one), in order.
 
     Parameters
     ----------
     entries
-        Gives the entries as an array of T, from two int64 arrays [T]: the row of each and its place. Asked for about
-        `WINDOW_BLOCK` at once, so that what it takes beside the lists themselves is bounded.
+        Gives the entries as an array of T, on cuDF or as a column, from two int64 arrays [T]: the row of each and its
+        place. Asked for about `WINDOW_BLOCK` (`DEVICE_BLOCK`) at once, so that what it takes beside the lists
+        themselves is bounded.
     first, stop
         int64 [N], stop >= first.
     dtype
         Of the elements, a key of `ARROW_TYPES`.
     like
         A frame of N rows.
+
+    Raises
+    ------
+    DataError
+        On cuDF more elements together than a column holds.
 
     Examples
     --------
@@ -170,6 +195,8 @@ def window_lists(
     >>> [list(row) for row in lists]
     [['a', 'b'], []]
     """
+    if engine_of(like).NAME == "cudf":
+        return _windows_cudf(entries, first, stop, like)
     wanted, lengths = ARROW_TYPES[dtype], stop - first
     ends = np.cumsum(lengths)
     cuts = np.searchsorted(ends, np.arange(WINDOW_BLOCK, ends[-1] if len(ends) else 0, WINDOW_BLOCK))
@@ -188,7 +215,7 @@ def list_column(entries: Any, lengths: Any, like: Any) -> Any:
 
     On pandas a row is a NumPy array, as in what `read_parquet` gives for lists; one of whole numbers and nulls holds
     Python's numbers and None, since a float would round what is beyond 2^53.
-    Errors (`DataError`): on cuDF text, and whole numbers beside nulls.
+    Errors (`DataError`): on cuDF entries that are neither text nor numbers, or more than a column holds.
     """
     return (_column_cudf if engine_of(like).NAME == "cudf" else _column_pandas)(entries, lengths, like)
 
@@ -230,36 +257,135 @@ def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
 def _entries_cudf(column: Column) -> tuple[Any, Any]:
     import cudf
 
+    engine = engine_of(column)
     if not isinstance(column.dtype, cudf.ListDtype):
+        if bool(column.isna().all()):  # a file's column of nulls alone is of whatever type
+            nothing = engine.frames.Series([], dtype="str", name=column.name)
+            return nothing, engine.arrays.zeros(len(column), dtype="int64")
         raise ValueError(f"column {column.name!r} is {column.dtype} and holds no lists")
-    lengths = column.list.len().fillna(0).astype("int64").to_cupy()
+    lengths = engine.array(column.list.len(), fill=0).astype("int64")
     there = column[lengths > 0]  # explode makes a null of a list without entries
     return there.explode().reset_index(drop=True), lengths
 
 
-def require_plain(entries: Any) -> None:
-    """Raise `DataError` for a column whose values no array of a GPU holds as they are."""
-    kind = getattr(entries.dtype, "kind", "O")  # text may be a type of its own
-    if kind not in "iufb" or (kind != "f" and bool(entries.isna().any())):
-        what = "whole numbers beside nulls, which an array holds as floats" if kind in "iub" else f"{entries.dtype}"
+def _typed_cudf(column: Column, elements: str, separator: str, cast_entries: Callable[[Any, str], Any]) -> Any:
+    import cudf
+
+    engine = engine_of(column)
+    if str(column.dtype) == "category":
+        column = column.astype(column.cat.categories.dtype)
+    if isinstance(column.dtype, cudf.ListDtype):
+        if str(column.dtype.element_type) in DEVICE_TYPES[elements]:
+            return column
+        entries, lengths = _entries_cudf(column)
+    elif bool(column.isna().all()):
+        entries, lengths = _entries_cudf(column)
+    elif str(column.dtype) in DEVICE_TYPES["string"]:
+        _require_separator(separator)
+        entries, lengths = _split_cudf(column, separator)
+    else:
+        raise ValueError(f"a column of {column.dtype} holds no lists")
+    if bool(entries.notna().any()):
+        found = cast_entries(entries.rename(column.name), elements)
+    else:
+        null = engine.frames.Series([None], dtype=DEVICE_TYPES[elements][0])
+        found = null.take(engine.arrays.zeros(len(entries), dtype="int64"))
+    typed = _column_cudf(found, lengths, column, engine.array(column.notna()))
+    return typed.rename(column.name)
+
+
+def _split_cudf(column: Column, separator: str) -> tuple[Any, Any]:
+    """The elements of lists in text, null where they are empty, and how many each row has; 0 for empty text."""
+    engine = engine_of(column)
+    xp = engine.arrays
+    # What may be of another form is looked at by Python, whose patterns libcudf has not all.
+    odd = column.str.match(r"^\s*[0-9]+[ ,;|]") & ~column.str.contains(separator, regex=False)
+    odd = odd | column.str.match(r"^\s*\[")
+    texts = column[engine.array(odd.fillna(False).astype("bool"))].unique()
+    for text in engine.to_pandas(texts.to_frame("text"))["text"].tolist() if len(texts) else []:
+        require_separated(text, separator)
+    entries, lengths = _entries_cudf(column.str.split(separator, regex=False))
+    if not len(entries):
+        return entries, lengths
+    blank = engine.array(entries == "")
+    empty = (lengths == 1) & blank[xp.clip(xp.cumsum(lengths) - lengths, 0, len(entries) - 1)]
+    kept = ~empty[row_of_entry(xp, lengths)]
+    entries = entries.where(engine.frames.Series(~blank))
+    return entries[kept].reset_index(drop=True), xp.where(empty, 0, lengths)
+
+
+def _windows_cudf(entries: Callable[[Any, Any], Any], first: Any, stop: Any, like: Any) -> Any:
+    engine = engine_of(like)
+    xp, lengths = engine.arrays, stop - first
+    ends = xp.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    _require_fit(total)
+    parts = []
+    for start in range(0, max(total, 1), DEVICE_BLOCK):  # one block at least, which says of what type the entries are
+        element = xp.arange(start, min(start + DEVICE_BLOCK, total))
+        rows = xp.searchsorted(ends, element, side="right")
+        parts.append(entries(rows, element - (ends - lengths)[rows] + first[rows]))
+    if len(parts) == 1:
+        found = parts[0]
+    elif isinstance(parts[0], engine.frames.Series):
+        found = engine.frames.concat(parts, ignore_index=True)
+    else:
+        found = xp.concatenate(parts)
+    return _column_cudf(found, lengths, like)
+
+
+def _require_fit(total: int) -> None:
+    if total > MOST_ELEMENTS:
         raise DataError(
-            f"column {entries.name!r}: on a GPU a column of lists is made of numbers without nulls, and these hold "
-            f"{what}. Use delimited text with a separator, fill the nulls, or engine=pandas."
+            f"lists of {total:,} elements together: on a GPU a column holds {MOST_ELEMENTS:,} at most. Keep fewer "
+            "elements of each list, or set engine: pandas."
         )
 
 
-def _column_cudf(entries: Any, lengths: Any, like: Any) -> Any:
+def _require_plain(entries: Any) -> None:
+    """Raise `DataError` for a column of cuDF that is neither text nor numbers or flags."""
+    if getattr(entries.dtype, "kind", "O") not in "iufb" and str(entries.dtype) not in DEVICE_TYPES["string"]:
+        raise DataError(
+            f"column {entries.name!r}: on a GPU a column of lists is made of text, numbers or flags, and these hold "
+            f"{entries.dtype}. Cast them, or set engine: pandas."
+        )
+
+
+def _column_cudf(entries: Any, lengths: Any, like: Any, known: Any = None) -> Any:
+    """known: bool array of the rows whose list is not null; None for all."""
     import cudf
     import cupy
     import pylibcudf as plc
 
-    if isinstance(entries, cudf.Series):
-        require_plain(entries)
-        entries = engine_of(entries).array(entries)
+    _require_fit(len(entries))
+    mask, nulls = None, 0
+    if known is not None and not bool(known.all()):
+        mask, nulls = plc.transform.bools_to_mask(plc.Column.from_cuda_array_interface(known))
     offsets = cupy.zeros(len(lengths) + 1, dtype="int32")
     offsets[1:] = cupy.cumsum(lengths)
-    children = [plc.Column.from_cuda_array_interface(array) for array in (offsets, entries)]
-    lists = plc.Column(plc.DataType(plc.TypeId.LIST), len(lengths), None, None, 0, 0, children)
-    column = cudf.Series.from_pylibcudf(lists)
+    children = [plc.Column.from_cuda_array_interface(offsets), _memory_of(entries)]
+    column = cudf.Series.from_pylibcudf(_lists_of(children, len(lengths), mask, nulls))
     column.index = like.index
     return column
+
+
+def _memory_of(entries: Any) -> Any:
+    """A column or array as pylibcudf has it, nulls with it."""
+    import cudf
+    import pylibcudf as plc
+
+    if isinstance(entries, cudf.Series):
+        _require_plain(entries)
+        memory, _ = entries.to_pylibcudf()
+        return memory.copy() if memory.offset() else memory  # a part of a column begins inside its memory
+    return plc.Column.from_cuda_array_interface(entries)
+
+
+def _lists_of(children: Any, size: int, mask: Any, nulls: int) -> Any:
+    """pylibcudf's column of `size` lists. children: int32 offsets, one more than there are lists, and the entries.
+
+    mask: bits of the rows that are not null, of which there are `nulls`; None for none.
+    """
+    import pylibcudf as plc
+
+    return plc.Column(plc.DataType(plc.TypeId.LIST), size, None, mask, nulls, 0, children)

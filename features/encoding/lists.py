@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gigabatch.features.columns.lists import list_entries
+from gigabatch.features.columns.lists import list_entries, row_of_entry
+from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.refit.statistics import CategoryStatistics, FitCategoryStatistics
 from gigabatch.features.schema import ListColumn, Schema
@@ -32,11 +34,11 @@ class PackedList(NamedTuple):
 
 
 class KnownEntries(NamedTuple):
-    """entries: a column [T] without nulls; lengths: int64 [N]; weights: float32 [T], or None."""
+    """entries: a column [T] without nulls; lengths: int64 [N]; weights: float32 [T], or None; arrays of the engine."""
 
     entries: Any
-    lengths: np.ndarray
-    weights: np.ndarray | None
+    lengths: Any
+    weights: Any
 
 
 def require_list_weights(frame: Any, column: ListColumn, where: str, rows: Any) -> None:
@@ -54,31 +56,27 @@ def known_entries(
 
     frame: has the column's `columns`, of the types of `ListColumn.dtypes`. weights: whether to take them too. where,
     rows: what an error begins with, and the numbers by which it names rows; None for their places in the frame.
-    Errors (`DataError`): a frame of cuDF; weights of another length than their list; a weight of an element that
-    is null, NaN or infinite.
+    Errors (`DataError`): weights of another length than their list; a weight of an element that is null, NaN or
+    infinite.
     """
-    if engine_of(frame).NAME != "pandas":
-        raise DataError(
-            f"{where}: list column {column.name!r} is encoded by the pandas engine alone so far. Set engine: pandas; "
-            "the rest of the run may be on the GPU."
-        )
+    engine = engine_of(frame)
+    xp = engine.arrays
     entries, lengths = list_entries(frame[column.name], f"{where}, list column {column.name!r}")
     values = None
     if column.weights is not None and weights:
         values = _weights(frame, column, lengths, where, rows)
-    known = entries.notna().to_numpy(dtype=bool)
-    if not known.all():
-        row = np.repeat(np.arange(len(lengths)), lengths)
-        entries, lengths = entries[known], np.bincount(row[known], minlength=len(lengths)).astype(np.int64)
+    known = engine.array(entries.notna())
+    if not bool(known.all()):
+        rows_of = row_of_entry(xp, lengths)[known]
+        entries, lengths = entries[known], tally(xp, rows_of, len(lengths)).astype("int64")
         values = None if values is None else values[known]
     if column.max_length is not None and len(lengths) and int(lengths.max()) > column.max_length:
-        ends = np.cumsum(lengths)
-        kept = np.repeat(ends, lengths) - np.arange(len(entries)) <= column.max_length
-        entries, lengths = entries[kept], np.minimum(lengths, column.max_length)
+        kept = xp.cumsum(lengths)[row_of_entry(xp, lengths)] - xp.arange(len(entries)) <= column.max_length
+        entries, lengths = entries[kept], xp.minimum(lengths, column.max_length)
         values = None if values is None else values[kept]
-    if values is not None and not np.isfinite(values).all():
-        place = int(np.argmin(np.isfinite(values)))
-        first_bad = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+    if values is not None and not bool(xp.isfinite(values).all()):
+        place = int(xp.flatnonzero(~xp.isfinite(values))[0])
+        first_bad = int(row_of_entry(xp, lengths)[place])
         number = first_bad if rows is None else int(rows[first_bad])
         raise DataError(
             f"{where}: the weights {column.weights!r} of list column {column.name!r} hold a null, NaN or infinity in "
@@ -87,23 +85,25 @@ def known_entries(
     return KnownEntries(entries.reset_index(drop=True), lengths, values)
 
 
-def _weights(frame: Any, column: ListColumn, lengths: np.ndarray, where: str, rows: Any) -> np.ndarray:
+def _weights(frame: Any, column: ListColumn, lengths: Any, where: str, rows: Any) -> Any:
     found, own = list_entries(frame[column.weights], f"{where}, weights {column.weights!r}")
-    if not np.array_equal(own, lengths):
-        row = int(np.argmax(own != lengths))
+    other = own != lengths
+    if bool(other.any()):
+        row = int(other.argmax())
         raise DataError(
-            f"{where}: row {row if rows is None else int(rows[row])} has {lengths[row]} elements in list column "
-            f"{column.name!r} and {own[row]} weights in "
-            f"{column.weights!r}. Every element has one weight."
+            f"{where}: row {row if rows is None else int(rows[row])} has {int(lengths[row])} elements in list column "
+            f"{column.name!r} and {int(own[row])} weights in {column.weights!r}. Every element has one weight."
         )
-    return found.to_numpy(dtype=np.float32, na_value=np.nan) if len(found) else np.zeros(0, np.float32)
+    return float_values(found, f"{where}, weights").astype("float32")
 
 
 def packed_list(frame: Any, column: ListColumn, vocabulary: Vocabulary) -> PackedList:
     """Ids of the elements of each row that are not null; `frame` as of `known_entries`."""
     entries, lengths, weights = known_entries(frame, column)
-    ids = vocabulary.encode(entries).astype(np.int32) if len(entries) else np.zeros(0, np.int32)
-    return PackedList(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
+    to_host = engine_of(frame).to_host
+    ids = to_host(vocabulary.encode(entries)).astype(np.int32) if len(entries) else np.zeros(0, np.int32)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(to_host(lengths))])
+    return PackedList(ids, offsets, None if weights is None else to_host(weights))
 
 
 class FitListStatistics(FitCategoryStatistics):

@@ -740,7 +740,7 @@ class Preprocessor:
         Parameters
         ----------
         frame
-            N rows with the list columns of the schema, and those of their weights; of pandas.
+            N rows with the list columns of the schema, and those of their weights.
 
         Returns
         -------
@@ -752,8 +752,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If it is not fitted, a column is missing or holds no lists of its type, weights are not one an element or
-            not finite, or the frame is not of pandas.
+            If it is not fitted, a column is missing or holds no lists of its type, or weights are not one an element or
+            not finite.
 
         Examples
         --------

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gigabatch.features.columns.lists import arrow_values, window_lists
+from gigabatch.features.columns.lists import element_values, window_lists
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-
-
-def require_lists(engine: str, where: str) -> None:
-    """Raise `DataError` for an engine that makes no lists.
-
-    engine: its name. where: who asks, for the message.
-    """
-    if engine != "pandas":
-        raise DataError(
-            f"{where}: lists are made by the pandas engine alone so far. Set engine: pandas; the rest of the run may "
-            "be on the GPU."
-        )
 
 
 def last_values(question: AsOfJoin, number: int, values: Column, dtype: str, like: Frame) -> Any:
@@ -49,7 +36,7 @@ def last_values(question: AsOfJoin, number: int, values: Column, dtype: str, lik
     [[], [7], [7, 8]]
     """
     first, stop = question.last_places(number)
-    ordered = arrow_values(values, dtype).take(question.sorted_rows)
+    ordered = element_values(values, dtype).take(question.sorted_rows)
     return window_lists(lambda row, place: ordered.take(place), first, stop, dtype, like)
 
 

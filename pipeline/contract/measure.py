@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
-import numpy as np
 import pyarrow.parquet as pq
 
 from gigabatch.features import setting_checks
-from gigabatch.features.columns.lists import is_list_type, list_entries, list_types
+from gigabatch.features.columns.lists import is_list_type, list_entries, list_types, row_of_entry
 from gigabatch.features.columns.numbers import naming
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -534,28 +533,27 @@ def _fingerprint(kind: RawFiles, frame: Any, times: Any) -> int:
 def _hashed_lists(column: Any, elements: str, engine: Any) -> Any:
     """int64 [N]: a hash of the elements of each row's list in their order; a null list has another than an empty one.
 
-    elements: their type. On pandas alone, as lists are read.
+    elements: their type.
     """
-    import pandas as pd
-
+    xp = engine.arrays
     entries, lengths = list_entries(column, f"list column {column.name!r}")
-    entries = entries.reset_index(drop=True)
-    missing = np.asarray(entries.isna(), dtype=bool)
-    if elements == "string":
-        texts = entries.astype("str").where(~missing, NULL)
-        hashed = np.asarray(engine.hash64(texts))
-    else:
-        numbers = np.asarray(entries.where(~missing, 0).astype("int64" if elements == "int64" else "float64"))
-        hashed = np.asarray(engine.hash64(pd.Series((numbers + 0).view("int64"))))
-    ends = np.cumsum(lengths)
-    place = np.arange(len(entries)) - np.repeat(ends - lengths, lengths)
-    odd = np.uint64(ODD)
-    mixed = (hashed.view("uint64") ^ missing.astype("uint64")) + (place + 1).astype("uint64") * odd
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * odd
-    mixed ^= mixed >> np.uint64(31)
-    sums = np.concatenate([np.zeros(1, "uint64"), np.cumsum(mixed, dtype="uint64")])
+    mixed = xp.zeros(0, dtype="uint64")
+    ends = xp.cumsum(lengths)
+    if len(entries):
+        entries = entries.reset_index(drop=True)
+        missing = engine.array(entries.isna())
+        if elements == "string":
+            hashed = engine.hash64(entries.astype("str").fillna(NULL))
+        else:
+            numbers = engine.array(entries.fillna(0).astype("int64" if elements == "int64" else "float64"))
+            hashed = engine.hash64(engine.frames.Series((numbers + 0).view("int64")))
+        place = xp.arange(len(entries)) - (ends - lengths)[row_of_entry(xp, lengths)]
+        mixed = (hashed.view("uint64") ^ missing.astype("uint64")) + (place + 1).astype("uint64") * ODD
+        mixed = (mixed ^ (mixed >> 29)) * ODD
+        mixed = mixed ^ (mixed >> 31)
+    sums = xp.concatenate([xp.zeros(1, dtype="uint64"), xp.cumsum(mixed)])
     rows = sums[ends] - sums[ends - lengths]  # modulo 2^64
-    rows += lengths.astype("uint64") + (np.asarray(column.isna(), dtype=bool).astype("uint64") << np.uint64(40))
+    rows = rows + lengths.astype("uint64") + (engine.array(column.isna()).astype("uint64") << 40)
     return rows.view("int64")
 
 

@@ -106,7 +106,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
     lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1"]
     proposed = "# " if made.proposed and not made.engine else ""
     if made.engine or proposed:
-        lines.append(f"{proposed}engine: pandas  # lists are made by it alone")
+        lines.append(f"{proposed}engine: pandas  # lists have not been on a GPU")
     lines += ["", "features:"]
     for key, value in made.features.items():
         if key in ("categorical", "continuous"):

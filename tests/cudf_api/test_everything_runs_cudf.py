@@ -19,7 +19,7 @@ from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.rows.lambda_function import register_function
 from gigabatch.features.recipes import RECIPES, recipe_class
 from gigabatch.features.recipes.carrying import RowsSoFar
-from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.features.synthetic.movielens import write_frappe, write_movielens
 from gigabatch.features.synthetic.trivago import write_synthetic_log
 from tests.cudf_api.checked import CheckedFrame
@@ -163,6 +163,12 @@ SCHEMA = Schema(
 )  # fmt: skip
 
 
+LISTED = Schema(
+    (Column("word", "categorical", "string"),), (),
+    lists=(ListColumn("seen", shares="word", max_length=2), ListColumn("tags", "int64", weights="v")),
+)  # fmt: skip
+
+
 def rows(seed, size=60):
     rng = np.random.default_rng(seed)
     return CheckedFrame({
@@ -207,5 +213,8 @@ def test_the_preprocessors_whole_way_uses_only_what_cudf_has(tmp_path, monkeypat
     fitted.save(tmp_path / "saved")
     loaded = Preprocessor.load(tmp_path / "saved")
     assert np.array_equal(loaded.pack(rows(3)), fitted.pack(loaded.read(rows(3))))
-    of_pandas_alone = {"list_vocabulary", "pack_lists"}  # frames of cuDF with list columns are refused
-    assert called == set(public) - of_pandas_alone
+    listed = CheckedFrame({"word": ["a", "b"], "seen": [["b", None, "c"], []], "tags": [[1], None], "v": [[0.5], None]})
+    history, tags = Preprocessor(LISTED).fit([listed]).pack_lists(listed)
+    assert (history.ids.tolist(), history.offsets.tolist()) == ([3, 5], [0, 2, 2])
+    assert (tags.ids.tolist(), tags.weights.tolist()) == ([3], [0.5])
+    assert called == set(public)

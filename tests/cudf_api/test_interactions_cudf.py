@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.recipes.interactions.histories import HistorySettings
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.side_tables import SideTable
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
@@ -35,6 +36,21 @@ def test_interactions_use_only_what_cudf_has(tmp_path, rules):
     )  # fmt: skip
     tables = InteractionsRecipe(chosen).build("pandas")
     assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
+
+
+@pytest.mark.parametrize("half_life", [None, 2.0])
+def test_histories_use_only_what_cudf_has(tmp_path, half_life):
+    rows = [(user, item, at) for at, (user, item) in enumerate(zip("abba" * 9, "1123345" * 6, strict=False))]
+    log = pd.DataFrame(rows, columns=["user", "item", "at"])
+    log.to_csv(tmp_path / "log.csv", index=False)
+    chosen = InteractionsSettings(path=str(tmp_path / "log.csv"), time="at", history=HistorySettings(3, half_life))
+    recipe = InteractionsRecipe(chosen)
+    tables = recipe.build("pandas")
+    assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
+    log[["user", "item", "at"]].to_csv(tmp_path / "ask.csv", index=False)
+    columns = ("user", "item", *chosen.history.columns)
+    assert isinstance(recipe.raw_rows("pandas", str(tmp_path / "ask.csv"), columns), CheckedFrame)
+    assert isinstance(recipe.with_newest_histories("pandas", tables.splits["train"][["user"]]), CheckedFrame)
 
 
 @pytest.mark.parametrize("split_by", ["leave_one_out", "time"])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gigabatch.features.columns.hashing import buckets_of
 from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.sequences import require_lists
+from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.categories.text_hash import pieces_of, words_of
 
@@ -21,7 +19,7 @@ class TextTokens(ColumnOperator):
 
     Words are those of `TextHash`: in lower case, cut at blanks and punctuation. A model learns a vector of each
     and pools them, where `TextHash` gives it columns. Null and text without a word are empty lists. Numbers and
-    booleans are taken as their text. Row-wise. Lists are made by the pandas engine alone.
+    booleans are taken as their text. Row-wise.
 
     Parameters
     ----------
@@ -39,7 +37,7 @@ class TextTokens(ColumnOperator):
     Raises
     ------
     DataError
-        A number out of its range, a column that holds dates or lists, or a frame of cuDF.
+        A number out of its range, or a column that holds dates or lists.
 
     Examples
     --------
@@ -64,15 +62,15 @@ class TextTokens(ColumnOperator):
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
-        require_lists(engine.NAME, "TextTokens")
+        xp = engine.arrays
         words, rows = words_of(frame, self.column, "TextTokens")
-        found = list(pieces_of(words, np.arange(len(words)), self.letters))
+        found = list(pieces_of(words, xp.arange(len(words)), self.letters))
         tokens: Any = words
         if found:
-            word = np.concatenate([where for _, where in found])
-            order = np.argsort(word, kind="stable")  # word by word, its pieces in their order
+            word = xp.concatenate([where for _, where in found])
+            order = engine.stable_order(word)  # word by word, its pieces in their order
             tokens = engine.frames.concat([pieces for pieces, _ in found], ignore_index=True).take(order)
             tokens, rows = tokens.reset_index(drop=True), rows[word[order]]
         if self.num_buckets is not None:
             tokens = engine.frames.Series(buckets_of(engine.hash64(tokens).view("uint64"), self.num_buckets))
-        return {self.output: list_column(tokens, np.bincount(rows, minlength=len(frame)), frame)}
+        return {self.output: list_column(tokens, tally(xp, rows, len(frame)), frame)}

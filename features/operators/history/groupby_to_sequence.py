@@ -20,10 +20,9 @@ class GroupbyToSequence(WithinGroups, Operator):
     """Make one row of lists from the rows of each group.
 
     The result has one row a group, sorted by key on a new index: the keys, and per column the last values, the latest
-    at the end: as text like '12|7|31', or, with `separator=None`, as a column of lists (on cuDF of whole numbers
-    without nulls). A null becomes an empty entry, or a null in a list, so lists of one row stay equally long, as
-    `ExplodeLists` wants them, which reads an empty entry as text alone (`string`), as no number. Rows with a null key
-    are left out. Group-wise: needs every row of a group.
+    at the end: as text like '12|7|31', or, with `separator=None`, as a column of lists. A null becomes an empty entry,
+    or a null in a list, so lists of one row stay equally long, as `ExplodeLists` wants them, which reads an empty entry
+    as text alone (`string`), as no number. Rows with a null key are left out. Group-wise: needs every row of a group.
 
     Parameters
     ----------
@@ -43,7 +42,7 @@ class GroupbyToSequence(WithinGroups, Operator):
     DataError
         No key or no column, a column that is both, a `max_length` below 1, an empty separator or one that a text holds;
         an order that holds nulls, is of another type than integers or repeats within a group; a column of fractions;
-        on cuDF lists that it cannot hold.
+        on cuDF more elements than a column holds.
 
     Examples
     --------

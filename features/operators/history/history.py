@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from gigabatch.features.columns.categories import FLAG, FLOAT, WHOLE, canonicalize
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.columns.time_types import is_time_type
@@ -14,7 +12,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, group_codes
-from gigabatch.features.history.sequences import last_values, last_weights, require_lists
+from gigabatch.features.history.sequences import last_values, last_weights
 from gigabatch.features.operators.base import WithinGroups
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.setting_checks import TIME_UNITS, require_counts, time_span
@@ -25,7 +23,7 @@ class History(WithinGroups, LooksBack):
 
     The oldest value stands first. Rows of the row's own time are not in its list, so it does not see itself; rows
     without a value are in none. A row with a null key has an empty list. Rows to be served bring their lists, as raw
-    columns. Group-wise: needs every row of a group. Lists are made by the pandas engine alone.
+    columns. Group-wise: needs every row of a group.
 
     Parameters
     ----------
@@ -54,7 +52,7 @@ class History(WithinGroups, LooksBack):
     ------
     DataError
         A length below 1, a half-life that is no time above 0 or whose unit fits no time; a time or order that is null
-        or no whole number; a column of other values, or `where` with others than 0 and 1; a frame of cuDF.
+        or no whole number; a column of other values, or `where` with others than 0 and 1.
 
     Examples
     --------
@@ -110,11 +108,11 @@ class History(WithinGroups, LooksBack):
         if self.where is None:
             return found
         flags = float_values(rows[self.where], "History")
-        other = ~np.isnan(flags) & (flags != 0) & (flags != 1)
-        if other.any():
+        other = ~engine_of(rows).arrays.isnan(flags) & (flags != 0) & (flags != 1)
+        if bool(other.any()):
             raise DataError(
-                f"History: column {self.where!r} holds {flags[other][0]:g}. `where` is a column of 0 and 1, 1 in rows "
-                "that lists may hold."
+                f"History: column {self.where!r} holds {float(flags[other][0]):g}. `where` is a column of 0 and 1, 1 "
+                "in rows that lists may hold."
             )
         return found & (flags == 1)
 
@@ -122,28 +120,28 @@ class History(WithinGroups, LooksBack):
         # Of what every later row has before it, the last of each group.
         times, order = (whole_values(rows[name], "History") for name in (self.time, self.order))
         groups = group_codes(rows, rows, self.by, "History")[0]
-        before = np.flatnonzero(self.counted(rows) & (times < until) & (groups >= 0))
-        placed = before[np.lexsort((order[before], times[before], groups[before]))]
+        xp = engine_of(rows).arrays
+        before = xp.flatnonzero(self.counted(rows) & (times < until) & (groups >= 0))
+        placed = before[xp.lexsort(xp.stack([order[before], times[before], groups[before]]))] if len(before) else before
         groups = groups[placed]
-        from_end = np.searchsorted(groups, groups, side="right") - np.arange(len(groups))
+        from_end = xp.searchsorted(groups, groups, side="right") - xp.arange(len(groups))
         stay = times >= until
         stay[placed[from_end <= self.length]] = True
         return stay
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
-        require_lists(engine_of(frame).NAME, "History")
         if isinstance(self.half_life, str):
             raise DataError(
                 f"History: half_life is {self.half_life!r}, and column {self.time!r} holds numbers, whose unit is not "
                 f"known. Give half_life as a number in that unit, or declare {self.time!r} a datetime."
             )
         values, elements = self._values(frame[self.column])
-        events = np.flatnonzero(self.counted(frame))
+        events = engine_of(frame).arrays.flatnonzero(self.counted(frame))
         told = frame[list(dict.fromkeys((*self.by, self.time, self.order)))]
         question = AsOfJoin(
-            told, told.iloc[events], by=self.by, query_time=self.time, event_time=self.time, order=self.order
+            told, told.take(events), by=self.by, query_time=self.time, event_time=self.time, order=self.order
         )
-        made = [last_values(question, self.length, values.iloc[events], elements, frame)]
+        made = [last_values(question, self.length, values.take(events), elements, frame)]
         if self.half_life is not None:
             times = whole_values(frame[self.time], "History")
             made.append(last_weights(question, self.length, times[events], times, self.half_life, frame))

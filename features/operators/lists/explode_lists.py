@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gigabatch.features.columns.lists import row_of_entry
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
@@ -133,13 +134,6 @@ def _plain_name(dtype: Any) -> str | None:
     types = pa.types
     fits = types.is_integer(kind) or types.is_floating(kind) or types.is_timestamp(kind)
     return np.dtype(kind.to_pandas_dtype()).name if fits else None
-
-
-def row_of_entry(xp: Any, lengths: Any) -> Any:
-    """int64: the row that each entry of `split_lists` came from. `repeat` takes no array of counts in CuPy."""
-    ends = lengths.cumsum()
-    total = int(ends[-1]) if len(ends) else 0
-    return xp.searchsorted(ends, xp.arange(total), side="right")
 
 
 def _split_pandas(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:

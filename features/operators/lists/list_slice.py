@@ -22,9 +22,9 @@ class ListSlice(ColumnOperator):
     """Keep a part of each row's list, such as its last ten entries.
 
     Lists are delimited text such as '12|7|31' and stay so; empty text is a list of one empty entry, as in
-    `ExplodeLists`. With `separator=None` the column holds lists (see `gigabatch.features.columns.lists`; on cuDF of
-    numbers, whole ones without nulls). A slice without entries, and that of a null, is null in text, which has no other
-    way to write it, and an empty list in a column of lists. Row-wise.
+    `ExplodeLists`. With `separator=None` the column holds lists (see `gigabatch.features.columns.lists`). A slice
+    without entries, and that of a null, is null in text, which has no other way to write it, and an empty list in a
+    column of lists. Row-wise.
 
     Parameters
     ----------

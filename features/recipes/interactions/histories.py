@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.columns.times import is_calendar, moments
-from gigabatch.features.engines.frame import engine_of, resolve_engine
+from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.history.sequences import last_values, last_weights, require_lists
+from gigabatch.features.history.sequences import last_values, last_weights
 from gigabatch.features.reading.encodings import UTF8
 from gigabatch.features.reading.sources import CSV_ENDINGS, file_columns
 from gigabatch.features.recipes.base import HISTORY_UNTIL
@@ -131,11 +131,6 @@ class HistorySettings:
         return number * TIME_UNITS[unit] / TIME_UNITS[layout.time_unit]
 
 
-def require_pandas(engine: str) -> None:
-    """Raise `DataError` for an engine that makes no lists; its name, or auto."""
-    require_lists(resolve_engine(engine) if engine == "auto" else engine, WHERE)
-
-
 def require_times(time: str | None) -> None:
     """Raise `DataError` where interactions have no column of times."""
     if not time:
@@ -167,7 +162,7 @@ def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySetti
     Parameters
     ----------
     rows
-        A frame of N rows with the users, of pandas.
+        A frame of N rows with the users.
     events
         What histories may hold: a frame with users, items, times and `order`, without nulls, in any order.
     layout
@@ -189,10 +184,9 @@ def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySetti
     Raises
     ------
     DataError
-        A frame of cuDF, or a half-life that does not fit the times.
+        A half-life that does not fit the times; on cuDF more elements together than a column holds.
     """
     engine = engine_of(rows)
-    require_lists(engine.NAME, WHERE)
     half_life = None if history.half_life is None else history.half_life_of(layout)
     known, xp = engine.array(events[layout.time]), engine.arrays
     asked = None if at is None else engine.array(at)
@@ -204,7 +198,7 @@ def with_histories(rows: Any, events: Any, layout: Layout, history: HistorySetti
     column = history.column(layout)
     made = {HISTORY: last_values(question, history.length, told[layout.item], column.elements, rows)}
     if half_life is not None:
-        now = xp.full(len(rows), known.max() if len(known) else 0, dtype=known.dtype) if asked is None else asked
+        now = xp.full(len(rows), known.max().item() if len(known) else 0, dtype=known.dtype) if asked is None else asked
         made[WEIGHTS] = last_weights(question, history.length, known, now, half_life, rows)
     return rows.assign(**made)
 
@@ -215,10 +209,10 @@ def newest_histories(users: Any, events: Any, layout: Layout, history: HistorySe
 
     users, events, layout, history, order: as of `with_histories`.
     """
-    found = with_histories(users, events, layout, history, order, None)
-    both = engine_of(users).frames.concat([frame[[layout.user, layout.time]] for frame in (events, users)])
-    newest = both.groupby(layout.user)[layout.time].max().loc[users[layout.user]]
-    return found.assign(**{HISTORY_UNTIL: newest.array})
+    found, engine = with_histories(users, events, layout, history, order, None), engine_of(users)
+    both = engine.frames.concat([frame[[layout.user, layout.time]] for frame in (events, users)], ignore_index=True)
+    newest = both.groupby(layout.user)[layout.time].transform("max").iloc[len(events) :]
+    return found.assign(**{HISTORY_UNTIL: engine.array(newest)})
 
 
 def _in_order(xp: Any, known: Any, asked: Any | None, num_rows: int) -> tuple[Any, Any]:
@@ -266,14 +260,12 @@ def scored_types(
     Raises
     ------
     DataError
-        Where a file has one of the columns and another has not, or histories without their weights; an engine that
-        makes no lists.
+        Where a file has one of the columns and another has not, or histories without their weights.
     """
     types = {} if history is None else history.dtypes(layout)
     wanted = [name for name in types if name in columns]
     if not wanted:
         return ScoredTypes({})
-    require_pandas(engine)
     time = str(layout.time)
     there = {path: file_columns(engine, path, separator, encoding) if names is None else names for path in paths}
     found = {name: [path for path in paths if name in there[path]] for name in (*wanted, time)}

@@ -62,7 +62,7 @@ def write_user_parts(
             raise NotInParts("no row is there")
         staged.settle()
         recipe.report("read")
-        made = UserSplits(layouts[0], rules, sides(), engine, folder / "raw" / "times")
+        made = UserSplits(layouts[0], rules, sides(), folder / "raw" / "times")
         return _write(engine, folder, staged, at_once, made)
 
     return part_by_part(recipe, engine, folder, about, reason, write)

@@ -23,7 +23,6 @@ from gigabatch.features.reading.sources import kept_files, read_files
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.histories import (
     newest_histories,
-    require_pandas,
     require_times,
     scored_histories,
     scored_types,
@@ -225,8 +224,6 @@ class InteractionsRecipe(Recipe):
         return {name: len(self.files(pattern)) for name, pattern in self.settings.paths.items()}
 
     def build(self, engine: str) -> FeatureTables:
-        if self.settings.history is not None:
-            require_pandas(engine)
         frame, layout = self._timed(self.read(engine))
         self.report("read")
         return interaction_tables(frame, layout, self.settings, self._sides(engine))

@@ -24,7 +24,6 @@ from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_b
 from gigabatch.features.recipes.interactions.histories import (
     HISTORY,
     HistorySettings,
-    require_pandas,
     require_times,
     split_histories,
 )
@@ -135,7 +134,7 @@ def interaction_tables(
     Raises:
         DataError: where the rules leave a split without rows or the labels without a contrast, or repeats are refused.
     """
-    made = UserSplits(layout, rules, sides, engine_of(frame).NAME)
+    made = UserSplits(layout, rules, sides)
     looked = made.look(frame)
     made.count(looked)
     splits = made.split(looked, made.cut())
@@ -179,16 +178,18 @@ class UserSplits:
     Raises
     ------
     DataError
-        For histories without a time, or with an engine that makes no lists.
+        For histories without a time.
     """
 
     def __init__(
-        self, layout: Layout, rules: InteractionRules, sides: Mapping[str, SideColumns], engine: str,
+        self,
+        layout: Layout,
+        rules: InteractionRules,
+        sides: Mapping[str, SideColumns],
         times_file: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if rules.history is not None:
             require_times(layout.time)
-            require_pandas(engine)
         self.layout, self.rules, self.sides = layout, rules, sides
         self._counts: Counter[str] = Counter()
         self._repeated: dict[str, Any] = {}

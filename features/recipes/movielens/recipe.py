@@ -19,7 +19,6 @@ from gigabatch.features.reading.sources import expand, kept_files, read_files, s
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe
 from gigabatch.features.recipes.interactions.histories import (
     newest_histories,
-    require_pandas,
     scored_histories,
     scored_types,
 )
@@ -121,8 +120,6 @@ class MovieLensRecipe(Recipe):
         return (raw_ratings(self.folder, self.format),)
 
     def build(self, engine: str) -> FeatureTables:
-        if self.settings.history is not None:
-            require_pandas(engine)
         frame = self._read(engine)
         self.report("read")
         return interaction_tables(frame, LAYOUT, self.settings, self._sides(engine))

@@ -411,7 +411,7 @@ class TableRecipe(Recipe):
         require_splits({name: len(frame) for name, frame in splits.items()})
         return splits
 
-    def _whole_files(self, engine: str, dtypes: dict[str, str]) -> tuple[dict[str, Any], dict[str | None, str]]:
+    def _whole_files(self, engine: str, dtypes: dict[str, str]) -> tuple[dict[str, Any], dict[Any, str]]:
         """The rows of each file with these columns, and the type of the time."""
         self._require_raw()
         self.require_files_of_one_split(self._patterns())

@@ -1,7 +1,5 @@
 """Lists to flat arrays and back."""
 
-import contextlib
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -9,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.features.columns.lists import list_column, list_entries, require_plain
-from gigabatch.features.errors import DataError
+from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.reading.sources import cast
 from tests.examples import examples
 
@@ -57,25 +54,6 @@ def test_whole_numbers_beside_nulls_are_lists_again_as_they_were(rows):
     assert {row.dtype.kind for row in made if None not in row.tolist()} == {"i"}
     again, _ = list_entries(made.rename("c"))
     assert again.tolist() == entries.tolist()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (pd.array([2**60 + 1, None], "Int64"), "whole numbers beside nulls"),
-        (pd.array([True, None], "boolean"), "whole numbers beside nulls"),
-        (pd.array(["a", "b"], "str"), "these hold str"),
-        (pd.array(["a", None], "string"), "these hold string"),
-        (pd.array([1, 2], "Int64"), None),
-        (np.array([1.5, np.nan]), None),
-        (np.array([3], "int8"), None),
-        (np.array([True]), None),
-    ],
-)
-def test_what_no_array_of_a_gpu_holds_is_refused_by_name(values, message):
-    entries = pd.Series(values, name="c")
-    with contextlib.nullcontext() if message is None else pytest.raises(DataError, match=f"column 'c': .*{message}"):
-        require_plain(entries)
 
 
 @pytest.mark.parametrize("kind", ["float64", "str", "object", "Int64", "category", "datetime64[us]"])

@@ -163,13 +163,13 @@ def _in_place(name):
     return call
 
 
-for _name in ("add", "sub", "mul"):
+for _name in ("add", "sub", "mul", "or"):
     setattr(ndarray, f"__i{_name}__", _in_place(_name))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(ndarray, f"__{_name}__", _operation(getattr(operator, _name), False))
 for _name, _function in (("abs", np.abs), ("invert", np.invert), ("neg", np.negative)):
     setattr(ndarray, f"__{_name}__", lambda self, function=_function: fresh(function(self.held)))
-for _name in ("sum", "max", "min", "all", "any"):
+for _name in ("sum", "max", "min", "all", "any", "argmax", "cumsum"):
     setattr(ndarray, _name, lambda self, name=_name: fresh(getattr(self.held, name)(), launches=2))
 
 
@@ -179,6 +179,19 @@ def _elementwise(function):
             return fresh(function(*map(held, args), **kwargs))
 
     return call
+
+
+def _searchsorted(values, wanted, side="left"):
+    assert isinstance(wanted, ndarray)
+    return fresh(np.searchsorted(held(values), held(wanted), side=side))
+
+
+def _lexsort(keys):
+    return fresh(np.lexsort(keys.held), launches=6)
+
+
+def _full(shape, value, dtype=None):
+    return fresh(np.full(shape, held(value), dtype))
 
 
 def _created(function, launches):
@@ -230,9 +243,11 @@ cupy.__dict__.update(
     {"cuda": types.SimpleNamespace(is_available=lambda: False)}
     | {name: getattr(np, name) for name in ("float32", "float64", "int32", "int64", "uint32", "uint64", "bool_")}
     | {name: _elementwise(getattr(np, name)) for name in (
-        "abs", "clip", "isfinite", "isinf", "isnan", "maximum", "minimum", "searchsorted", "where",
+        "abs", "clip", "cumsum", "exp2", "floor", "isfinite", "isinf", "isnan", "maximum", "minimum", "rint", "where",
     )}
-    | {name: _created(getattr(np, name), 1) for name in ("arange", "full", "ones", "zeros")}
+    | {name: _created(getattr(np, name), 1) for name in ("arange", "ones", "zeros")}
+    | {"searchsorted": _searchsorted, "lexsort": _lexsort, "full": _full,
+       "nonzero": lambda values: (cupy.flatnonzero(values),)}
     | {name: _joined(getattr(np, name)) for name in ("concatenate", "stack")}
     | {"ndarray": ndarray, "asnumpy": _asnumpy, "asarray": _asarray, "ascontiguousarray": _ascontiguousarray,
        "unique": _unique, "bincount": _bincount, "empty": _created(np.empty, 0),
@@ -248,6 +263,12 @@ class CategoricalDtype:
 
 class ListDtype:
     kind = "O"
+
+    def __init__(self, element_type):
+        self.element_type = element_type
+
+    def __str__(self):
+        return "list"
 
 
 class Index:
@@ -265,6 +286,16 @@ def _arrow(values):
     return engine_pandas.one_array(found)
 
 
+def _is_list(kind):
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _dtype(kind):
+    """The type of a column that is of this one of Arrow's."""
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return np.dtype("O") if text else np.dtype(kind.to_pandas_dtype())
+
+
 def _pandas(values, index=None):
     array = values.held if isinstance(values, ndarray) else values
     if isinstance(array, np.ndarray):
@@ -276,8 +307,11 @@ class Series:
     __module__ = "cudf.core.series"
     __hash__ = None
 
-    def __init__(self, values=None, index=None):
-        if isinstance(values, Series):
+    def __init__(self, values=None, index=None, dtype=None, name=None):
+        if isinstance(values, list):
+            kind = pa.string() if dtype in ("str", None) else pa.from_numpy_dtype(np.dtype(dtype))
+            self.held = _pandas(pa.array(values, kind)).rename(name)
+        elif isinstance(values, Series):
             self.held = values.held
         elif isinstance(values, pd.Series):
             self.held = values if isinstance(values.dtype, pd.ArrowDtype) else _pandas(_arrow(values), values.index)
@@ -288,9 +322,29 @@ class Series:
     def name(self):
         return self.held.name
 
+    @name.setter
+    def name(self, name):
+        self.held = self.held.rename(name)
+
     @property
     def index(self):
         return Index(self.held.index)
+
+    @index.setter
+    def index(self, index):
+        self.held = self.held.set_axis(index.held)
+
+    @property
+    def str(self):
+        return Text(self)
+
+    @property
+    def list(self):
+        return Lists(self)
+
+    @classmethod
+    def from_pylibcudf(cls, column):
+        return cls(column.held)
 
     @property
     def null_count(self):
@@ -301,15 +355,65 @@ class Series:
         kind = self.held.dtype.pyarrow_dtype
         if pa.types.is_dictionary(kind):
             return CategoricalDtype()
-        return np.dtype("O") if pa.types.is_string(kind) or pa.types.is_large_string(kind) else np.dtype(
-            kind.to_pandas_dtype())  # fmt: skip
+        return ListDtype(_dtype(kind.value_type)) if _is_list(kind) else _dtype(kind)
 
     def __len__(self):
         return len(self.held)
 
     def __ne__(self, other):
-        return self._made(pd.Series(pd.arrays.ArrowExtensionArray(pc.not_equal(_arrow(self.held), _arrow(other.held))),
-                                    index=self.held.index))  # fmt: skip
+        return self._compared(pc.not_equal, other)
+
+    def __eq__(self, other):
+        return self._compared(pc.equal, other)
+
+    def _compared(self, function, other):
+        """Null beside null."""
+        found = function(_arrow(self.held), _arrow(other.held) if isinstance(other, Series) else other)
+        return self._made(_pandas(found, self.held.index))
+
+    def __getitem__(self, key):
+        assert key.dtype == np.bool_
+        return self._made(self.held[np.asarray(key.held, bool)], 2, 1)
+
+    def __add__(self, other):
+        return self._made(self.held + other)
+
+    def __radd__(self, other):
+        return self._made(other + self.held)
+
+    def __and__(self, other):
+        return self._made(_pandas(pc.and_kleene(_arrow(self.held), _arrow(other.held)), self.held.index))
+
+    def __or__(self, other):
+        return self._made(_pandas(pc.or_kleene(_arrow(self.held), _arrow(other.held)), self.held.index))
+
+    def rename(self, name):
+        return Series(self.held.rename(name))
+
+    def to_frame(self, name):
+        return DataFrame(pd.DataFrame({name: self.held}))
+
+    def unique(self):
+        return self._made(_pandas(_arrow(self.held).unique()), 6, 2)
+
+    def head(self, number):
+        return Series(self.held.head(number))
+
+    def max(self):
+        spend(1, 1)
+        return pc.max(_arrow(self.held)).as_py()
+
+    def all(self):
+        spend(1, 1)
+        return bool(pc.all(_arrow(self.held)).as_py())
+
+    def sum(self):
+        spend(1, 1)
+        return pc.sum(_arrow(self.held)).as_py() or 0
+
+    def explode(self):
+        """A null for a list without entries, as libcudf's `explode_outer`."""
+        return self._made(self.held.explode(), 6, 2)
 
     def _made(self, values, launches=1, reads=0):
         spend(launches, reads, [_arrow(values).nbytes])
@@ -322,13 +426,16 @@ class Series:
     def to_pylibcudf(self):
         """As pylibcudf has it: buffers by address, and where in them the column begins."""
         array = _arrow(self.held)
+        if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+            return Memory(array), {}
         bitmap, data = array.buffers()
         span = lambda buffer: None if buffer is None else types.SimpleNamespace(ptr=buffer.address)  # noqa: E731
-        values = {"data": span(data), "null_mask": span(bitmap), "offset": array.offset, "size": len(array),
-                  "null_count": array.null_count, "held": array}  # fmt: skip
-        return types.SimpleNamespace(**{name: (lambda value=value: value) for name, value in values.items()}), {}
+        values = {"data": span(data), "null_mask": span(bitmap), "size": len(array), "null_count": array.null_count}
+        return Memory(array, **{name: (lambda value=value: value) for name, value in values.items()}), {}
 
     def to_cupy(self, na_value=None):
+        if self.null_count and na_value is None and self.dtype.kind == "f":
+            na_value = np.nan
         if self.null_count and na_value is None:
             raise ValueError("a column with nulls: fill them first")
         array = _arrow(self.fillna(na_value).held if self.null_count else self.held)
@@ -405,8 +512,45 @@ class Series:
         return self.held
 
 
+class Text:
+    """`Series.str`."""
+
+    def __init__(self, column):
+        self.column = column
+
+    def _made(self, values):
+        return self.column._made(_pandas(values, self.column.held.index))
+
+    def __getattr__(self, name):
+        assert name in ("len", "lower", "replace", "slice", "strip")
+        return lambda *args, **kwargs: self.column._made(getattr(self.column.held.str, name)(*args, **kwargs))
+
+    def match(self, pattern):
+        return self._made(pc.match_substring_regex(_arrow(self.column.held), f"^(?:{pattern})"))
+
+    def contains(self, text, regex):
+        assert not regex
+        return self._made(pc.match_substring(_arrow(self.column.held), text))
+
+    def split(self, separator, regex):
+        assert not regex
+        return self._made(pc.split_pattern(_arrow(self.column.held), separator))
+
+
+class Lists:
+    """`Series.list`."""
+
+    def __init__(self, column):
+        self.column = column
+
+    def len(self):
+        lengths = pc.list_value_length(_arrow(self.column.held)).cast(pa.int32())
+        return self.column._made(_pandas(lengths, self.column.held.index))
+
+
 class DataFrame:
     __module__ = "cudf.core.dataframe"
+    iloc = None
 
     def __init__(self, columns, index=None):
         if isinstance(columns, dict):
@@ -424,8 +568,28 @@ class DataFrame:
     def __len__(self):
         return len(self.held)
 
-    def __getitem__(self, name):
-        return Series(self.held[name])
+    def __getitem__(self, key):
+        if isinstance(key, ndarray | Series):
+            assert key.dtype == np.bool_
+            return self._made(self.held[np.asarray(key.held, bool)], 2, 1)
+        found = self.held[key]
+        return Series(found) if isinstance(found, pd.Series) else DataFrame(found)
+
+    def assign(self, **columns):
+        found = DataFrame(self.held.copy())
+        for name, values in columns.items():
+            found[name] = values
+        return found
+
+    def copy(self, deep=True):
+        return DataFrame(self.held.copy(deep))
+
+    def take(self, rows):
+        spend(reads=1)
+        return self._made(self.held.take(rows.held), 1)
+
+    def head(self, number):
+        return DataFrame(self.held.head(number))
 
     def __setitem__(self, name, values):
         self.held[name] = Series(values, index=self.index).held
@@ -487,6 +651,62 @@ def from_pandas(frame):
     return DataFrame(found)
 
 
+class Memory:
+    """A column of pylibcudf: its Arrow array, and its buffers by address where it has been asked for them."""
+
+    def __init__(self, array, **buffers):
+        self.held = array
+        self.__dict__.update(buffers)
+
+    @classmethod
+    def from_cuda_array_interface(cls, values):
+        assert values.held.flags.c_contiguous
+        return cls(pa.array(values.held))
+
+    def offset(self):
+        return self.held.offset
+
+    def copy(self):
+        spend(1, 0, [self.held.nbytes])
+        found = self.held.take(pa.array(np.arange(len(self.held))))
+        assert found.offset == 0
+        return Memory(found)
+
+
+def _column(kind, size, data, mask, null_count, offset, children):
+    """What `pylibcudf.Column` makes of lists."""
+    assert (kind, data, offset) == ("list", None, 0)
+    offsets, entries = (child.held for child in children)
+    assert offsets.type == pa.int32()
+    assert len(offsets) == size + 1
+    assert entries.offset == 0
+    assert (0 if mask is None else mask.null_count) == null_count
+    return Memory(pa.ListArray.from_arrays(offsets, entries, mask=None if mask is None else pc.invert(mask.known)))
+
+
+def _bools_to_mask(column):
+    spend(1, 1, [len(column.held) // 8])
+    nulls = len(column.held) - pc.sum(column.held).as_py()
+    return types.SimpleNamespace(known=column.held, null_count=nulls), nulls
+
+
+pylibcudf = types.ModuleType("pylibcudf")
+pylibcudf.Column = type("Column", (), {"__new__": lambda cls, *args: _column(*args),
+                                       "from_cuda_array_interface": Memory.from_cuda_array_interface})  # fmt: skip
+pylibcudf.DataType = lambda kind: kind
+pylibcudf.TypeId = types.SimpleNamespace(LIST="list")
+pylibcudf.transform = types.SimpleNamespace(bools_to_mask=_bools_to_mask)
+
+
+def _concat(parts, ignore_index):
+    assert ignore_index
+    frames = [part.held for part in parts]
+    if isinstance(parts[0], DataFrame):
+        return DataFrame(pd.concat(frames, ignore_index=True))
+    values = pa.concat_arrays([_arrow(frame) for frame in frames])
+    return parts[0]._made(_pandas(values).rename(frames[0].name))
+
+
 cudf = types.ModuleType("cudf")
 cudf.__spec__ = importlib.machinery.ModuleSpec("cudf", None)
 cudf.__dict__.update(
@@ -495,6 +715,7 @@ cudf.__dict__.update(
     CategoricalDtype=CategoricalDtype,
     ListDtype=ListDtype,
     from_pandas=from_pandas,
+    concat=_concat,
     read_csv=lambda path, **options: from_pandas(pd.read_csv(path, **options)),
     read_parquet=lambda path, columns=None: from_pandas(
         pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")

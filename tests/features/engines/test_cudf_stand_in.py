@@ -5,7 +5,6 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
-import sys
 import types
 
 import numpy as np
@@ -34,33 +33,6 @@ pytestmark = [
 ]
 ENGINES = ("cudf", "cudf_plain")
 ROWS = 5000
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    """The stand-in's module; what imports cuDF or CuPy gets them from it."""
-    from tests.features.engines import device_stand_in
-
-    monkeypatch.setitem(sys.modules, "cudf", device_stand_in.cudf)
-    monkeypatch.setitem(sys.modules, "cupy", device_stand_in.cupy)
-    for name in ENGINES:
-        monkeypatch.delitem(sys.modules, f"gigabatch.features.engines.{name}", raising=False)
-        monkeypatch.delattr(f"gigabatch.features.engines.{name}", raising=False)
-    monkeypatch.setattr(engine_frame, "_cudf", "cudf")
-    yield device_stand_in
-    for name in ENGINES:
-        sys.modules.pop(f"gigabatch.features.engines.{name}", None)
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request, stand_in, monkeypatch):
-    """One of the cuDF engines on the stand-in, its Triton launches counted."""
-    from gigabatch.features.engines import row_loops_cuda
-    from gigabatch.features.exact import loops_cuda
-
-    found = importlib.import_module(f"gigabatch.features.engines.{request.param}")
-    assert stand_in.count_launches(monkeypatch, loops_cuda, row_loops_cuda)
-    return found
 
 
 def table(rows=ROWS):

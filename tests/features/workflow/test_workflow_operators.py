@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators import operator_class
 from gigabatch.features.operators.rows.lambda_function import register_function
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.schema import Column, ListColumn, Schema
 from gigabatch.features.workflow.workflow import Workflow
 from tests.examples import examples
 from tests.features.equal_states import same
 from tests.features.partitioned import COUNTS, cut
 
-LISTS = ("history", "text_tokens")  # of pandas alone
+LISTS = ("history", "text_tokens")  # make columns of lists
 EXAMPLES = {
     "asof": {"by": ["user"], "at": "at", "known_at": "done", "order": "row", "aggregations": [
         {"count": {"output": "n"}}, {"mean": {"value": "clicks", "output": "m", "smoothing": 3}},
@@ -216,11 +219,42 @@ def test_whoever_needs_whole_groups_says_so():
 @pytest.mark.gpu
 @pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
 @pytest.mark.parametrize("name", LISTS)
-def test_on_cudf_lists_are_refused(name):
+def test_on_cudf_lists_are_those_of_pandas(name):
     engine = load_engine("cudf")
-    workflow = Workflow.from_steps([{name: EXAMPLES[name]}], engine="cudf")
-    with pytest.raises(DataError, match="lists are made by"):
-        workflow.fit_transform([engine.from_pandas(table())])
+    frame = table()
+    steps = [{name: EXAMPLES[name]}]
+    (expected,) = Workflow.from_steps(steps).fit_transform([frame])
+    (found,) = Workflow.from_steps(steps, engine="cudf").fit_transform([engine.from_pandas(frame)])
+    found, output = engine.to_pandas(found), EXAMPLES[name]["output"]
+    assert [list(row) for row in found[output]] == [list(row) for row in expected[output]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
+def test_on_cudf_lists_are_read_and_encoded_as_on_pandas(tmp_path):
+    rng, size = np.random.default_rng(1), 400
+    rows = [None if rng.random() < 0.1 else rng.integers(0, 9, rng.integers(0, 6)) for _ in range(size)]
+    tags = [row if row is None else [None if item == 3 else 2**60 + int(item) for item in row] for row in rows]
+    words = [row if row is None else [None if item == 5 else f"é{item}" for item in row] for row in rows]
+    weights = [row if row is None else (row / 8).astype("float32") for row in rows]
+    frame = pd.DataFrame({"word": rng.choice(["é1", "a"], size), "tags": tags, "words": words, "weights": weights})
+    frame.to_parquet(tmp_path / "lists.parquet")
+    text = frame["words"].map(lambda row: row if row is None else "|".join(item or "" for item in row))
+    text.to_frame().to_csv(tmp_path / "lists.csv", index=False)
+    schema = Schema(
+        (Column("word", "categorical", "string"),), (),
+        lists=(ListColumn("tags", "int64", weights="weights"), ListColumn("words", shares="word", max_length=2)),
+    )  # fmt: skip
+    packed = []
+    for name in ("pandas", "cudf"):
+        preprocessor = Preprocessor(schema).fit([(name, tmp_path / "lists.parquet")])
+        rows = preprocessor.read((name, tmp_path / "lists.parquet"))
+        texts = read_files(name, str(tmp_path / "lists.csv"), {"words": "list[string]|"})
+        for part in (rows, rows.assign(words=texts["words"])):
+            packed += [
+                value if value is None else value.tolist() for one in preprocessor.pack_lists(part) for value in one
+            ]
+    assert packed[: len(packed) // 2] == packed[len(packed) // 2 :]
 
 
 @pytest.mark.gpu

@@ -260,15 +260,12 @@ def test_histories_that_cannot_be_are_refused(settings_of, said):
         HistorySettings(**settings_of)
 
 
-def test_histories_need_times_and_pandas(monkeypatch):
+def test_histories_need_times():
     frame = as_frame([(0, 1, 0, 5), (0, 2, 1, 5), (0, 3, 2, 5)])
     rules = InteractionRules(history=HistorySettings(5))
     untimed = Layout("user", "item", {"user": "int64", "item": "int64"})
     with pytest.raises(DataError, match="history needs time"):
         interaction_tables(frame, untimed, rules, {})
-    monkeypatch.setattr("gigabatch.features.engines.pandas.NAME", "cudf")
-    with pytest.raises(DataError, match=r"lists are made by the pandas engine alone so far. Set engine: pandas"):
-        interaction_tables(frame, TIMED, rules, {})
 
 
 def test_no_interaction_at_all_is_an_empty_history():
