@@ -211,8 +211,8 @@ def newest_histories(users: Any, events: Any, layout: Layout, history: HistorySe
     """
     found, engine = with_histories(users, events, layout, history, order, None), engine_of(users)
     both = engine.frames.concat([frame[[layout.user, layout.time]] for frame in (events, users)], ignore_index=True)
-    newest = both.groupby(layout.user)[layout.time].transform("max").iloc[len(events) :]
-    return found.assign(**{HISTORY_UNTIL: engine.array(newest)})
+    newest = engine.array(both.groupby(layout.user)[layout.time].transform("max"))
+    return found.assign(**{HISTORY_UNTIL: newest[len(events) :]})
 
 
 def _in_order(xp: Any, known: Any, asked: Any | None, num_rows: int) -> tuple[Any, Any]:

@@ -616,10 +616,17 @@ class DataFrame:
             found = self.held.groupby(by).agg(how)
             return self._made(found.sample(frac=1, random_state=0).reset_index(), 6, 2).held.set_index(by)
 
-        return GroupBy(agg=lambda how: DataFrame(agg(how)), rank=lambda name, **how: self._ranked(by, name, how))
+        return GroupBy(
+            agg=lambda how: DataFrame(agg(how)),
+            rank=lambda name, **how: self._ranked(by, name, how),
+            transform=lambda name, how: self._transformed(by, name, how),
+        )
 
     def _ranked(self, by, name, how):
         return self._made(pd.DataFrame({name: self.held.groupby(by)[name].rank(**how)}), 8, 2)[name]  # rows in order
+
+    def _transformed(self, by, name, how):
+        return self._made(pd.DataFrame({name: self.held.groupby(by)[name].transform(how)}), 8, 2)[name]  # rows in order
 
     def to_parquet(self, path, index, compression="snappy", row_group_size_rows=1_000_000):  # cuDF's defaults
         assert not index
@@ -632,11 +639,13 @@ class DataFrame:
 
 
 class GroupBy:
-    def __init__(self, agg, rank):
-        self.agg, self._rank = agg, rank
+    def __init__(self, agg, rank, transform):
+        self.agg, self._rank, self._transform = agg, rank, transform
 
     def __getitem__(self, name):
-        return types.SimpleNamespace(rank=lambda **how: self._rank(name, **how))
+        return types.SimpleNamespace(
+            rank=lambda **how: self._rank(name, **how), transform=lambda how: self._transform(name, how)
+        )
 
 
 def from_pandas(frame):

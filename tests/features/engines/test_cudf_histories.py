@@ -12,7 +12,8 @@ from gigabatch.features.columns import lists as lists_module
 from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
 from gigabatch.features.operators.history.history import History
-from gigabatch.features.recipes.interactions.histories import HistorySettings, with_histories
+from gigabatch.features.recipes.base import HISTORY_UNTIL
+from gigabatch.features.recipes.interactions.histories import HistorySettings, newest_histories, with_histories
 from gigabatch.features.recipes.interactions.layout import Layout
 from tests.features.engines.test_cudf_lists import plain
 
@@ -71,12 +72,14 @@ def test_histories_of_interactions_are_those_of_pandas(stand_in, engine, monkeyp
     weights = [[float(np.float32(0.5 ** (age / 3.0))) for age in row] for row in ages]
     assert plain(found["history_weights"]) == [pytest.approx(row, rel=1e-7) for row in weights]
     assert str(found["history"].dtype.element_type) == {"string": "object", "int64": "int64"}[item]
-    newest = with_histories(
-        stand_in.from_pandas(rows), stand_in.from_pandas(events), layout, history, "row", None
-    )  # fmt: skip
+    newest = newest_histories(stand_in.from_pandas(rows), stand_in.from_pandas(events), layout, history, "row")
     expected = with_histories(of_numpy(rows), of_numpy(events), layout, history, "row", None)
     for name in history.columns:
         assert plain(newest[name]) == plain(expected[name])
+    until = [
+        max(time, *events["at"][events["user"] == own]) for own, time in zip(rows["user"], rows["at"], strict=True)
+    ]
+    assert plain(newest[HISTORY_UNTIL]) == until
 
 
 def test_no_interaction_at_all_is_an_empty_history(stand_in, engine):
