@@ -116,7 +116,7 @@ def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number
     for row in (pd.DataFrame({"price": [number]}), pd.DataFrame({"price": [number]}, dtype="float64")):
         found = workflow.transform(workflow.typed(row))["price"].tolist()
         np.testing.assert_array_equal(found, wanted[1:])
-    bundle = SimpleNamespace(raw_workflow=workflow, info={"null_values": [""]})
+    bundle = SimpleNamespace(raw_workflow=workflow, info={"null_values": [""]}, dated_column=None)
     served = RawRows(bundle, ["price"])([{"price": "1.234,5"}, {"price": number}])
     np.testing.assert_array_equal([np.nan if pd.isna(value) else value for (value,) in served], wanted)
 
@@ -127,7 +127,7 @@ def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number
 def test_a_number_kept_as_a_category_is_the_same_text_in_a_frame_and_in_a_served_row(number, text):
     step = ParseNumber("price", output="amount", decimal=",", thousands=".")
     workflow = Workflow([step], [], {"price": "string"}).fit([pd.DataFrame({"price": ["1.234,5"]})])
-    serve = RawRows(SimpleNamespace(raw_workflow=workflow, info={}), ["price", "amount"])
+    serve = RawRows(SimpleNamespace(raw_workflow=workflow, info={}, dated_column=None), ["price", "amount"])
     row = pd.DataFrame({"price": [number]})
     if text is None:  # such floats skip whole numbers
         with pytest.raises(DataError, match="column 'price'"):
