@@ -46,7 +46,8 @@ class RawRows:
         self.columns = self._workflow.raw_columns_of(features)
         self._nulls = NullWords(bundle.info.get("null_values", ()))
         self._marks = self._workflow.decimal_marks
-        self._bundle, self._dated, self._counted = bundle, bundle.dated_column, bundle.dates_are_counted
+        self._bundle, self._dated = bundle, bundle.dated_column
+        self._counted = self._dated is not None and bundle.dates_are_counted
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         """Values of the feature columns, in their order, of each row; `Refusal` 422 names the row that is wrong.

@@ -266,8 +266,10 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
     frame = recipe.raw_rows(pipeline.engine, raw, [*columns, *also])
-    made = (name := bundle.dated_column) in frame.columns and is_dates(frame[name])  # by the recipe, of numbers too
-    if made and any(_counts(path, name, bundle.dates_are_counted) for path in kept_files(raw)):
+    name = bundle.dated_column
+    if name is None or name not in frame.columns or not is_dates(frame[name]):
+        return frame
+    if any(_counts(path, name, bundle.dates_are_counted) for path in kept_files(raw)):  # of which a recipe makes dates
         dtype = bundle.raw_workflow.dtypes[name]
         bundle.require_dates(cast(frame[[name]], {name: dtype}, "score", nullable=(name,))[name])
     return frame
