@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gigabatch.features.columns.time_types import is_time_type, time_type
+from gigabatch.features.columns.time_types import time_type
+from gigabatch.features.columns.times import is_dates
 from gigabatch.features.encoding.lists import PackedList
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -284,17 +285,27 @@ class Bundle:
         rows = frame[[name for name in self._raw_names() if name in frame.columns]]
         rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
         typed = workflow.typed(rows)
-        if (name := self.dated_column) in rows.columns and rows[name].dtype.kind in "iuf":
+        if (name := self.dated_column) in rows.columns and (
+            rows[name].dtype.kind in "iuf" or (self.dates_are_counted and not is_dates(rows[name]))
+        ):
             self.require_dates(typed[name])
         return workflow.transform(typed)
 
     @property
     def dated_column(self) -> str | None:
-        """The raw time column, where all rows of the training are of 1971 or later; else None."""
+        """The raw time column, whose numbers count from 1970, where all rows of the training are of 1971 or later; else
+        None."""
         name, start = self.schema.only("time"), self.info.get("trained_from")
         dated = any(column.name == name and column.dtype == "datetime" for column in self.schema.columns)
-        raw = self.workflow is not None and is_time_type(self.workflow.dtypes.get(name or "", ""))
-        return name if dated and raw and start is not None and start >= YEAR else None
+        dtype = "" if self.workflow is None else self.workflow.dtypes.get(name or "", "")
+        how = time_type(dtype)
+        counted = dtype == "datetime" or (how is not None and not how.pattern)
+        return name if dated and counted and start is not None and start >= YEAR else None
+
+    @property
+    def dates_are_counted(self) -> bool:
+        """Whether the `dated_column` is declared in a unit, by which its texts are numbers, too."""
+        return (name := self.dated_column) is not None and self.raw_workflow.dtypes[name] != "datetime"
 
     def require_dates(self, times: Any) -> None:
         """Raise `DataError` where numbers of the `dated_column` are of another unit than they were taken for: all of

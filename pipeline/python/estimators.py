@@ -85,7 +85,7 @@ PARAMETERS = """
         Of `PreprocessorSettings`, such as `{"min_count": 2}`.
     categorical, continuous
         Columns of a frame whose role is given; the others are what `gigabatch init` takes them for (docs/init.md), but
-        that no possible leak is looked for. A matrix is all numbers.
+        that no possible leak is looked for. A matrix is all numbers, and `categorical` is refused beside it.
     validation_fraction
         Share of the rows that choose the best epoch, fit `calibration` and are not trained on; with fewer than 5 such
         rows, all rows are trained on, the last epoch is kept, and `calibration` and `patience` are refused.

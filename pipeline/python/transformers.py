@@ -55,7 +55,7 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         frame = exact_frame_of(table)
     else:
-        _refuse_unnamed(type(estimator).__name__, X)
+        _refuse_unnamed(estimator, X, reset)
         frame = pd.DataFrame(
             validate_data(estimator, X, dtype="numeric", ensure_all_finite="allow-nan", reset=reset)
         ).add_prefix("x")
@@ -67,11 +67,23 @@ def read_frame(estimator: Any, X: Any, reset: bool) -> pd.DataFrame:
     return frame
 
 
-def _refuse_unnamed(kind: str, X: Any) -> None:
+def _refuse_unnamed(estimator: Any, X: Any, reset: bool) -> None:
     """`DataError` for a frame of numbered columns with categories, text or times, of which a matrix of numbers would
-    make numbers (of the categories 1, 2, 3), or an error that names no column."""
+    make numbers (of the categories 1, 2, 3), or an error that names no column; and for columns that are named as
+    categorical where none has a name.
+
+    After the fit categories are taken, whose column it has told what they are."""
+    kind = type(estimator).__name__
+    if reset and (named := list(getattr(estimator, "categorical", ()))):
+        raise DataError(
+            f"{kind}: categorical names {named[0]!r}, and a matrix, or a frame whose columns are numbered, is all "
+            "numbers. Give a frame whose columns have names."
+        )
+    plain = pd.api.types
     for name, dtype in X.dtypes.items() if isinstance(X, pd.DataFrame) else ():
-        if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_object_dtype(dtype)):
+        known = not reset and isinstance(dtype, pd.CategoricalDtype)
+        # Arrow's booleans are no numbers to pandas.
+        if not (known or any(of(dtype) for of in (plain.is_numeric_dtype, plain.is_bool_dtype, plain.is_object_dtype))):
             raise DataError(
                 f"{kind}: column {name!r} is of type {dtype}, and a frame whose columns are numbered is read as a "
                 "matrix of numbers. Give names: X.columns = [str(name) for name in X.columns]."

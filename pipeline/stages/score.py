@@ -10,11 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from gigabatch.features.columns.times import is_dates, is_text, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8
-from gigabatch.features.reading.sources import cast, file_columns, kept_files
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, file_columns, kept_files
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
@@ -261,7 +265,26 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
             history.require_whole_ids(items, there)
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
-    return recipe.raw_rows(pipeline.engine, raw, [*columns, *also])
+    frame = recipe.raw_rows(pipeline.engine, raw, [*columns, *also])
+    name = bundle.dated_column
+    if name is None or name not in frame.columns or not is_dates(frame[name]):
+        return frame
+    if any(_counts(path, name, bundle.dates_are_counted) for path in kept_files(raw)):  # of which a recipe makes dates
+        dtype = bundle.raw_workflow.dtypes[name]
+        bundle.require_dates(cast(frame[[name]], {name: dtype}, "score", nullable=(name,))[name])
+    return frame
+
+
+def _counts(path: str, name: str, as_text: bool) -> bool:
+    """Whether the times of a raw file's column are numbers. as_text: whether those are that are written as text."""
+    if not path.endswith(PARQUET_ENDINGS):
+        return as_text
+    with fsspec.open(path, "rb") if "://" in path else contextlib.nullcontext(path) as source:
+        kind = pq.read_schema(source).field(name).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return as_text
+    return not pa.types.is_temporal(kind)
 
 
 def columns_of(pipeline: Pipeline, path: str) -> Sequence[str]:

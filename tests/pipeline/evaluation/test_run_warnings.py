@@ -9,6 +9,7 @@ import pytest
 
 from gigabatch import fit
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.stages.score import evaluate
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 3000
@@ -172,3 +173,7 @@ def test_columns_that_tell_the_label_together_are_warned_of(tmp_path):
     run = fit(frame, {"artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs")}, target="late")
     (text,) = run.summary["warnings"]
     assert text.startswith("target 'late': on the test split the model reaches an AUC of ")
+    again = {split: evaluate(run.summary["config"], run=run.path, split=split) for split in ("valid", "train")}
+    assert again["train"]["auc"] > 0.999
+    assert again["train"]["warnings"] == []  # rows that a model may know by heart
+    assert again["valid"]["warnings"][0].startswith("target 'late': on the valid split the model reaches an AUC of ")

@@ -152,6 +152,27 @@ def test_a_frame_of_numbered_columns_is_a_matrix_of_numbers_alone(values):
     assert PreprocessorTransformer().fit(numbers).n_features_in_ == 2
 
 
+def test_numbered_columns_are_taken_where_it_is_known_what_they_are():
+    """Categories after a fit on names, by place; Arrow's booleans are numbers to a matrix."""
+    codes = np.random.default_rng(0).integers(0, 6, 600)
+    y, noise = np.isin(codes, [0, 3, 5]).astype(int), np.random.default_rng(1).normal(size=600)
+    texts = pd.DataFrame({"code": pd.Categorical(np.array(list("abcdef"))[codes]), "noise": noise})
+    model = GigabatchClassifier(random_state=0, train={"epochs": 20}).fit(texts, y)
+    with pytest.warns(UserWarning, match="feature names"):
+        assert (model.predict(texts.set_axis([0, 1], axis=1)) == y).all()
+    flags = pd.DataFrame({0: pd.array(y == 1, dtype="bool[pyarrow]"), 1: noise})
+    assert (GigabatchClassifier(random_state=0, train={"epochs": 20}).fit(flags, y).predict(flags) == y).all()
+
+
+def test_a_categorical_column_of_a_matrix_is_refused():
+    """It was a number all the same."""
+    x, y = np.stack([np.arange(60.0) % 7, np.arange(60.0)], axis=1), np.arange(60) % 2
+    for rows in (x, pd.DataFrame(x)):
+        for kind in (GigabatchClassifier, PreprocessorTransformer):
+            with pytest.raises(DataError, match=r"categorical names 'x0', and a matrix, .* is all numbers\."):
+                kind(categorical=["x0"]).fit(rows, y)
+
+
 def test_columns_that_are_left_out_are_warned_of(rows, sold, caplog):
     """What alone tells the label is none of them: X is what its maker chose."""
     told = rows.assign(lag=pd.Timedelta("1h"), one=1, copy=sold)

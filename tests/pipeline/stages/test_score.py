@@ -291,6 +291,48 @@ def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_pat
         assert_scores(found["predicted_clicked"].astype("float32"), expected)
 
 
+@pytest.mark.parametrize(("dtype", "per_second"), [("datetime", 10**6), ("datetime[ms]", 1000)])
+def test_files_with_times_of_another_unit_are_refused_where_the_type_is_declared(tiny_in, tmp_path, dtype, per_second):
+    """The recipe made timestamps of them, of 1970, before anybody looked."""
+    tiny = tiny_in(tmp_path / "tiny")
+    raw = day_of_rows(0)
+    at = SECONDS + 60 * raw["row"]
+    raw.assign(at=at * per_second).to_parquet(tmp_path / "days.parquet")
+    steps = [{"date_parts": {"column": "at", "parts": ["hour"], "prefix": "at", "unit": "us"}}]
+    features = TABLE | {
+        "path": str(tmp_path / "days.parquet"), "steps": steps, "time": "at", "inputs": {"at": dtype},
+        "categorical": ["at_hour"], "continuous": ["signal"],
+    }  # fmt: skip
+    del features["group"]
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "dated", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    bundle, new = tiny.train().bundle(), raw.drop(columns="clicked")
+
+    def scored(name, values):
+        frame, path = new.assign(at=values), tmp_path / name
+        frame.to_csv(path, index=False) if name.endswith(".csv") else frame.to_parquet(path)
+        assert score_run(tiny.config, (), None, None, tmp_path / "out.csv", str(path)) == 0
+        return pd.read_csv(tmp_path / "out.csv")["at"][0]
+
+    assert scored("good.parquet", at * per_second) == "2013-12-31T22:00:00"
+    unit = dtype.removeprefix("datetime").strip("[]") or "us"
+    with pytest.raises(
+        DataError, match=f"column 'at': its numbers are {unit} since 1970, by which all rows are of 1970"
+    ):
+        scored("seconds.parquet", at)
+    assert scored("old.parquet", pd.Timestamp("1970-01-02")) == "1970-01-02"  # which can be meant
+    if dtype == "datetime":
+        assert scored("old.csv", "1970-01-02") == "1970-01-02"
+        return
+    with pytest.raises(DataError, match="its numbers are ms since 1970"):
+        scored("seconds.csv", at)
+    for values in (at.astype("object"), at.astype("str")):
+        with pytest.raises(DataError, match="its numbers are ms since 1970"):
+            bundle.predict_raw(new.assign(at=values))
+    with pytest.raises(Refusal, match="its numbers are ms since 1970"):
+        RawRows(bundle, ["at_hour", "signal"])([{"at": str(at[0]), "signal": 1.0}])
+
+
 SECONDS = 1_388_527_200  # 2013-12-31T22:00
 WRITTEN = {
     "datetime": lambda seconds: pd.Timestamp(seconds, unit="s").isoformat(),
