@@ -71,7 +71,8 @@ def _refuse_unnamed(kind: str, X: Any) -> None:
     """`DataError` for a frame of numbered columns with categories, text or times, of which a matrix of numbers would
     make numbers (of the categories 1, 2, 3), or an error that names no column."""
     for name, dtype in X.dtypes.items() if isinstance(X, pd.DataFrame) else ():
-        if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_object_dtype(dtype)):
+        is_number = pd.api.types.is_numeric_dtype(dtype) or dtype.kind == "b"  # flags of Arrow's are none to pandas
+        if not (is_number or pd.api.types.is_object_dtype(dtype)):
             raise DataError(
                 f"{kind}: column {name!r} is of type {dtype}, and a frame whose columns are numbered is read as a "
                 "matrix of numbers. Give names: X.columns = [str(name) for name in X.columns]."
