@@ -110,7 +110,7 @@ def _remark(table: Table, in_doubt: Mapping[str, Seen], commas: list[str], point
     shown = []
     for name, seen in list(in_doubt.items())[:MOST_SHOWN]:
         text = _first_signed(table, name)
-        value = seen.values[np.flatnonzero((table.sample[name] == text).to_numpy())[0]]
+        value = seen.values[(table.sample[name] == text).to_numpy(dtype=bool, na_value=False).argmax()]
         shown.append(f"{text!r} in {name} is taken for {value:.12g}")
     more = f", and so on in {len(in_doubt) - MOST_SHOWN:,} more columns" if len(in_doubt) > MOST_SHOWN else ""
     proofs = [f"{_first_signed(table, names[0])!r} in {names[0]} has a decimal {sign}"

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gigabatch.features.engines.arrow_tables import arrow_table
@@ -138,6 +140,16 @@ def test_a_column_that_nothing_explains_is_told(tmp_path, texts, number):
     made, _ = read(file_of(tmp_path, {"x": texts, "w": ["4", "5"]}))
     (remark,) = [text for text in made.remarks if "decimal" in text]
     assert remark.startswith(f"'{texts[0]}' in x is taken for {number}, and could be another number.")
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_text_of_parquet_files_with_nulls_is_told_too(tmp_path, kind):
+    texts = [None, "1.262", "755"] * 100
+    table = pa.table({"x": pa.array(texts).cast(kind), "y": [k % 2 for k in range(300)]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    made = draft_config(str(tmp_path / "rows.parquet"), "y", None, 1000)
+    (remark,) = [text for text in made.remarks if "decimal" in text]
+    assert remark.startswith("'1.262' in x is taken for 1.262, and could be another number.")
 
 
 def test_ids_and_labels_and_years_stay_what_they_are_beside_commas(tmp_path):

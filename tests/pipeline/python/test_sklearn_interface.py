@@ -24,7 +24,7 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, TrainSettings
 from gigabatch.pipeline.python.estimators import WITHOUT_EFFECT, GigabatchClassifier, GigabatchRegressor
-from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
+from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer, read_frame
 from gigabatch.pipeline.serving.ranker import null_row
 from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.serving.served import load_served
@@ -150,6 +150,12 @@ def test_a_frame_of_numbered_columns_is_a_matrix_of_numbers_alone(values):
             estimator.fit(x, y)
     numbers = x.assign(**{"1": 0}).set_axis([0, 1, 2], axis=1)[[0, 2]].astype({0: "Int64", 2: "bool"})
     assert PreprocessorTransformer().fit(numbers).n_features_in_ == 2
+    flags = pd.DataFrame({0: np.arange(60.0), 1: [k % 3 == 0 for k in range(60)]})
+    found = [
+        read_frame(PreprocessorTransformer(), flags.astype({1: dtype}), reset=True)["x1"].astype(float).tolist()
+        for dtype in ("bool", "boolean", "bool[pyarrow]")
+    ]
+    assert found == [[1.0, 0.0, 0.0] * 20] * 3
 
 
 def test_numbered_columns_are_taken_where_it_is_known_what_they_are():
