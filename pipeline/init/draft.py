@@ -568,7 +568,7 @@ def _id_reason(seen: Seen) -> str:
         span = float(known.max() - known.min()) + 1
         if not seen.whole or seen.num_values <= OWN_VALUE * len(known):
             return ""
-        of_a_part = seen.num_values == len(known) and ROW_NAME.search(spaced_lower(seen.name))
+        of_a_part = seen.num_values == len(seen.values) and ROW_NAME.search(spaced_lower(seen.name))
         if span >= 2 * len(known) and not of_a_part:
             return ""
         counts = seen.num_values < len(known)

@@ -1262,10 +1262,11 @@ def test_numbers_of_rows_of_which_a_part_of_a_table_has_some_are_left_out(tmp_pa
     rng = np.random.default_rng(0)
     rows = {name: rng.choice(10_000, ROWS, replace=False) for name in ("rownames", "Unnamed: 0", "mass", "index")}
     rows["row_index"] = rng.choice(10, ROWS) * 1000  # of seats, which come again
+    rows["level_0"] = np.where(rng.random(ROWS) < 0.1, np.nan, rows["index"])  # no number of a row is null
     table = pd.DataFrame({**rows, "z": rng.normal(size=ROWS), "y": rng.integers(0, 2, ROWS)})
     table.to_csv(tmp_path / "table.csv", index=False)
     made = draft_config(str(tmp_path / "table.csv"), "y", None, 10_000)
-    assert made.features["continuous"] == ["mass", "row_index", "z"]
+    assert made.features["continuous"] == ["mass", "row_index", "level_0", "z"]
     told = "another number in each row"
     assert made.left_out == {
         "rownames": f"{told}; carried to predictions as a key", "Unnamed: 0": told, "index": told,
