@@ -50,7 +50,7 @@ def test_histories_use_only_what_cudf_has(tmp_path, half_life):
     log[["user", "item", "at"]].to_csv(tmp_path / "ask.csv", index=False)
     columns = ("user", "item", *chosen.history.columns)
     assert isinstance(recipe.raw_rows("pandas", str(tmp_path / "ask.csv"), columns), CheckedFrame)
-    assert isinstance(recipe.with_newest_histories("pandas", tables.splits["train"][["user"]]), CheckedFrame)
+    assert isinstance(recipe.with_newest_histories("pandas", tables.splits["train"][["user", "at"]]), CheckedFrame)
 
 
 @pytest.mark.parametrize("split_by", ["leave_one_out", "time"])
