@@ -56,6 +56,18 @@ def processor() -> dict[str, str | int]:
     return {"names": ", ".join(sorted(names)), "cores": available_cores(), "system": platform.platform()}
 
 
+def are_cores_taken(told: Path = Path("/proc/loadavg")) -> bool:
+    """Whether as many threads as the machine has cores run now beside this one; False where the system does not tell.
+
+    told: the file in which it does.
+    """
+    try:
+        running = int(told.read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return False
+    return running > (os.cpu_count() or 1)
+
+
 def available_cores() -> int:
     """Cores that this process may use: those it is bound to where the system can tell (Linux), else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

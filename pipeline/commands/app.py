@@ -15,6 +15,7 @@ from gigabatch.pipeline.commands import contract, init, lab, migrate, nightly, r
 from gigabatch.pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
 from gigabatch.pipeline.commands.outputs import outlive_readers
 from gigabatch.pipeline.commands.version import version_text
+from gigabatch.pipeline.machine import are_cores_taken
 from gigabatch.pipeline.stopping import end_at_once
 
 COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
@@ -117,9 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     # OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. Without end, that makes small
     # batches 5 to 10 times slower with anything else running on the machine; not at all, a fifth slower on a quiet one.
-    # So they spin for a tenth of a millisecond or so (docs/tried.md).
+    # So they spin for a tenth of a millisecond or so, and for less where others run as it begins (docs/tried.md).
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000" if are_cores_taken() else "30000")
     entry = typer.main.get_command(make_app())
     try:
         code = entry.main(None if argv is None else list(argv), prog_name="gigabatch", standalone_mode=False)

@@ -108,3 +108,20 @@ def test_several_threads_on_a_busy_machine_are_told(tiny, monkeypatch, caplog, l
     finally:
         torch.set_num_threads(before)
     assert ("the machine is busy: a load of 9.7 on 2 cores. 2 threads" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("0.10 0.20 0.30 4/456 7\n", False),
+        ("0.10 0.20 0.30 5/456 7\n", True),
+        ("9.00 9.00 9.00 1/456 7\n", False),  # of a minute that is over
+        ("", False),
+        ("0.10 0.20 0.30 x/456 7\n", False),
+    ],
+)
+def test_cores_are_taken_where_as_many_other_threads_run_now(tmp_path, monkeypatch, text, taken):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    (tmp_path / "loadavg").write_text(text)
+    assert machine.are_cores_taken(tmp_path / "loadavg") == taken
+    assert not machine.are_cores_taken(tmp_path / "none")
