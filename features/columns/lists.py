@@ -274,11 +274,10 @@ def _typed_cudf(column: Column, elements: str, separator: str, cast_entries: Cal
     engine = engine_of(column)
     if str(column.dtype) == "category":
         column = column.astype(column.cat.categories.dtype)
-    if isinstance(column.dtype, cudf.ListDtype):
-        if str(column.dtype.element_type) in DEVICE_TYPES[elements]:
-            return column
-        entries, lengths = _entries_cudf(column)
-    elif bool(column.isna().all()):
+    are_lists = isinstance(column.dtype, cudf.ListDtype)
+    if are_lists and str(column.dtype.element_type) in DEVICE_TYPES[elements]:
+        return column
+    if are_lists or bool(column.isna().all()):
         entries, lengths = _entries_cudf(column)
     elif str(column.dtype) in DEVICE_TYPES["string"]:
         _require_separator(separator)

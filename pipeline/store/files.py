@@ -19,11 +19,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gigabatch.features.errors import DENIED
+
 FICLONE = 0x40049409  # of linux/fs.h; another system refuses it
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 WRITTEN = re.compile(r"\..+-\d+-[0-9a-f]{8}")  # names that `replacing` gives
 THREADS = 4  # that read or flush files at once
-READ_ONLY, FULL = (errno.EACCES, errno.EPERM, errno.EROFS), (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+READ_ONLY, FULL = (*DENIED, errno.EROFS), (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
