@@ -49,7 +49,14 @@ from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_names
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
-from gigabatch.pipeline.init.training import MOST_HELD, WARM_EPOCHS, held_out_rows, training_for
+from gigabatch.pipeline.init.training import (
+    ENOUGH_HELD,
+    FEWEST_TOLD,
+    MOST_HELD,
+    WARM_EPOCHS,
+    held_out_rows,
+    training_for,
+)
 
 DEFAULT_NULLS = ("", "NA")
 DAY = 86_400_000_000  # microseconds
@@ -318,8 +325,6 @@ def draft_columns(
             len(made.features.get("continuous", ())),
             multiclass=any(found.settings["task"] == "multiclass" for found in labels.values()),
         )
-        if made.features.get("time") and "epochs" in made.training.get("train", {}):  # which are for a new model
-            made.training["nightly"] = {"warm_epochs": WARM_EPOCHS}
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:
         made.training.setdefault("preprocess", {})["columns"] = made.words
@@ -337,6 +342,10 @@ def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool
                if found.settings["task"] == "multiclass"]  # fmt: skip
     held = held_out_rows(rows, min((min(share, 1 - share) for share in ones), default=0.5), max(classes, default=2))
     size = int(rows * MOST_HELD) if "time" in made.features else held
+    if "time" in made.features:
+        few = {"min_window_rows": max(size // 2, FEWEST_TOLD)} if size < ENOUGH_HELD else {}
+        warm = {"warm_epochs": WARM_EPOCHS} if "epochs" in made.training.get("train", {}) else {}  # for a new model
+        made.training |= {"nightly": warm | few} if warm or few else {}
     for name, found in labels.items():
         share = float(np.nanmean(found.values)) if found.settings["task"] == "binary" else 0.5
         share = min(share, 1 - share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 
@@ -12,7 +13,7 @@ MOST_ROWS = 50_000
 NUM_BINS = 64
 FEWEST_ROWS = 100
 AUC, ACCURACY, R2 = 0.99, 0.99, 0.99
-PURE, MOST_FREQUENT, FEWEST_FILLED = 0.995, 0.9, 20  # of a class among filled or null rows; among all; such rows
+PURE, FEWEST_FILLED, CHANCE = 0.995, 20, 1e-4  # of a class among filled or null rows; such rows; that they are by luck
 FEWEST_OF_VALUE, MOST_VALUES = 5, 1000
 NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 THOUSANDS = re.compile(r",(?=[0-9]{3}(?:[,.]|$))")
@@ -142,15 +143,25 @@ def _may_part(codes: np.ndarray, label: np.ndarray) -> bool:
 
 def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
     """What it says that a column is filled or null, where that is so in one class alone; most often it is written once
-    the label is known, such as the date of a refund."""
+    the label is known, such as the date of a refund.
+
+    Of a frequent class that takes more: a twentieth of the other rows that chance would bring, and so many filled rows
+    that chance brings them hardly ever (Chernoff's bound of the binomial).
+    """
     if min(null.sum(), len(null) - null.sum()) < FEWEST_FILLED:
         return ""
     codes = label.astype("int64")
     shares = np.bincount(codes) / len(label)
     for rows, what in ((~null, "filled"), (null, "null")):
-        found = np.bincount(codes[rows], minlength=len(shares)) / rows.sum()
+        count = int(rows.sum())
+        found = np.bincount(codes[rows], minlength=len(shares)) / count
         most = int(found.argmax())
-        if found[most] >= PURE and shares[most] <= MOST_FREQUENT:
+        share, own = float(shares[most]), float(found[most])
+        if own < max(PURE, 1 - (1 - share) / 20) or share >= own:
+            continue
+        others = 1 - own
+        unlikely = own * math.log(own / share) + (others * math.log(others / (1 - share)) if others else 0.0)
+        if count * unlikely >= -math.log(CHANCE):
             return f"it is {what} in {rows.mean():.1%} of the rows, which are of one class alone"
     return ""
 

@@ -13,6 +13,7 @@ LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of
 LEAST_ROWS_OF_EPOCHS, MOST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 20_000, 15  # fewer rows are too few steps in so many
 EPOCHS_OF_CLASSES = 30  # where there are three classes and more, also of more rows
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
+FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
 WARM_EPOCHS = 1  # of nights, which go on from weights that have been learnt
 ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are learned by heart
 # Rows of valid and of test, each: the rest is worth more where it is trained on, most of all the newest rows.

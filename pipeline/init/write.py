@@ -147,6 +147,7 @@ WHY = {
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
     "train.batch_size": "so few rows are too few steps in larger ones",
     "nightly.warm_epochs": "of nights that go on from the current weights; train.epochs is for those that begin anew",
+    "nightly.min_window_rows": "half of the first night's test rows; the default asks for more than this table has",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
 

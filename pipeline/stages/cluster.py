@@ -168,6 +168,7 @@ def open_cluster(
                     "one with `dask scheduler`, correct the address, or use cluster=local."
                 ) from error
         else:
+            stack.enter_context(_dask_is_quiet())
             made = stack.enter_context(_ended(_cuda_cluster(settings) if name == "cuda" else _local_cluster(settings)))
             client = stack.enter_context(Client(made, set_as_default=False))
         try:
@@ -194,6 +195,22 @@ def open_cluster(
         with _lost(name, client):
             cluster.require_folder(folder)
             yield cluster
+
+
+@contextlib.contextmanager
+def _dask_is_quiet() -> Iterator[None]:
+    """Of Dask's own lines only warnings, unless its configuration says something of `logging`: a cluster of this
+    machine quiets the handlers of Dask alone, and where a program has a handler of its own there is none."""
+    import dask
+
+    logger = logging.getLogger("distributed")
+    level = logger.level
+    if dask.config.get("logging", None) is None:
+        logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.stats
 
 from gigabatch import fit
 from gigabatch.features.engines import pandas as pandas_engine
@@ -721,6 +722,23 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
     few = np.where(np.arange(1000) == 20, 1.0, np.nan)
     most = np.where(np.arange(1000) % 3 == 0, np.nan, 1.0)
     assert leak(few, label.astype(float), "binary") == leak(most, label.astype(float), "binary") == ""
+
+
+def test_what_is_filled_in_a_frequent_class_alone_is_a_possible_leak_where_that_is_no_luck():
+    """Rows that are filled are of one class: how likely that is by luck is the binomial's tail (SciPy)."""
+    for share, filled in ((0.5, 25), (0.9, 25), (0.9, 60), (0.9, 100), (0.95, 100), (0.95, 400), (0.99, 600), (0.99, 1200)):
+        label = np.zeros(4000)
+        label[: round(4000 * (1 - share))] = 1
+        values = np.full(4000, np.nan)
+        values[-filled:] = np.arange(filled) % 3
+        found = leak(values, label, "binary")
+        by_luck = float(scipy.stats.binom.cdf(0, filled, 1 - share))
+        assert bool(found) == (by_luck < 1e-4), (share, filled, by_luck, found)
+    some = np.zeros(20_000)
+    some[:200] = 1  # a hundredth; of the filled rows a four hundredth, which a twentieth would have to be below
+    values = np.where(np.arange(20_000) >= 170, 1.0, np.nan)
+    values[170 + 12_000 :] = np.nan
+    assert leak(values, some, "binary") == ""
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_nights_go_once_through_their_rows_where_a_new_model_takes_many_passes(t
     path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
     assert found["train"] == {"epochs": 15}
-    assert found.get("nightly") == ({"warm_epochs": 1} if timed else None)
+    assert found.get("nightly") == ({"warm_epochs": 1, "min_window_rows": 60} if timed else None)
 
 
 def test_another_model_takes_the_choice_back(tmp_path):

@@ -281,6 +281,29 @@ def test_workers_that_end_late_take_nothing_back(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("level", "told"), [("", False), ("info", True)])
+def test_lines_of_dask_are_told_where_its_configuration_asks(tmp_path, level, told):
+    """Beside a handler of the program's own, as the command line has one, 35 lines of workers stood in a run."""
+    script = (
+        "import logging, pathlib\n"
+        "from gigabatch.pipeline.config.config import ClusterSettings\n"
+        "from gigabatch.pipeline.stages.cluster import open_cluster\n"
+        "if __name__ == '__main__':\n"
+        "    logging.basicConfig(level=logging.INFO, format='%(name)s %(message)s')\n"
+        "    settings = ClusterSettings(workers=1, threads_per_worker=1)\n"
+        "    with open_cluster('local', settings, pathlib.Path('.').resolve()) as cluster:\n"
+        "        assert cluster.map(abs, [-1]) == [1]\n"
+    )
+    (tmp_path / "own.py").write_text(script)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | ({"DASK_LOGGING__DISTRIBUTED": level} if level else {})
+    done = subprocess.run(
+        [sys.executable, "own.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("Register worker" in done.stderr) == ("distributed" in done.stderr) == told
+
+
+@pytest.mark.slow
 def test_what_keeps_local_workers_from_being_started_is_said_first(tmp_path):
     """Each such error was called the end of a worker."""
     (tmp_path / "file").touch()
