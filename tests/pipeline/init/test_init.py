@@ -726,7 +726,8 @@ def test_what_is_rarely_filled_or_null_is_no_leak():
 
 def test_what_is_filled_in_a_frequent_class_alone_is_a_possible_leak_where_that_is_no_luck():
     """Rows that are filled are of one class: how likely that is by luck is the binomial's tail (SciPy)."""
-    for share, filled in ((0.5, 25), (0.9, 25), (0.9, 60), (0.9, 100), (0.95, 100), (0.95, 400), (0.99, 600), (0.99, 1200)):
+    cases = ((0.5, 25), (0.9, 25), (0.9, 60), (0.9, 100), (0.95, 100), (0.95, 400), (0.99, 600), (0.99, 1200))
+    for share, filled in cases:
         label = np.zeros(4000)
         label[: round(4000 * (1 - share))] = 1
         values = np.full(4000, np.nan)
