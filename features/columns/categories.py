@@ -86,9 +86,19 @@ def category_kind(column: Column) -> str | None:
 
 
 def unknown_type(column: Column, where: str) -> DataError:
+    if str(column.dtype).startswith(("list", "large_list", "fixed_size_list")):
+        return _is_of_lists(column, where)
     return DataError(
         f"{where}: column {column.name!r} is {column.dtype}. Types that can be categories: text, integers, floats, "
         "booleans, and a category type of these. Make dates text, or seconds since 1970, and cast others."
+    )
+
+
+def _is_of_lists(column: Column, where: str) -> DataError:
+    return DataError(
+        f"{where}: column {column.name!r} holds lists, and one of text, whole numbers, floats or booleans is needed a "
+        "row. Categorify takes lists with lists=True, ListSlice with separator=None, and `features.lists` of a "
+        "configuration encodes them without a step."
     )
 
 
@@ -102,6 +112,8 @@ def _unboxed(column: Column, where: str) -> Any:
         raise DataError(f"{where}: column {column.name!r} {error}.") from error
     if str(typed.dtype) == "object":
         types = sorted({type(value).__name__ for value in column[column.notna()].head(1000)})
+        if set(types) <= {"list", "tuple", "ndarray"}:
+            raise _is_of_lists(column, where)
         raise DataError(
             f"{where}: column {column.name!r} holds Python objects of type(s) {', '.join(types)}. Make it one of text, "
             "whole numbers, floats or booleans first."

@@ -307,7 +307,9 @@ def _fill(builder: _Builder, names: list[str], node: dict[str, Any], values: dic
 def _fill_missing(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
     value = field(node, "op_params", dict, builder.at(node)).get("fill_val")
     if isinstance(value, str):
-        builder.problems.append(f"FillMissing of {', '.join(names)} by text {value!r} (ours: expression)")
+        builder.problems.append(
+            f"FillMissing of {', '.join(names)} by text {value!r} (ours: none is needed, null has an id)"
+        )
         return names
     filled = number(value, f"{builder.at(node)}: fill_val")
     return _fill(builder, names, node, dict.fromkeys(names, filled))

@@ -24,6 +24,23 @@ if TYPE_CHECKING:
     from gigabatch.features.operators.base import Configured
 
 
+NVTABULAR = {  # its operators under another name here; docs/migrating.md has what differs
+    "AddMetadata": "roles of a configuration or Schema, no step",
+    "DataStats": "no step: the report tells what columns are like",
+    "DropLowCardinality": "no step: leave the columns out",
+    "Dropna": "DropNulls (drop_nulls)",
+    "FillMedian": "FillMissing (fill_missing)",
+    "Groupby": "GroupbyToSequence (groupby_to_sequence), History (history) for lists as of each row's time, or Rolling "
+    "(rolling) for statistics",
+    "LambdaOp": "Expression (expression), or LambdaFunction (lambda_function) with a registered function",
+    "LogOp": "Log (log)",
+    "NormalizeMinMax": "MinMax (min_max)",
+    "ReduceDtypeSize": "Cast (cast)",
+    "UDF": "Expression (expression), or LambdaFunction (lambda_function) with a registered function",
+    "ValueCount": "no step: lists may be of any length, max_length bounds them",
+}
+
+
 @cache
 def operator_names() -> tuple[str, ...]:
     """Every name of the package's own operators, sorted."""
@@ -41,7 +58,16 @@ def operator_class(name: str) -> type[Configured]:
         found: type[Configured] = kind
         return found
     known = sorted([*operator_names(), *OWN.names()])
-    raise MissingCodeError(f"unknown operator {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+    hint = _counterpart(name) or did_you_mean(name, known)
+    raise MissingCodeError(f"unknown operator {name!r}.{hint} Known: {', '.join(known)}.")
+
+
+def _counterpart(name: str) -> str:
+    """What stands here for an operator of NVTabular, in any spelling; nothing for another name."""
+    plain = name.replace("_", "").lower()
+    return next(
+        (f" NVTabular's {other} is here {ours}." for other, ours in NVTABULAR.items() if other.lower() == plain), ""
+    )
 
 
 def register_operator(name: str) -> Callable[[Kind], Kind]:
@@ -149,7 +175,7 @@ def __getattr__(name: str) -> Any:
             return kind
     if name in _classes():
         return _classes()[name]
-    hint = did_you_mean(name, _classes())
+    hint = _counterpart(name) or did_you_mean(name, _classes())
     raise AttributeError(
         f"module {__name__!r} has no operator {name!r}.{hint} It has: {', '.join(sorted(_classes()))}."
     )

@@ -52,8 +52,13 @@ class JoinExternal(ColumnOperator):
     tables = ("table",)
 
     def __init__(self, table: Any, on: Sequence[str], columns: Mapping[str, str], name: str = "table") -> None:
-        self.on, self.columns, self.name = tuple(on), dict(columns), name
         where = f"JoinExternal of {name}"
+        if not isinstance(columns, Mapping):
+            raise DataError(
+                f"{where}: columns gives what to take from the table its name here, as in {{'year': 'film_year'}} or "
+                f"{{'year': 'year'}}; found {columns!r}."
+            )
+        self.on, self.columns, self.name = tuple(on), dict(columns), name
         if not self.on or isinstance(on, str):
             raise DataError(f"{where}: on is a list of one or more key columns, found {on!r}.")
         table = own_table(table, where)

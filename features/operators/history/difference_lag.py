@@ -98,27 +98,49 @@ class DifferenceLag(WithinGroups, LooksBack):
         return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
 
 
-def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:
-    """(int64 group of each row, -1 for a null key; int64 row numbers sorted by group and then `order`).
+def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], operator: str) -> tuple[Any, Any]:
+    """(int64 group of each row, -1 for a null key; int64 row numbers sorted by group and then `order`, of whose columns
+    each settles the ties of those before it).
 
-    `DataError` if `order` holds nulls, is not of whole numbers or repeats within a group.
+    `DataError` if one of `order` holds nulls or is not of whole numbers, or rows of a group have the same order.
     """
     engine = engine_of(frame)
-    if frame[order].isna().any():
-        raise DataError(f"{operator}: order column {order!r} holds nulls. Drop those rows or give them a place.")
-    if len(frame) and frame[order].dtype.kind not in "iu":
-        raise DataError(
-            f"{operator}: order column {order!r} is {frame[order].dtype}; cast it to int64, e.g. minutes or ids."
-        )
-    place = whole_values(frame[order], operator)
+    names = (order,) if isinstance(order, str) else tuple(order)
+    for name in names:
+        if frame[name].isna().any():
+            raise DataError(f"{operator}: order column {name!r} holds nulls. Drop those rows or give them a place.")
+        if len(frame) and frame[name].dtype.kind not in "iu":
+            raise DataError(
+                f"{operator}: order column {name!r} is {frame[name].dtype}; cast it to int64, e.g. minutes or ids."
+            )
+    places = [whole_values(frame[name], operator) for name in names]
+    place = places[0] if len(places) == 1 else _ranks(engine.arrays, places)
     groups = group_codes(frame, frame, by, operator)[0]
     rows = sorted_rows(engine, groups, place)
     later, earlier = rows[1:], rows[:-1]
     twice = (groups[later] == groups[earlier]) & (place[later] == place[earlier]) & (groups[later] >= 0)
     if bool(twice.any()):
-        value = int(place[later[int(twice.argmax())]])
+        value = ", ".join(str(int(one[later[int(twice.argmax())]])) for one in places)
+        columns = f"column {order!r} is" if isinstance(order, str) else f"columns {list(order)} are"
         raise DataError(
-            f"{operator}: order column {order!r} is not unique within groups of {list(by)}: {int(twice.sum())} "
-            f"repeat(s), for example {value}. Add a column that settles ties to the order, or drop the repeats."
+            f"{operator}: order {columns} not unique within groups of {list(by)}: {int(twice.sum())} repeat(s), for "
+            f"example {value}. {_settle(operator)}, or drop the repeats."
         )
     return groups, rows
+
+
+def _settle(operator: str) -> str:
+    if operator == "GroupbyToSequence":
+        return "Name a further column that settles ties, such as order: [time, row_number]"
+    return "Take an order in which no two rows of a group are alike, such as row_number of files that are in order"
+
+
+def _ranks(xp: Any, places: Sequence[Any]) -> Any:
+    """int64: the rank of each row by all of the places, the first of which counts first; equal for equal rows."""
+    rows = xp.lexsort(xp.stack(list(reversed(places))))
+    steps = xp.zeros(len(rows), dtype="int64")
+    for place in places:
+        steps[1:] |= (place[rows[1:]] != place[rows[:-1]]).astype("int64")
+    ranks = xp.zeros(len(rows), dtype="int64")
+    ranks[rows] = xp.cumsum(steps)
+    return ranks

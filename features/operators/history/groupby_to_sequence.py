@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
+from gigabatch.features.columns.categories import FLOAT, TEXT, WHOLE, canonicalize
 from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
@@ -29,9 +29,10 @@ class GroupbyToSequence(WithinGroups, Operator):
     by
         Key columns.
     order
-        Integer column, unique within a group, that says what is earlier.
+        Integer column that says what is earlier, or several, each of which settles the ties of those before it
+        (`row_number` in the recipe `table`); together they are unique within a group.
     columns
-        Columns of text or whole numbers, none of them a key.
+        Columns of text or whole numbers, in lists fractions too, none of them a key.
     max_length
         How many values are kept at most.
     separator
@@ -41,8 +42,8 @@ class GroupbyToSequence(WithinGroups, Operator):
     ------
     DataError
         No key or no column, a column that is both, a `max_length` below 1, an empty separator or one that a text holds;
-        an order that holds nulls, is of another type than integers or repeats within a group; a column of fractions;
-        on cuDF more elements than a column holds.
+        an order that holds nulls, is of another type than integers or repeats within a group; fractions as text; on
+        cuDF more elements than a column holds.
 
     Examples
     --------
@@ -60,7 +61,12 @@ class GroupbyToSequence(WithinGroups, Operator):
     changes_rows = True
 
     def __init__(
-        self, by: Sequence[str], order: str, columns: Sequence[str], max_length: int, separator: str | None = "|"
+        self,
+        by: Sequence[str],
+        order: str | Sequence[str],
+        columns: Sequence[str],
+        max_length: int,
+        separator: str | None = "|",
     ) -> None:
         if max_length < 1 or separator == "":
             raise DataError(
@@ -73,7 +79,10 @@ class GroupbyToSequence(WithinGroups, Operator):
                 "GroupbyToSequence: give keys and columns, none of them both"
                 + (f", found {', '.join(map(repr, shared))} in both." if shared else ".")
             )
-        self.by, self.order, self.columns = tuple(by), order, tuple(columns)
+        self.order = order if isinstance(order, str) else tuple(order)
+        if not self.order:
+            raise DataError("GroupbyToSequence: name a column under order.")
+        self.by, self.columns = tuple(by), tuple(columns)
         self.max_length, self.separator = max_length, separator
 
     def tells(self, names: Collection[str]) -> tuple[str, ...]:
@@ -110,13 +119,13 @@ class GroupbyToSequence(WithinGroups, Operator):
     def _values(self, column: Column) -> Any:
         """What the lists are made of; without nulls where they are text."""
         kind = canonicalize(column, "GroupbyToSequence").kind
-        if kind not in (TEXT, WHOLE, None):
+        if kind not in (TEXT, WHOLE, None) and not (kind == FLOAT and self.separator is None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
-                "it to whole numbers or text."
+                "it to whole numbers or text, or make lists of it (separator=None)."
             )
         if self.separator is None:
-            return column if kind == WHOLE else column.astype("str")
+            return column if kind in (WHOLE, FLOAT) else column.astype("str")
         text = column.astype("str").fillna("")
         if bool(text.str.contains(self.separator, regex=False).any()):
             raise DataError(

@@ -115,6 +115,11 @@ class FillMissing(RankingOperator):
                 f"FillMissing of {column!r}: strategy {strategy} takes {'a' if value is None else 'no'} value, "
                 f"found {value!r}."
             )
+        if isinstance(value, str):
+            raise DataError(
+                f"FillMissing of {column!r}: value is {value!r}, and only numbers are filled. Leave the step out of a "
+                "category of text, whose null has an id of its own (Categorify)."
+            )
         if value is not None and not math.isfinite(as_float32(value)):
             raise DataError(f"FillMissing of {column!r}: value {value!r} is not a finite float32.")
         self.column, self.indicator, self.strategy = column, indicator, strategy

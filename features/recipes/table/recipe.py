@@ -793,8 +793,9 @@ class TableRecipe(Recipe):
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
                 require_filled(frame[name], where)
+        raw = {name for name, dtype in self._dtypes().items() if is_list_type(dtype)}  # of others steps make lists
         for column in chosen.list_columns:
-            if column.weights is not None and set(column.columns) <= set(frame.columns):
+            if column.weights is not None and set(column.columns) <= raw.intersection(frame.columns):
                 rows = engine_of(frame).to_pandas(frame[[ROW]])[ROW].to_numpy()
                 require_list_weights(frame, column, f"input {where}", rows)  # later, rows are counted within a split
         weight = frame[chosen.weight] if chosen.weight else None

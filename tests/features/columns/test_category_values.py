@@ -247,3 +247,14 @@ def test_values_that_both_widths_hold_alike_are_found_in_either():
 def test_what_cannot_be_hashed_is_told_by_the_columns_own_type():
     with pytest.raises(DataError, match="column 'c' is float32 and 1 value"):
         hash_values(column([0.1], "float32"), "HashBucket")
+
+
+@pytest.mark.parametrize(
+    "series",
+    [column([["a"], None, ["b"]], object), column([np.array([1]), np.array([2])], object), column([("a",)], object),
+     column(pa.array([["a"], ["b"]]), pd.ArrowDtype(pa.list_(pa.string())))],
+    ids=["lists", "arrays", "tuples", "Arrow"],
+)  # fmt: skip
+def test_of_lists_it_says_who_takes_them(series):
+    with pytest.raises(DataError, match=r"'c' holds lists.*Categorify takes lists with lists=True, ListSlice with sep"):
+        Categorify("c").fit([series.to_frame()])

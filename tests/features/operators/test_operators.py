@@ -1,6 +1,7 @@
 """The registry: an operator is known by its file, without a list that names it."""
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from gigabatch.features import operators
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators import operator_class, operator_name, operator_names
+from gigabatch.features.operators import NVTABULAR, operator_class, operator_name, operator_names
 from gigabatch.features.operators.base import Configured, FittedOperator, Operator
 
 FOLDER = Path(operators.__file__).parent
@@ -74,6 +75,24 @@ def test_an_unknown_operator_lists_the_known_ones():
     for hostile in ("os", "base", "..errors", "FillMissing", "", "known_moments"):
         with pytest.raises(DataError, match="unknown operator"):
             operator_class(hostile)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("LogOp", "log"), ("log_op", "log"), ("normalize_min_max", "min_max"), ("Groupby", "groupby_to_sequence"),
+     ("lambda_op", "expression"), ("FillMedian", "fill_missing"), ("dropna", "drop_nulls")],
+)  # fmt: skip
+def test_an_operator_of_nvtabular_is_told_ours(asked, found):
+    with pytest.raises(DataError, match=rf"unknown operator '{asked}'\. NVTabular's \w+ is here .*\({found}\)"):
+        operator_class(asked)
+
+
+def test_the_counterparts_of_nvtabular_exist_and_hide_no_operator():
+    named = {words for text in NVTABULAR.values() for words in re.findall(r"\((\w+)\)", text)}
+    assert named <= set(operator_names())
+    assert not {name.lower() for name in NVTABULAR} & {name.replace("_", "") for name in operator_names()}
+    with pytest.raises(AttributeError, match=r"no operator 'NormalizeMinMax'\. NVTabular's .* is here MinMax"):
+        operators.NormalizeMinMax  # noqa: B018
 
 
 def test_only_the_file_that_is_asked_for_is_imported():

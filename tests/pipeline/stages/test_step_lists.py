@@ -177,6 +177,27 @@ def test_rows_of_a_group_become_lists_of_one_row(tmp_path):
         bundle.predict_raw(log)
 
 
+def test_weights_that_a_step_makes_beside_their_list(tmp_path):
+    """The file's own columns of these names, which hold no lists, were taken for them."""
+    log = moody_log().assign(session=lambda rows: rows.index // 40, spent=lambda rows: rows.index % 7 / 4 + 0.25)
+    log["clicked"] = log.groupby("session")["item"].transform(lambda items: int((items % 2).mean() > 0.5))
+    steps = [{"groupby_to_sequence": {"by": ["session", "user", "clicked"], "order": ["at", "row_number"],
+                                      "columns": ["item", "spent"], "max_length": 4, "separator": None}}]  # fmt: skip
+    path = write_config(
+        tmp_path, "lr", steps=steps, lists={"item": {"elements": "int64", "weights": "spent"}}, categorical=["user"],
+        entities={}, inputs={"item": "int64", "spent": "float32", "at": "datetime"}, time=None, split_key="session",
+        keys=["session"],
+    )  # fmt: skip
+    log.to_csv(tmp_path / "log.csv", index=False)
+    features = Pipeline.from_config(path).features()
+    found = pd.concat([features.frame(name) for name in ("train", "valid", "test")])
+    expected = log.groupby(["session", "user"])["spent"].agg(lambda spent: list(spent)[-4:])
+    assert {(int(key), user): list(row) for key, user, row in found[["session", "user", "spent"]].to_numpy()} == (
+        expected.to_dict()
+    )
+    Pipeline.from_config(path).train()
+
+
 def test_fit_takes_lists_of_steps(tmp_path):
     log = moody_log().head(800)
     content = YAML(typ="safe").load(YAML_TEXT)["features"]

@@ -85,3 +85,9 @@ def test_a_null_of_a_dictionary_of_arrow_stays_one():
     assert joined.fillna("-").tolist() == ["-", "-", "a"]
     last = LastBefore(table.assign(at=1), ["key"], {"word": "word"}, at="at", order="at")(frame.assign(at=2))["word"]
     assert last.fillna("-").tolist() == ["-", "-", "a"]
+
+
+@pytest.mark.parametrize("columns", [["seats"], "seats"])
+def test_columns_without_their_names_here_are_refused(columns):
+    with pytest.raises(DataError, match=r"columns gives what to take .*found"):
+        JoinExternal(PLANES, ["tail"], columns)

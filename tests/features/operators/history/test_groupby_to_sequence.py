@@ -67,3 +67,40 @@ def test_text_of_several_parts_is_one_sequence(dtype):
     steps = [{"groupby_to_sequence": {"by": ["k"], "order": "at", "columns": ["s"], "max_length": 3}}]
     (made,) = Workflow.from_steps(steps).fit_transform([frame[:2], frame[2:]])
     assert made["s"].tolist() == ["a|b", "c"]
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-2, 2), st.floats(-3, 3, width=32))),
+       seed=st.integers(0, 9))  # fmt: skip
+@settings(max_examples=examples(60), deadline=None)
+def test_further_columns_settle_the_ties_of_the_order(rows, seed):
+    frame = pd.DataFrame(rows, columns=["k", "day", "hour", "x"]).astype(
+        {"k": int, "day": int, "hour": int, "x": float}
+    )
+    frame["row"] = np.random.default_rng(seed).permutation(len(frame)) - 3
+    found = GroupbyToSequence(["k"], ["day", "hour", "row"], ["row", "x"], 99, None)(frame)
+    expected = {}
+    for one in sorted(frame.itertuples(index=False), key=lambda one: (one.day, one.hour, one.row)):
+        expected.setdefault(one.k, []).append((one.row, one.x))
+    assert found["k"].tolist() == sorted(expected)
+    assert [list(zip(*both, strict=True)) for both in zip(found["row"], found["x"], strict=True)] == [
+        expected[key] for key in sorted(expected)
+    ]
+
+
+def test_fractions_are_lists_and_no_text():
+    frame = pd.DataFrame({"k": [1, 1, 2], "at": [2, 1, 1], "x": [0.25, 1.5, None]})
+    found = GroupbyToSequence(["k"], "at", ["x"], 5, None)(frame)["x"]
+    assert list(found[0]) == [1.5, 0.25]
+    assert np.isnan(found[1]).tolist() == [True]
+    with pytest.raises(DataError, match=r"'x' is float64.*or make lists of it \(separator=None\)"):
+        GroupbyToSequence(["k"], "at", ["x"], 5)(frame)
+
+
+def test_ties_that_nothing_settles_are_refused():
+    frame = pd.DataFrame({"k": [1, 1, 1], "at": [7, 7, 8], "b": [3, 3, 1], "x": [1, 2, 3]})
+    with pytest.raises(DataError, match=r"order column 'at' is not unique.*1 repeat.*example 7\. Name a further"):
+        GroupbyToSequence(["k"], "at", ["x"], 5)(frame)
+    with pytest.raises(DataError, match=r"order columns \['at', 'b'\] are not unique.*example 7, 3\."):
+        GroupbyToSequence(["k"], ["at", "b"], ["x"], 5)(frame)
+    with pytest.raises(DataError, match="name a column under order"):
+        GroupbyToSequence(["k"], [], ["x"], 5)

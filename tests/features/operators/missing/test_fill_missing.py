@@ -182,3 +182,9 @@ def test_partitions_of_two_float_types_are_refused_by_name():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(DataError, match=message):
         FillMissing("x", **settings)
+
+
+def test_text_as_the_constant_is_refused():
+    """It ended in an error of the module struct."""
+    with pytest.raises(DataError, match=r"FillMissing of 'city': value is 'none', and only numbers.*Categorify"):
+        FillMissing("city", strategy="constant", value="none")
