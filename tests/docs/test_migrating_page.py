@@ -7,6 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gigabatch import Workflow
+from gigabatch.features.operators import Bucketize, Categorify, Expression, JoinGroupby, ListSlice
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.pipeline.commands.app import main
 from tests.features.importers.nvtabular_saved import Saved, counted
@@ -70,6 +72,49 @@ def test_the_states_of_a_pickled_workflow_are_given_as_shown(folder):
     found = names["Workflow"].load("imported").transform(folder)
     assert found["city"].tolist() == [3, 4, 3, 1]
     assert found["price"].tolist() == [-1.0, -0.25, 0.0, 2.5]
+
+
+def test_what_the_page_says_gives_the_numbers_of_nvtabular():
+    """Expected are those of NVTabular 23.08 on pandas."""
+    rows = pd.DataFrame({"i": [1, 1, 1, 2, 2, 3, 4], "l": [[1, 2, 3], [4], [], [5, 6], [7, 8], [9], [0]],
+                         "b": [1.0, 2, 2, None, 1, 3, 0], "c": ["x", "x", None, "y", "y", "x", None]})  # fmt: skip
+    steps = [
+        Categorify("i", max_size=5 - 3),  # max_size=5
+        ListSlice("l", 0, 2, separator=None),  # ListSlice(2)
+        Bucketize("b", [1, 2]),
+        Expression("one", "1"),
+        JoinGroupby(["c"], ["one"], ["count"]),  # stats=["count"]
+    ]
+    found = Workflow(steps, outputs=["i", "l", "b", "one_count_by_c"]).fit_transform([rows])[0]
+    assert found["i"].tolist() == [3, 3, 3, 4, 4, 2, 2]
+    assert [list(row) for row in found["l"]] == [[1, 2], [4], [], [5, 6], [7, 8], [9], [0]]
+    nvtabular = pd.Series([1, 2, 2, None, 1, 2, 0])  # 2 for null too
+    assert found["b"].tolist() == (nvtabular + 1).fillna(0).tolist()
+    assert found["one_count_by_c"][rows["c"].notna()].tolist() == [3, 3, 2, 2, 3]
+
+
+def test_the_loader_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"city": list("abcd") * 300, "price": range(1200), "bought": [0, 1, 1] * 400}).to_csv("shop.csv")
+    Path("run.yaml").write_text(
+        "name: shop\nrecipe: table\nfeatures:\n  path: shop.csv\n  categorical: [city]\n  continuous: [price]\n"
+        "  targets: {bought: {task: binary}}\n"
+    )
+    (code,) = blocks("needs a configuration")
+    names: dict = {}
+    exec(code, names)
+    assert names["sizes"] == [7]
+    assert names["ids"].shape == (len(names["labels"]), 1)
+    assert names["floats"].shape[0] == len(names["labels"]) > 0
+
+
+def test_a_recbole_file_is_read_as_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{user}\t{item}\t{user + item}.0" for user in range(9) for item in range(user % 3, 9)]
+    Path("ml.tsv").write_text("\n".join(["user_id:token\titem_id:token\ttimestamp:float", *rows]))
+    Path("rb.yaml").write_text("name: rb\n" + re.findall(r"```yaml\n(recipe: interactions.*?)```", PAGE, re.DOTALL)[0])
+    assert main(["features", "--config", "rb.yaml"]) == 0
+    assert sum(len(pd.read_parquet(path)) for path in tmp_path.glob("artifacts/features/*/*/*.parquet")) == len(rows)
 
 
 def test_import_nvtabular_from_the_command_line(folder, capsys):

@@ -771,7 +771,8 @@ class TableRecipe(Recipe):
             if name and name not in dtypes and name != ROW:
                 raise DataError(
                     f"table: {name!r} is made by a step, but targets, weight, group, time and split_key are read from "
-                    "the files, before the steps. Name a column of the files."
+                    "the files, before the steps. Name a column of the files; the recipe interactions makes labels of "
+                    "ratings (threshold)."
                 )
         if (dtype := dtypes.get(chosen.split_key or "")) in ("float32", "float64"):
             raise DataError(
