@@ -16,7 +16,8 @@ def changed_labels(
     """A sentence for each target whose labels are numbered or turned in another way than when the model was trained.
 
     Class numbers follow from the sorted classes of a train split, so the same number may be another class today; and
-    `positive` of a configuration says which of two labels is 1, and `label_strip` and `label_steps` what a text means.
+    `positive` of a configuration says which of two labels is 1, and `label_strip`, `label_steps` and `threshold` what a
+    text or number means.
 
     Parameters
     ----------
@@ -38,8 +39,9 @@ def changed_labels(
         old_label, label = (_positive(settings[name]) for settings in (before, after))
         if old_label != label:
             yield f"target {name!r}: positive was {old_label!r} when the model was trained, and is {label!r} today."
-        for key in ("label_strip", "label_steps"):  # how the text of a label is read
-            setting, today = (settings[name].get(key) or None for settings in (before, after))
+        for key in ("label_strip", "label_steps", "threshold"):  # how a label is read
+            setting, today = (settings[name].get(key) for settings in (before, after))
+            setting, today = (None if found in ("", [], ()) else found for found in (setting, today))
             if setting != today:
                 yield f"target {name!r}: {key} was {setting!r} when the model was trained, and is {today!r} today."
 

@@ -196,8 +196,8 @@ def _with_type(settings: Mapping[str, Any], name: str, table: pa.Table) -> Mappi
 
 
 def _task(settings: Mapping[str, Any] | None) -> str | None:
-    """The task of a label, if its target has settings."""
-    task = (settings or {}).get("task")
+    """The task of a label, if its target has settings; of numbers that a threshold makes binary, that of numbers."""
+    task = "regression" if "threshold" in (settings or {}) else (settings or {}).get("task")
     return "binary" if task == "multilabel" else task if task in ("binary", "multiclass", "regression") else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -43,6 +44,8 @@ class TargetSettings:
     label_steps
         Steps that make of text what a label is, such as `[{parse_number: {decimal: ","}}]`: `clean_text`,
         `parse_number` or `parse_duration`, whose arguments are those of the operators but for `column` and `output`.
+    threshold
+        Of a binary target that holds numbers, such as ratings: 1 are those of at least so much.
     quantiles
         Of a regression target: which are predicted in place of its mean, such as `[0.1, 0.5, 0.9]`.
     label_of
@@ -56,6 +59,7 @@ class TargetSettings:
     positive: str | None = None
     label_strip: str | None = None
     label_steps: tuple[Mapping[str, Any], ...] = ()
+    threshold: float | None = None
     quantiles: tuple[float, ...] = ()
     label_of: str = ""
     label_type: str | None = None
@@ -128,6 +132,9 @@ def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
         label_of = str(options.get("label_of") or "")
         if label_of and options["task"] != "binary":
             raise DataError(f"target {name!r}: label_of is for binary targets, this one is {options['task']}.")
+        threshold = options.get("threshold")
+        if threshold is not None:
+            _require_threshold(name, threshold, options)
         label_type = options.get("label_type")
         if label_type is not None and (options["task"] != "multiclass" or label_type not in LABEL_TYPES):
             raise DataError(
@@ -137,12 +144,22 @@ def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
         steps = options.get("label_steps") or ()
         _label_operators(name, steps, options["task"])
         found[name] = TargetSettings(
-            options["task"], **texts, label_steps=tuple(steps), quantiles=tuple(quantiles), label_of=label_of,
-            label_type=label_type,
+            options["task"], **texts, label_steps=tuple(steps), threshold=threshold, quantiles=tuple(quantiles),
+            label_of=label_of, label_type=label_type,
         )  # fmt: skip
         if quantiles:
             Target(name, options["task"], len(quantiles), quantiles=tuple(quantiles))  # refuses what cannot be
     return found
+
+
+def _require_threshold(name: str, threshold: Any, options: Mapping[str, Any]) -> None:
+    """Raise `DataError` unless the threshold is a number, and that of labels that nothing else makes binary."""
+    number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
+    if not number or options["task"] != "binary" or options.get("positive") is not None:
+        raise DataError(
+            f"target {name!r}: threshold is a number, of a binary target without positive; found {threshold!r} of "
+            f"{dict(options)!r}."
+        )
 
 
 def _label_operators(name: str, steps: Any, task: str) -> list[ColumnOperator]:
@@ -176,7 +193,8 @@ def _label_operators(name: str, steps: Any, task: str) -> list[ColumnOperator]:
 
 
 def clean_labels(frame: Any, targets: Mapping[str, TargetSettings]) -> Any:
-    """Rows of a file with labels as `label_strip` and `label_steps` make them; `DataError` names the target."""
+    """Rows of a file with labels as `label_strip`, `label_steps` and `threshold` make them; `DataError` names the
+    target."""
     for name, target in targets.items():
         if target.label_strip:
             frame = with_columns(frame.copy(deep=False), {name: frame[name].str.strip(target.label_strip)})
@@ -185,7 +203,18 @@ def clean_labels(frame: Any, targets: Mapping[str, TargetSettings]) -> Any:
                 frame = operator(frame)
             except DataError as error:
                 raise DataError(f"target {name!r}: {error}") from error
+        if target.threshold is not None:
+            frame = with_columns(frame.copy(deep=False), {name: _at_least(name, frame[name], target.threshold)})
     return frame
+
+
+def _at_least(name: str, column: Any, threshold: float) -> Any:
+    """float64: 1 for numbers of at least the threshold, 0 for lower ones, null for null."""
+    try:
+        numbers = column.astype("float64")
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"target {name!r}: threshold {threshold!r} is for numbers ({error}).") from error
+    return (numbers >= threshold).astype("float64").where(numbers.notna())
 
 
 def require_filled(column: Any, where: str) -> None:
@@ -379,7 +408,7 @@ def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     if target.task == "binary" and not bool(((numbers == 0) | (numbers == 1)).all()):
         raise DataError(
             f"target {name!r}: a binary label is 0 or 1, found {_shown(_values(column))}. Set positive to the label "
-            "that counts as 1, or another task."
+            "that counts as 1, or threshold to the least number that does, or another task."
         )
     if not bool((abs(numbers) <= LARGEST_FLOAT32).all()):
         raise DataError(f"target {name!r}: holds NaN, an infinity or a value beyond float32. Remove or rescale it.")

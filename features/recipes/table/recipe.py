@@ -83,11 +83,11 @@ class TableSettings:
         Names of columns of numbers, read as float32.
     targets
         `{name: {task: binary | multiclass | regression}}`, or `{name: {task: multilabel, columns: [a, b]}}` for binary
-        targets a and b that are evaluated together too. A binary label is 0 or 1, or any two values of which
-        `positive` names one; `label_strip` takes these characters off both ends of a label, and
-        `label_steps` make labels of text (`[{parse_number: {}}]` of "$1,200", `[{clean_text: {case: lower}}]` of Yes
-        and yes), in every file that is read and in checks of files. Multiclass labels are text; with `label_type`, such
-        as `int64`, `Run.predict` gives the likeliest one in that type.
+        targets a and b that are evaluated together too. A binary label is 0 or 1, any two values of which
+        `positive` names one, or a number that is 1 from `threshold` on, such as a rating; `label_strip` takes these
+        characters off both ends of a label, and `label_steps` make labels of text (`[{parse_number: {}}]` of "$1,200",
+        `[{clean_text: {case: lower}}]` of Yes and yes), in every file that is read and in checks of files. Multiclass
+        labels are text; with `label_type`, such as `int64`, `Run.predict` gives the likeliest one in that type.
     drop_null_targets
         Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
         error.
@@ -771,8 +771,8 @@ class TableRecipe(Recipe):
             if name and name not in dtypes and name != ROW:
                 raise DataError(
                     f"table: {name!r} is made by a step, but targets, weight, group, time and split_key are read from "
-                    "the files, before the steps. Name a column of the files; the recipe interactions makes labels of "
-                    "ratings (threshold)."
+                    "the files, before the steps. Name a column of the files; `threshold` of a target makes a binary "
+                    "label of its numbers."
                 )
         if (dtype := dtypes.get(chosen.split_key or "")) in ("float32", "float64"):
             raise DataError(
@@ -860,6 +860,11 @@ class TableRecipe(Recipe):
         labels = () if chosen.drop_null_targets else tuple(self.targets)
         steps = {name: (target.label_strip, target.label_steps) for name, target in self.targets.items()}
         made_from: dict[str, Any] = {name: how for name, how in steps.items() if any(how)}
+        made_from |= {
+            name: [*steps[name], target.threshold]
+            for name, target in self.targets.items()
+            if target.threshold is not None
+        }
         made_from |= {
             number_name(name): [to_steps(operators), chosen.drop_null_targets]
             for name, operators in self._numbers_in_text().items()

@@ -43,6 +43,20 @@ def test_another_reading_of_a_label_is_named(settings, said):
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "said"), [(3.5, 3.5, None), (3.5, 4, "threshold was 3.5"), (0, None, "threshold was 0"),
+                                  (None, 0, "threshold was None when the model was trained, and is 0 today")],
+)  # fmt: skip
+def test_another_threshold_is_named(before, after, said):
+    was, now = (
+        {"features": {"targets": {"late": {"task": "binary"} | ({} if item is None else {"threshold": item})}}}
+        for item in (before, after)
+    )
+    found = list(changed_labels(LATE, LATE, was, now))
+    assert len(found) == (said is not None)
+    assert all(said in text for text in found)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         (None, "1", None),  # 1 is the label that counts where none is named

@@ -474,3 +474,12 @@ def test_the_likeliest_class_has_the_type_of_the_labels(rows, places, labels):
     assert (found.to_numpy() == frame["kind"].to_numpy()).mean() > 0.8
     arrow = run.predict(pa.Table.from_pandas(told, preserve_index=False)).column("kind")
     assert arrow.to_pylist() == found.tolist()
+
+
+def test_ratings_from_a_threshold_on_are_the_positive_label(rows, places):
+    stars = np.where(rows["sold"] == "yes", 4.5, 2.0) - np.arange(ROWS) % 2 / 2
+    frame = rows[["city", "price"]].assign(stars=stars)
+    run = fit(frame, places | {"train.epochs": 1}, target={"stars": {"task": "binary", "threshold": 4}})
+    test = Pipeline.from_config(run.summary["config"]).features().frame("test")
+    np.testing.assert_array_equal(test["stars"], stars[test["row_number"]] >= 4)
+    assert run.predict(frame.drop(columns="stars"))["stars"].between(0, 1).all()

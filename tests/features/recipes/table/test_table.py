@@ -329,6 +329,46 @@ def test_labels_are_cleaned_before_null_ones_are_left_out(table, tmp_path, engin
     np.testing.assert_array_equal(found["sold"], table["late"][found["row_number"]])
 
 
+@pytest.mark.parametrize("engine_files", ["csv", "parquet"])
+@pytest.mark.parametrize(("threshold", "strip"), [(3.5, None), (0, None), (-1.25, None), (3, " stars")])
+def test_numbers_from_a_threshold_on_are_1(table, tmp_path, engine_files, threshold, strip):
+    stars = np.random.default_rng(5).integers(-8, 11, len(table)) / 2
+    stars[::10] = np.nan
+    frame = table.assign(stars=stars)
+    if strip:
+        frame["stars"] = [f"{one}{strip}" if one == one else None for one in stars]
+    if engine_files == "csv":
+        path = write(tmp_path, frame)
+    else:
+        frame.to_parquet(path := str(tmp_path / "t.parquet"))
+    targets = {"stars": {"task": "binary", "threshold": threshold, "label_strip": strip}}
+    with pytest.raises(DataError, match="'stars' is null in 300 of 3000"):
+        build(path=path, continuous=("x",), targets=targets)
+    tables = build(path=path, continuous=("x",), targets=targets, drop_null_targets=True)
+    found = pd.concat(tables.splits.values()).sort_values("row_number")
+    assert found["stars"].tolist() == [float(one >= threshold) for one in stars if one == one]
+    assert tables.schema.targets[0].task == "binary"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"task": "regression", "threshold": 3}, {"task": "binary", "threshold": "3"},
+     {"task": "binary", "threshold": True}, {"task": "binary", "threshold": 3, "positive": "yes"},
+     {"task": "binary", "threshold": float("nan")}],
+    ids=repr,
+)  # fmt: skip
+def test_a_threshold_that_makes_no_label_is_refused(options):
+    with pytest.raises(DataError, match="target 'y': threshold is a number, of a binary target without positive"):
+        build(path="a.csv", continuous=("x",), targets={"y": options})
+
+
+def test_a_threshold_of_text_is_an_error_that_names_file_and_target(table, tmp_path):
+    path = write(tmp_path, table.assign(stars="good stars"))
+    targets = {"stars": {"task": "binary", "threshold": 3, "label_strip": " stars"}}
+    with pytest.raises(DataError, match=r"input .*t.csv: target 'stars': threshold 3 is for numbers .*good"):
+        build(path=path, continuous=("x",), targets=targets)
+
+
 def test_a_label_that_its_step_cannot_read_is_an_error_that_names_file_and_target(table, tmp_path):
     path = write(tmp_path, table.assign(price="free"))
     targets = {"price": {"task": "regression", "label_steps": [{"parse_number": {}}]}}
