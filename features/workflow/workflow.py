@@ -941,7 +941,14 @@ def _typed_steps(steps: Sequence[Configured], dtypes: Mapping[str, str]) -> tupl
     if unknown:
         raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
     found = []
-    for step in steps:
+    for number, step in enumerate(steps, 1):
+        if not isinstance(step, Configured):
+            is_function = callable(step) and not isinstance(step, type)
+            hint = " Register it (register_function), and name it: LambdaFunction('name')." if is_function else ""
+            raise DataError(
+                f"workflow: step {number} is no operator, such as Categorify('city'); found {step!r}.{hint}"
+            )
+        step.inputs  # noqa: B018 - an argument that cannot name a column is refused by the step's name
         found.append(step.typed(dtypes))
         dtypes = step.types_after(dtypes)
     return tuple(found)

@@ -14,7 +14,7 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals
 from gigabatch.features.history.key_index import Indexed, values_at
-from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.base import FittedOperator, listed
 
 STATISTICS = ("count", "sum", "mean", "min", "max", "std")
 
@@ -66,12 +66,14 @@ class JoinGroupby(FittedOperator):
     reads = ("by", "values")
 
     def __init__(self, by: Sequence[str], values: Sequence[str], statistics: Sequence[str]) -> None:
+        self.by = listed(by, "JoinGroupby")
+        self.values = listed(values, "JoinGroupby", "values")
+        self.statistics = listed(statistics, "JoinGroupby", "statistics")
         unknown = [name for name in statistics if name not in STATISTICS]
         if unknown or not statistics or not by or not values:
             raise DataError(
                 f"JoinGroupby: needs keys, values and statistics; unknown: {unknown}. Known: {', '.join(STATISTICS)}."
             )
-        self.by, self.values, self.statistics = tuple(by), tuple(values), tuple(statistics)
 
     @property
     def applied_inputs(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, Once, group_codes, sorted_rows
-from gigabatch.features.operators.base import require_once
+from gigabatch.features.operators.base import listed, require_once
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.setting_checks import require_smoothing
 
@@ -120,7 +120,7 @@ class AsOf(LooksBack):
     def __init__(
         self, by: Sequence[str], at: str, known_at: str, aggregations: Sequence[Count | Mean | Last], order: str
     ) -> None:
-        self.by, self.at, self._known_at, self.order = tuple(by), at, known_at, order
+        self.by, self.at, self._known_at, self.order = listed(by, "AsOf"), at, known_at, order
         self.aggregations = tuple(aggregations)
         for item in self.aggregations:
             if isinstance(item, Last) and item.dtype not in LAST_DTYPES:

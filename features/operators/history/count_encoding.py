@@ -10,7 +10,7 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.history.key_index import take_or_null
-from gigabatch.features.operators.base import ColumnOperator, own_table
+from gigabatch.features.operators.base import ColumnOperator, listed, own_table
 
 
 class CountEncoding(ColumnOperator):
@@ -54,7 +54,7 @@ class CountEncoding(ColumnOperator):
 
     def __init__(self, events: Any, by: Sequence[str], output: str, *, at: str) -> None:
         where = f"events of {output!r}"
-        self.events, self.by, self.output, self.at = own_table(events, where), tuple(by), output, at
+        self.events, self.by, self.output, self.at = own_table(events, where), listed(by, "CountEncoding"), output, at
         require_columns(self.events, [*by, at], where)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
@@ -105,7 +105,7 @@ class LastBefore(ColumnOperator):
 
     def __init__(self, events: Any, by: Sequence[str], columns: Mapping[str, str], *, at: str, order: str) -> None:
         where = f"events of {', '.join(columns.values())}"
-        self.events, self.by, self.columns = own_table(events, where), tuple(by), dict(columns)
+        self.events, self.by, self.columns = own_table(events, where), listed(by, "LastBefore"), dict(columns)
         self.at, self.order = at, order
         require_columns(self.events, [*by, at, order, *columns], where)
 

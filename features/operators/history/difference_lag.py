@@ -12,7 +12,7 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes, sorted_rows
 from gigabatch.features.history.past import NotLater, Past
-from gigabatch.features.operators.base import WithinGroups
+from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.looking_back import LooksBack
 
 
@@ -58,7 +58,13 @@ class DifferenceLag(WithinGroups, LooksBack):
     def __init__(self, by: Sequence[str], order: str, column: str, output: str, lag: int = 1) -> None:
         if lag < 1:
             raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
-        self.by, self.order, self.column, self.output, self.lag = tuple(by), order, column, output, lag
+        self.by, self.order, self.column, self.output, self.lag = (
+            listed(by, "DifferenceLag"),
+            order,
+            column,
+            output,
+            lag,
+        )
 
     @property
     def asks_at(self) -> str:

@@ -10,7 +10,7 @@ from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators.base import Operator, WithinGroups
+from gigabatch.features.operators.base import Operator, WithinGroups, listed
 from gigabatch.features.operators.history.difference_lag import sorted_groups
 from gigabatch.features.operators.lists.explode_lists import row_of_entry
 from gigabatch.features.operators.lists.list_slice import join_lists
@@ -73,6 +73,8 @@ class GroupbyToSequence(WithinGroups, Operator):
                 f"GroupbyToSequence: max_length must be at least 1 and the separator not empty, found {max_length} "
                 f"and {separator!r}."
             )
+        self.by = listed(by, "GroupbyToSequence")
+        self.columns = listed(columns, "GroupbyToSequence", "columns")
         shared = sorted(set(by).intersection(columns))
         if not by or not columns or shared:
             raise DataError(
@@ -82,7 +84,6 @@ class GroupbyToSequence(WithinGroups, Operator):
         self.order = order if isinstance(order, str) else tuple(order)
         if not self.order:
             raise DataError("GroupbyToSequence: name a column under order.")
-        self.by, self.columns = tuple(by), tuple(columns)
         self.max_length, self.separator = max_length, separator
 
     def tells(self, names: Collection[str]) -> tuple[str, ...]:

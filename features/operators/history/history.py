@@ -13,7 +13,7 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, group_codes
 from gigabatch.features.history.sequences import last_values, last_weights
-from gigabatch.features.operators.base import WithinGroups
+from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.setting_checks import TIME_UNITS, require_counts, time_span
 
@@ -81,7 +81,7 @@ class History(WithinGroups, LooksBack):
         require_counts("History", length=length)
         if half_life is not None:
             time_span(half_life, "History", "half_life")
-        self.by, self.time, self.order, self.column = tuple(by), time, order, column
+        self.by, self.time, self.order, self.column = listed(by, "History"), time, order, column
         self.length, self.output, self.where, self.half_life = length, output, where, half_life
 
     @property

@@ -8,7 +8,7 @@ from gigabatch.features.columns.numbers import float_values, is_empty
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.history.asof import group_codes
-from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+from gigabatch.features.operators.base import ColumnOperator, WithinGroups, listed
 
 
 class RankWithinGroup(WithinGroups, ColumnOperator):
@@ -50,7 +50,7 @@ class RankWithinGroup(WithinGroups, ColumnOperator):
     reads, writes = ("by", "value"), ("output",)
 
     def __init__(self, by: Sequence[str], value: str, output: str, descending: bool = False) -> None:
-        self.by, self.value, self.output, self.descending = tuple(by), value, output, descending
+        self.by, self.value, self.output, self.descending = listed(by, "RankWithinGroup"), value, output, descending
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)

@@ -10,7 +10,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import WithinGroups
+from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.history.asof import ratio
 from gigabatch.features.operators.looking_back import LooksBack
 
@@ -64,7 +64,7 @@ class Rolling(WithinGroups, LooksBack):
             raise DataError(f"Rolling: unknown statistic {statistic!r}. Known: {', '.join(STATISTICS)}.")
         if window < 1:
             raise DataError(f"Rolling of {column!r}: window must be at least 1, found {window}.")
-        self.by, self.time, self.column, self.output = tuple(by), time, column, output
+        self.by, self.time, self.column, self.output = listed(by, "Rolling"), time, column, output
         self.window, self.statistic = window, statistic
 
     @property

@@ -12,6 +12,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.operators.base import listed
 from gigabatch.features.operators.history.asof import ratio
 from gigabatch.features.operators.looking_back import LooksBack
 
@@ -78,7 +79,7 @@ class TargetEncoding(LooksBack):
     ) -> None:
         if not (math.isfinite(smoothing) and smoothing > 0):
             raise DataError(f"TargetEncoding {output!r}: smoothing must be positive and finite, found {smoothing}.")
-        self.by, self.hits, self.output, self.at = tuple(by), hits, output, at
+        self.by, self.hits, self.output, self.at = listed(by, "TargetEncoding"), hits, output, at
         self.trials, self.fold, self.smoothing = trials, fold, smoothing
 
     @property

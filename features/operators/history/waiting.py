@@ -10,7 +10,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import WithinGroups, unused
+from gigabatch.features.operators.base import WithinGroups, listed, unused
 from gigabatch.features.operators.looking_back import LooksBack
 
 
@@ -55,7 +55,7 @@ class Waiting(WithinGroups, LooksBack):
     untold = ("happened_at",)
 
     def __init__(self, by: Sequence[str], planned_at: str, happened_at: str, output: str) -> None:
-        self.by, self.planned_at, self.happened_at, self.output = tuple(by), planned_at, happened_at, output
+        self.by, self.planned_at, self.happened_at, self.output = listed(by, "Waiting"), planned_at, happened_at, output
 
     @property
     def outputs(self) -> tuple[str, ...]:

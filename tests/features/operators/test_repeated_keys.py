@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features import operators
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes
 from gigabatch.features.operators.groups.join_external import JoinExternal
@@ -68,3 +69,26 @@ def test_a_fold_that_is_a_key_leaves_the_prior(by, fold):
         wanted.append((same["y"].sum() + others["y"].mean()) / (len(same) + 1) if len(others) else np.nan)
     found = TargetEncoding(by, "y", "r", at="t", fold=fold, smoothing=1.0)(frame)["r"]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+BY_TEXT = {
+    "JoinGroupby": lambda: operators.JoinGroupby("city", ["x"], ["mean"]),
+    "JoinGroupby: statistics": lambda: operators.JoinGroupby(["city"], ["x"], "mean"),
+    "DifferenceLag": lambda: operators.DifferenceLag("city", "at", "x", "d"),
+    "GroupbyToSequence": lambda: operators.GroupbyToSequence("city", "at", ["x"], 3),
+    "GroupbyToSequence: columns": lambda: operators.GroupbyToSequence(["city"], "at", "item", 3),
+    "History": lambda: operators.History("city", "at", "row", "x", 3, "h"),
+    "RankWithinGroup": lambda: operators.RankWithinGroup("city", "x", "r"),
+    "Rolling": lambda: operators.Rolling("city", "at", "x", 3, "mean", "m"),
+    "TargetEncoding": lambda: operators.TargetEncoding("city", "hit", "t", at="at"),
+    "AsOf": lambda: operators.AsOf("city", "at", "done", [], "row"),
+    "Waiting": lambda: operators.Waiting("city", "at", "done", "w"),
+    "CountEncoding": lambda: operators.CountEncoding(pd.DataFrame({"city": ["a"]}), "city", "n", at="at"),
+}
+
+
+@pytest.mark.parametrize("name", BY_TEXT)
+def test_text_in_the_place_of_a_list_of_names_is_refused(name):
+    """It was taken for a name a letter."""
+    with pytest.raises(DataError, match=rf"{name}.* is a list of names, found '\w+'\. Write \['"):
+        BY_TEXT[name]()

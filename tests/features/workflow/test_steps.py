@@ -127,3 +127,18 @@ def test_a_column_whose_word_the_fit_did_not_see_is_told_with_the_step_that_woul
     assert "has_wifi" in workflow.fit([seen]).transform(seen)
     with pytest.raises(DataError, match=r"'has_wifi' not found.* of step 1 \(text_flags\) are named after"):
         workflow.fit([other]).transform(other)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (["city"], r"step 2 is no operator.*found \['city'\]\.$"),
+        (Clip, r"step 2 is no operator.*found <class .*Clip'>\.$"),
+        (lambda frame: frame, r"step 2 is no operator.*Register it \(register_function\)"),
+        (FillMissing(["a", "b"]), r"FillMissing: column names one column, found \['a', 'b'\]"),
+    ],
+    ids=["list", "class", "function", "several columns"],
+)
+def test_what_is_no_step_is_refused(step, message):
+    with pytest.raises(DataError, match=message):
+        Workflow([Log("a"), step])
