@@ -1,7 +1,6 @@
 """Training with batch norms folded into the next layer: outputs, gradients and statistics of the plain network."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.kernels import kernel
-from gigabatch.models.layers import dropout, embeddings, folded
+from gigabatch.models.kernels import using_kernels
+from gigabatch.models.layers import dropout
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 
@@ -87,9 +86,9 @@ def backward(model, ids, floats, targets):
 @pytest.fixture
 def plain_kernels(monkeypatch):
     """The plain versions of the kernels, which take float64."""
-    for module in (embeddings, folded, dropout):
-        monkeypatch.setattr(module, "kernel", partial(kernel, version="reference"))
     monkeypatch.setattr(dropout, "FLOATS", (torch.float64,))
+    with using_kernels("reference"):
+        yield
 
 
 def assert_same(plain, folded, ids, floats, targets, rtol, atol):

@@ -312,3 +312,29 @@ def test_moving_averages_are_not_shrunk(settings):
     assert all(
         torch.equal(state["exp_avg_sq"], one) for state, one in zip(optimizer.state.values(), states, strict=True)
     )
+
+
+def test_tables_that_were_converted_do_not_step():
+    tables, optimizer = make()
+    tables.double()
+    (tables(batch(0)[0]) * 1.0).sum().backward()
+    with pytest.raises(ModelError, match=r"the tables were converted from torch\.float32"):
+        optimizer.step()
+
+
+def test_another_group_is_refused():
+    """Its parameters never moved."""
+    _, optimizer = make()
+    with pytest.raises(ModelError, match="a RowOptimizer has one group"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+
+
+def test_torchs_one_cycle_moves_lr_and_momentum():
+    """It said that the optimizer has no momentum."""
+    tables, optimizer = make(method="adam")
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4, base_momentum=0.85, max_momentum=0.95)
+    assert optimizer.param_groups[0]["betas"][0] == 0.95
+    backward(tables, *batch(0))
+    optimizer.step()
+    schedule.step()
+    assert 0.85 <= optimizer.param_groups[0]["betas"][0] < 0.95
