@@ -247,6 +247,11 @@ class EmbeddingTables(nn.Module):
         self._gradients = kind
         self.forget_gradients()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's, with `forget_gradients`."""
+        super().zero_grad(set_to_none)
+        self.forget_gradients()
+
     def forget_gradients(self) -> None:
         """Empty `row_gradients` and `row_sums`."""
         for found in self.row_gradients:

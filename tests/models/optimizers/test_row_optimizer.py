@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels.row_update import reference as row_update_reference
 from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, RowRule
 from gigabatch.models.layers.embeddings import EmbeddingTables
@@ -110,6 +112,32 @@ def test_zero_grad_forgets_gradients_that_no_step_took():
     train(tables, optimizer, [1])
     train(alone, other, [1])
     assert all(map(torch.equal, weights_of(tables), weights_of(alone)))
+
+
+def test_zero_grad_of_the_module_forgets_them_too():
+    """A batch that was given up so moved its rows with the next step."""
+    (tables, optimizer), (alone, other) = make(), make()
+    backward(tables, *batch(0))
+    tables.zero_grad()
+    backward(tables, *batch(1))
+    optimizer.step()
+    train(alone, other, [1])
+    assert all(map(torch.equal, weights_of(tables), weights_of(alone)))
+
+
+def test_zero_grad_of_a_model_forgets_gradients_of_rows():
+    weights = []
+    for given_up in (True, False):
+        torch.manual_seed(0)
+        model = LogisticRegression(ModelInputs((5, 7), 0), LogisticRegression.Settings())
+        optimizer = build_optimizer(model, "lamb", lr=0.1)
+        if given_up:
+            model(torch.tensor([[1, 2]]), torch.empty(1, 0)).sum().backward()
+            model.zero_grad()
+        model(torch.tensor([[3, 4]]), torch.empty(1, 0)).sum().backward()
+        optimizer.step()
+        weights.append([weight.detach() for weight in model.parameters()])
+    assert all(map(torch.equal, *weights))
 
 
 def test_several_modules_move_each_by_its_own_gradients():
