@@ -55,6 +55,8 @@ class Measure:
     chance
         How much of each row's weighted difference between the new model and the current one is chance alone
         (`chance_of_losses`): a variance, float64 [N]. None: as much as the rows' own differences tell.
+    group
+        Of each row, int64 [N] from 0: rows of a group are not independent. None: every row is.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Measure:
     weight: np.ndarray
     values: Mapping[str, np.ndarray]
     chance: np.ndarray | None = None
+    group: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,12 @@ def measure_of(seen: Seen, place: int, step: int = 1) -> Measure | None:
     assert weight is not None, "there is a candidate"
     loss = next(iter(seen.predicted.values()))[place][1].loss
     name = "reciprocal rank" if drawn else "squared error" if loss == "RMSE" else loss
-    chance = None if drawn else chance_of_losses(seen, place)
-    return Measure(name, drawn, weight, values, None if chance is None else chance.numpy()[::step])
+    chance, group = None, None
+    if not drawn:
+        spread, own = chance_of_losses(seen, place), seen.predicted["candidate"][place][1].group
+        chance = None if spread is None else spread.numpy()[::step]
+        group = None if own is None else own.unique(return_inverse=True)[1].numpy()[::step]
+    return Measure(name, drawn, weight, values, chance, group)
 
 
 def serving_mass(seen: Seen, role: str, window: Window) -> Tensor | None:
@@ -261,8 +268,8 @@ def chance_of_losses(seen: Seen, place: int) -> Tensor | None:
 def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.ndarray]:
     """Means by group: `rows` that weigh anything, of how many of one weight they tell as much (`effective`; Kish 1965,
     "Survey Sampling", section 11.7), `candidate`, `current`, `worse` (how much the candidate is, by the paired
-    difference of each row) and its standard `error`, not below that of `Measure.chance`, float64 [size] each; NaN where
-    a group has no row that weighs anything.
+    difference of each row) and its standard `error`, not below that of `Measure.chance` or of whole `Measure.group`s,
+    float64 [size] each; NaN where a group has no row that weighs anything.
 
     codes: the group of each row, int64 [N], from 0 to size - 1.
     """
@@ -279,11 +286,24 @@ def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.nda
         total = sums(weight)
         worse = sums(weight * difference) / total
         effective = total**2 / sums(weight**2)
-        spread = sums((weight * (difference - worse[codes])) ** 2) * effective / (effective - 1)
+        deviations = weight * (difference - worse[codes])
+        spread = _spread(codes, weight, deviations, size)
+        if measure.group is not None and len(codes):
+            number = int(measure.group.max()) + 1
+            pairs, place = np.unique(codes * number + measure.group[some], return_inverse=True)
+            of_pairs = np.bincount(place, weight), np.bincount(place, deviations)
+            spread = np.maximum(spread, _spread(pairs // number, *of_pairs, size))
         means = {"candidate": sums(weight * new) / total, "current": sums(weight * old) / total}
         if measure.chance is not None:
             spread = np.maximum(spread, sums(measure.chance[some]))
         return {"rows": rows, "effective": effective, **means, "worse": worse, "error": np.sqrt(spread) / total}
+
+
+def _spread(codes: np.ndarray, weight: np.ndarray, deviations: np.ndarray, size: int) -> np.ndarray:
+    """Sum of the squared weighted deviations by code, as of a sample of so few: float64 [size]."""
+    total, squares = (np.bincount(codes, part, minlength=size) for part in (weight, weight**2))
+    effective = total**2 / squares
+    return np.bincount(codes, deviations**2, minlength=size) * effective / (effective - 1)
 
 
 def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterator[Slice]:

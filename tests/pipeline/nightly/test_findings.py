@@ -150,6 +150,24 @@ def test_of_rare_labels_few_nights_name_a_slice_of_models_that_are_as_good(kind)
     assert named <= 8  # 3 in the mean
 
 
+def test_rows_of_a_group_are_not_as_many_independent_ones():
+    """Rows of a search share what a model is told and what decides their labels: most nights named a slice."""
+    named = 0
+    for seed in range(40):
+        random, group = np.random.default_rng(seed), np.arange(600).repeat(10)
+        known, unknown, higher = random.normal(0, 0.8, 600)[group], random.normal(size=600)[group], group % 2 == 0
+        labels = random.random(6000) < 0.06 * np.exp(known + unknown - 0.5)
+        means, shop = 0.06 * np.exp(known), pd.Series(random.integers(0, 30, 600)[group])
+        of = window(labels, group=torch.tensor(group))
+        predicted = {
+            role: [(torch.tensor(np.minimum(means * np.where(up, 1.3, 0.75), 0.95)), of)]
+            for role, up in (("candidate", higher), ("current", ~higher))
+        }
+        seen = Seen(pd.DataFrame({"shop": shop}), {}, predicted)
+        named += bool(worse_slices(list(slices_of(measure_of(seen, 0), "y", "shop", shop))))
+    assert named <= 6  # 2 in the mean
+
+
 def test_the_chance_of_a_difference_is_the_variance_over_labels_that_are_drawn():
     random = np.random.default_rng(3)
     new, old = random.uniform(0.05, 0.4, size=(2, 4))
