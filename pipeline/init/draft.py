@@ -896,15 +896,25 @@ def _free_prefix(name: str, names: Collection[str]) -> str:
 
 def _share_of_copies(table: Table) -> float:
     """Share of the rows of the sample that equal an earlier one in every column but lists and pandas' own types."""
-    kinds = {name: table.arrow.get(name, pa.null()) for name in table.sample}
-    plain = [
-        name for name, kind in kinds.items() if not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
-    ]
-    if not plain:
+    plain = _plain({name: table.arrow.get(name, pa.null()) for name in table.sample})
+    beside = pa.table({}) if table.beside is None else table.beside
+    given = beside.select(_plain(dict(zip(beside.column_names, beside.schema.types, strict=True))))
+    if not plain and not given.num_columns:
         return 0.0
     # A copy in all columns is one in a few, which most rows are not.
-    alike = table.sample[table.sample[plain[:FIRST_COLUMNS]].duplicated(keep=False)]
-    return int(alike[plain].duplicated().sum()) / len(table.sample)
+    rows = table.sample.reset_index(drop=True)[plain]
+    alike = rows[rows[plain[:FIRST_COLUMNS]].duplicated(keep=False)] if plain else rows
+    if given.num_columns:
+        others = given.take(alike.index.to_numpy()).to_pandas(types_mapper=pd.ArrowDtype)
+        alike = pd.concat([alike.reset_index(drop=True), others], axis=1)
+    return int(alike.duplicated().sum()) / len(rows)
+
+
+def _plain(types: Mapping[str, pa.DataType]) -> list[str]:
+    """The columns that are neither lists nor of pandas' own types."""
+    return [
+        name for name, kind in types.items() if not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+    ]
 
 
 def _time(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:

@@ -119,7 +119,12 @@ class GroupbyToSequence(WithinGroups, Operator):
 
     def _values(self, column: Column) -> Any:
         """What the lists are made of; without nulls where they are text."""
-        kind = canonicalize(column, "GroupbyToSequence").kind
+        found = canonicalize(column, "GroupbyToSequence")
+        kind = found.kind
+        if kind in (WHOLE, FLOAT) and str(column.dtype) == "category":  # whole numbers become floats beside nulls
+            engine = engine_of(column)
+            null = engine.series(found.null, found.values.to_frame())
+            column = engine.with_nulls(found.values, null) if bool(found.null.any()) else found.values
         if kind not in (TEXT, WHOLE, None) and not (kind == FLOAT and self.separator is None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "

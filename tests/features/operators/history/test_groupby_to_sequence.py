@@ -37,6 +37,15 @@ def test_equals_a_loop_over_groups(rows, length, separator, seed):
     assert list(found[["k", "j", "s", "at"]].itertuples(index=False, name=None)) == expected
 
 
+@pytest.mark.parametrize("separator", ["|", None])
+def test_whole_numbers_of_a_category_type_beside_nulls_keep_their_digits(separator):
+    values = [2**53 + 1, None, -5]
+    column = pd.Series(pd.Categorical(values, categories=[2**53 + 1, -5]))
+    frame = pd.DataFrame({"k": [1, 1, 1], "at": [0, 1, 2], "v": column})
+    found = GroupbyToSequence(["k"], "at", ["v"], 9, separator)(frame)["v"].iloc[0]
+    assert (list(found) if separator is None else found) == (values if separator is None else "9007199254740993||-5")
+
+
 def test_text_with_the_separator_is_an_error():
     frame = pd.DataFrame({"k": [1], "at": [0], "s": ["a|b"]})
     with pytest.raises(DataError, match=r"column 's' holds text with the separator '\|'"):
