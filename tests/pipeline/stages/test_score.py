@@ -10,6 +10,7 @@ import pytest
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes.table.recipe import TableRecipe
 from gigabatch.features.schema import Column, Schema
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
@@ -176,6 +177,24 @@ def test_raw_rows_without_labels_score_as_the_rows_of_the_features_stage(stepped
     expected = expected.assign(row=expected["row"].astype("int64")).set_index("row")["clicked"]
     again = found.set_index("row")["predicted_clicked"][expected.index].astype("float32")
     assert_scores(again, expected)
+
+
+def test_files_that_are_written_to_while_they_are_read_are_not_scored(stepped, tmp_path, monkeypatch, capsys):
+    """Their last line is cut anywhere, and half a number is one, too."""
+    tiny, _ = stepped
+    new = tmp_path / "new.csv"
+    day_of_rows(0).drop(columns="clicked").to_csv(new, index=False)
+    read = TableRecipe.raw_rows
+
+    def written_meanwhile(*arguments):
+        with open(new, "a") as file:
+            file.write("1")
+        return read(*arguments)
+
+    monkeypatch.setattr(TableRecipe, "raw_rows", written_meanwhile)
+    assert main(["score", "--config", str(tiny.config), "--input", str(new), "--out", str(tmp_path / "s.csv")]) == 2
+    assert f"input {new} changed while it was read" in capsys.readouterr().err
+    assert not (tmp_path / "s.csv").exists()
 
 
 def test_the_bundle_takes_raw_rows_as_any_reader_gives_them(stepped):
