@@ -1,7 +1,9 @@
 """Using a finished run: evaluating it again and writing its predictions."""
 
 import datetime
+import errno
 import json
+import os
 import shutil
 
 import numpy as np
@@ -135,6 +137,24 @@ def test_a_write_that_fails_leaves_no_file(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
     with pytest.raises(OSError, match="No space left"):
         score_run(trained[0].config, (), None, None, tmp_path / "scores.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.EFBIG, "Raise the limit of a file's size (ulimit -f)"),
+        (errno.ENAMETOOLONG, "File name too long"),
+        (errno.ELOOP, "Too many levels of symbolic links"),
+    ],
+)
+def test_what_the_system_refuses_to_write_is_one_line(trained, tmp_path, monkeypatch, capsys, code, told):
+    def fail(self, path, **_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
+    assert main(["score", "--config", str(trained[0].config), "--out", str(tmp_path / "s.csv")]) == 2
+    assert told in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
