@@ -158,6 +158,17 @@ def test_what_the_system_refuses_to_write_is_one_line(trained, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("target", ["unmounted/scores", "link"])
+def test_a_folder_that_is_a_link_to_nowhere_is_one_line(trained, tmp_path, capsys, target):
+    (tmp_path / "link").symlink_to(target)
+    for command in (
+        ["score", "--out", str(tmp_path / "link" / "s.csv")],
+        ["evaluate", "--out", str(tmp_path / "link")],
+    ):
+        assert main([*command, "--config", str(trained[0].config)]) == 2
+        assert f"{tmp_path / 'link'} leads to" in capsys.readouterr().err
+
+
 STEPS = [
     {"drop_nulls": {"columns": ["gap"]}},
     {"clip": {"column": "signal", "low": -1.5}},
