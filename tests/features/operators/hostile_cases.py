@@ -303,6 +303,7 @@ CASES = [
     Case("lambda_function", {"name": "hostile_copy"}, {"full": "any"}, {"full": NOTHING}),
     Case("last_before", {"events": TABLE, **BY, "columns": {"price": "o"}, "at": "at", "order": "row"},
          {**KEYS, "at": "time"}, {**NULLS_OF_KEYS, "at": REFUSED}, LOOKED_UP),
+    Case("list_length", {"column": "words", **O}, {"words": "text"}, {"words": ZERO}),
     Case("list_slice", {"column": "words", "start": 0, "stop": 1, **O}, {"words": "text"}, {"words": NULL}),
     Case("log", {"column": "price", **O}, {"price": "number"}, {"price": NULL},
          {"infinity": lambda frame, _: [None if x != x else float(np.float32(math.log1p(x))) for x in frame["price"]]}),

@@ -117,6 +117,7 @@ OF_TEXT = {
     "filter": {"column": "t", "op": "==", "value": "a|b"},
     "groupby_to_sequence": {"by": ["t"], "order": "at", "columns": ["u"], "max_length": 2, "separator": ";"},
     "hash_bucket": {"column": "t", "num_buckets": 1000},
+    "list_length": {"column": "t", "output": "n"},
     "list_slice": {"column": "t", "start": -1},
     "text_flags": {"column": "t", "prefix": "has_"},
     "explode_lists": {"lists": {"t": ["one", "string"]}, "position": "place", "keep": ["u"]},

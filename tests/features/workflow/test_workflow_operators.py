@@ -46,6 +46,7 @@ EXAMPLES = {
     "history": {"by": ["user"], "time": "at", "order": "row", "column": "clicks", "length": 3, "output": "seen"},
     "join_groupby": {"by": ["city", "user"], "values": ["price"], "statistics": ["std", "count", "min"]},
     "lambda_function": {"name": "test_twice"},
+    "list_length": {"column": "words", "output": "num_words"},
     "list_slice": {"column": "words", "start": -1, "output": "last_word"},
     "log": {"column": "price", "output": "l"},
     "min_max": {"column": "at"},
