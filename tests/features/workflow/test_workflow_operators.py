@@ -40,7 +40,8 @@ EXAMPLES = {
     "filter": {"column": "price", "op": ">", "value": 0.5},
     "folded_target_encoding": {"by": ["city"], "targets": ["clicks"], "fold_key": "row"},
     "gauss_rank": {"column": "at"},
-    "groupby_to_sequence": {"by": ["user"], "order": "row", "columns": ["at"], "max_length": 3},
+    "groupby_to_sequence": {"by": ["user"], "order": "row", "columns": ["at"], "max_length": 3, "aggregations": {
+        "events": ["at", "count"], "cities": ["city", "nunique"], "spent": ["price", "sum"], "began": ["at", "first"]}},
     "hash_bucket": {"column": "city", "num_buckets": 10, "output": "h"},
     "hashed_cross": {"columns": ["city", "user"], "num_buckets": 10, "output": "h"},
     "history": {"by": ["user"], "time": "at", "order": "row", "column": "clicks", "length": 3, "output": "seen"},
