@@ -189,7 +189,7 @@ def test_raw_rows_have_the_length_of_the_list_that_they_bring(tmp_path):
     np.testing.assert_array_equal(bundle.predict_raw(asked)["clicked"].to_numpy(), expected)
     columns = bundle.online().columns
     making = RawRows(bundle, columns)
-    sent = [{name: row[name].tolist() if name.startswith("history") else row[name] for name in making.columns}
+    sent = [{name: list(row[name]) if name.startswith("history") else row[name] for name in making.columns}
             for row in asked.head(20).to_dict("records")]  # fmt: skip
     for row, length in zip(sent, stored["seen"], strict=False):
         assert [one[columns.index("seen")] for one in making([row])] == [length]
