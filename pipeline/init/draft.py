@@ -895,16 +895,19 @@ def _free_prefix(name: str, names: Collection[str]) -> str:
 
 
 def _share_of_copies(table: Table) -> float:
-    """Share of the rows of the sample that equal an earlier one in every column but lists and pandas' own types."""
+    """Share of the rows of the sample that equal an earlier one in every column but pandas' own types."""
     kinds = {name: table.arrow.get(name, pa.null()) for name in table.sample}
-    plain = [
-        name for name, kind in kinds.items() if not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
-    ]
+    nested = [name for name, kind in kinds.items() if pa.types.is_nested(kind)]
+    plain = [name for name, kind in kinds.items() if name not in nested and not isinstance(kind, pa.BaseExtensionType)]
     if not plain:
         return 0.0
     # A copy in all columns is one in a few, which most rows are not.
-    alike = table.sample[table.sample[plain[:FIRST_COLUMNS]].duplicated(keep=False)]
-    return int(alike[plain].duplicated().sum()) / len(table.sample)
+    alike = table.sample[table.sample[plain[:FIRST_COLUMNS]].duplicated(keep=False)][[*plain, *nested]]
+    # pandas compares no lists.
+    texts = {
+        name: alike[name].map(lambda row: repr(row.tolist() if hasattr(row, "tolist") else row)) for name in nested
+    }
+    return int(alike.assign(**texts).duplicated().sum()) / len(table.sample)
 
 
 def _time(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:

@@ -190,8 +190,8 @@ class TableSettings:
             raise DataError(f"table: drop_null_targets is true or false, found {self.drop_null_targets!r}.")
         if not self.targets:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
-        if not self.categorical and not self.continuous:
-            raise DataError("table: no feature. Name columns under categorical or continuous.")
+        if not (self.categorical or self.continuous or self.lists):
+            raise DataError("table: no feature. Name columns under categorical, continuous or lists.")
         require_encoding(self.encoding, "table")
         if not isinstance(self.list_separator, str) or not self.list_separator:
             raise DataError(f"table: list_separator is text that is not empty, found {self.list_separator!r}.")

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from gigabatch.features.columns.time_types import of_type, time_type
@@ -16,7 +17,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.pipeline.init.columns import CLOCK, NULL_WORDS, PLAIN_NUMBER, Seen, _floats, column_seen
 from gigabatch.pipeline.init.draft import _share_of_copies
 from gigabatch.pipeline.init.leaks import _auc, leak
-from gigabatch.pipeline.init.look import Table
+from gigabatch.pipeline.init.look import Table, look_at
 from gigabatch.pipeline.init.texts import all_match, are_among, found_in
 
 ODD = ["1:02", " 1:02 ", "1:02\n", "1:02\N{NO-BREAK SPACE}", "-12:30", "1:2", "1:02:03.5", "x1:02", "7", "7.5", " 7",
@@ -97,6 +98,11 @@ def test_a_table_of_copies_in_its_first_columns_alone_has_none():
     frame = pd.DataFrame({f"c{k}": [1, 1, 1, 1] for k in range(12)} | {"own": [1, 2, 3, 3]})
     assert _share_of_copies(Table({}, frame)) == 0.25
     assert _share_of_copies(Table({}, frame.assign(own=[1, 2, 3, 4]))) == 0.0
+
+
+def test_rows_whose_lists_differ_are_no_copies():
+    rows = pa.table({"y": [1, 1, 1, 0, 1, 1], "tags": [["a"], ["b", "a"], ["a"], ["a"], None, ["a", "b"]]})
+    assert _share_of_copies(look_at(rows, 100)) == 1 / 6
 
 
 @pytest.mark.parametrize("dtype", ["datetime", "datetime[%d.%m.%Y]", "datetime[%d.%m.%Y]?"])
