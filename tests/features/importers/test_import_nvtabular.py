@@ -17,7 +17,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.importers.nvtabular import EQUIVALENTS, import_nvtabular
 from gigabatch.features.importers.nvtabular_categories import combination_of_file, vocabulary_of_file
 from gigabatch.features.operators import operator_names
-from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 from tests.examples import examples
 from tests.features.importers.nvtabular_saved import Saved, counted, write_uniques
@@ -209,6 +209,14 @@ def test_lists_stay_lists(tmp_path):
     saved.categorify(["tags"], tags, {"tags": counted("tags", ["b", "a"], [5, 1], "str")})
     found = import_nvtabular(saved.close()).workflow.transform(pd.DataFrame({"tags": [["a", "b"], ["z", None], None]}))
     assert [row.tolist() for row in found["tags"]] == [[4, 3], [2, 1], []]
+
+
+def test_a_schema_with_lists_is_refused_by_name(tmp_path):
+    saved = Saved(tmp_path)
+    tags = saved.select("tags", dtype="string", is_list=True)
+    saved.categorify(["tags"], tags, {"tags": counted("tags", ["b", "a"], [5, 1], "str")})
+    with pytest.raises(DataError, match=r"list column\(s\) 'tags', and an imported preprocessor takes none"):
+        import_nvtabular(saved.close()).preprocessor(Schema((), (), lists=(ListColumn("tags"),)))
 
 
 def test_a_vocabulary_in_several_files_is_one(tmp_path):
