@@ -81,8 +81,8 @@ class Imported:
         Raises
         ------
         DataError
-            If the schema has lists, the state of a column is not there, or steps do more to it than a preprocessor does (a vocabulary; a
-            fill, then a scale by Normalize or MinMax); the message names them.
+            If the schema has lists, the state of a column is not there, or steps do more to it than a preprocessor does
+            (a vocabulary; a fill, then a scale by Normalize or MinMax); the message names them.
         """
         if schema.lists:  # of which an import could not go on: it has counts of no elements (`Preprocessor.grow`)
             raise DataError(
