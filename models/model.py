@@ -182,6 +182,13 @@ class Model(nn.Module):
     def require_targets(self, tasks: Sequence[str]) -> None:
         """Raise `ModelError` where a setting does not fit the tasks of the targets, which training asks before all."""
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; gradients of rows, which are none of a parameter, are forgotten with the others."""
+        super().zero_grad(set_to_none)
+        for module in self.modules():
+            if isinstance(module, EmbeddingTables):
+                module.forget_gradients()
+
     def scale_targets(self, scales: Sequence[TargetScale]) -> None:
         """Learn and predict these regression targets in standard deviations; those without a scale as they are."""
         for scale in scales:

@@ -97,8 +97,8 @@ def unknown_type(column: Column, where: str) -> DataError:
 def _is_of_lists(column: Column, where: str) -> DataError:
     return DataError(
         f"{where}: column {column.name!r} holds lists, and one of text, whole numbers, floats or booleans is needed a "
-        "row. Categorify takes lists with lists=True, ListSlice with separator=None, and `features.lists` of a "
-        "configuration encodes them without a step."
+        "row. Categorify takes lists with lists=True, ListSlice and ListLength with separator=None, and "
+        "`features.lists` of a configuration encodes them without a step."
     )
 
 

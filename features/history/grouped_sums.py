@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.columns.categories import same_kind
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
@@ -24,6 +24,8 @@ from gigabatch.features.history.asof import group_codes
 COUNT, SUM, SQUARES = range(3)
 LIMIT = 1e30  # sums of 3e8 such values stay inside float32, squares inside float64
 BITS = 26  # int64 holds sums of 2^36 such pieces
+MASK = (1 << BITS) - 1
+WHOLE_UNITS = (0, BITS, 2 * BITS)  # of the pieces of an int64
 CHUNK = 1 << 16  # groups whose digits lie beside each other at one time
 
 
@@ -137,6 +139,15 @@ class GroupTotals:
         """float64, the nearest to each exact sum."""
         return self._in_chunks(lambda rows: self._sum_over(np.ones_like(self.count[rows]), rows))
 
+    def whole_sum(self) -> tuple[np.ndarray, np.ndarray]:
+        """(int64 of each sum of whole numbers, bool whether it is one of int64); of `totals_in_groups`."""
+        low, middle, high = (self.sums[unit] for unit in WHOLE_UNITS)
+        middle = middle + (low >> BITS)
+        high = high + (middle >> BITS)
+        most = 1 << 63 - 2 * BITS
+        found = (high << 2 * BITS) | (middle & MASK) << BITS | (low & MASK)
+        return found, (high >= -most) & (high < most)
+
     def mean(self) -> np.ndarray:
         """float64, the nearest to each exact mean; NaN for none."""
         found = self._in_chunks(lambda rows: self._sum_over(np.maximum(self.count[rows], 1), rows))
@@ -186,12 +197,7 @@ class _SortedRows:
 
     def _added(self, values: Any) -> Any:
         """int64 [groups] of an int64 array in the order of `self.values`."""
-        # Differences of one running sum; where it wraps around, they wrap back.
-        running = self.xp.cumsum(values)[self.last]
-        found = self.xp.zeros(self.num_groups, dtype="int64")
-        found[self.present] = running
-        found[self.present[1:]] -= running[:-1]
-        return found
+        return _added(self.xp, values, self.last, self.present, self.num_groups)
 
     def extremes(self) -> tuple[Any, Any]:
         """float64 [groups] of the smallest and the largest value."""
@@ -227,6 +233,45 @@ class _HostRows:
         low, high = np.full(self.num_groups, np.inf), np.full(self.num_groups, -np.inf)
         add_extremes(low, high, self.groups, self.values)
         return low, high
+
+
+def added_in_groups(xp: Any, values: Any, groups: Any, num_groups: int) -> Any:
+    """int64 [groups] of an int64 array, by the group of each, ascending."""
+    is_last = xp.ones(len(groups), dtype=bool)
+    is_last[:-1] = groups[1:] != groups[:-1]
+    last = xp.nonzero(is_last)[0]
+    return _added(xp, values, last, groups[last], num_groups)
+
+
+def _added(xp: Any, values: Any, last: Any, present: Any, num_groups: int) -> Any:
+    # Differences of one running sum; where it wraps around, they wrap back.
+    running = xp.cumsum(values)[last]
+    found = xp.zeros(num_groups, dtype="int64")
+    found[present] = running
+    found[present[1:]] -= running[:-1]
+    return found
+
+
+def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str) -> GroupTotals:
+    """Counts and sums of a column without nulls, by the group of each row, ascending; of whole numbers and flags
+    without a detour by floats, so that `whole_sum` may be asked.
+
+    `DataError`, naming the column, as in `GroupedSums.of`, and for integers of 2^63 and beyond.
+    """
+    engine = engine_of(column)
+    xp, count = engine.arrays, groups * 0 + 1
+    if column.dtype.kind in "iub":
+        values = whole_values(column, where)
+        pieces = zip(WHOLE_UNITS, (values & MASK, (values >> BITS) & MASK, values >> 2 * BITS), strict=True)
+        sums = {unit: added_in_groups(xp, piece, groups, num_groups) for unit, piece in pieces}
+    else:
+        rows = (_HostRows if xp is np else _SortedRows)(xp, groups, _numbers(column, where), num_groups)
+        sums = {}
+        for kind, unit, found in rows.sums(squares=False):
+            if kind == SUM:
+                sums[unit] = sums.get(unit, 0) + found
+    counts = engine.to_host(added_in_groups(xp, count, groups, num_groups))
+    return GroupTotals(counts, {unit: engine.to_host(found) for unit, found in sums.items()}, {}, *[np.empty(0)] * 2)
 
 
 def _numbered(xp: Any, codes: Any) -> tuple[Any, Any]:

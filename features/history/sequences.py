@@ -69,6 +69,7 @@ def last_weights(question: AsOfJoin, number: int, known: Any, now: Any, half_lif
     times, xp = known[question.sorted_rows], question.xp
 
     def weights(row: Any, place: Any) -> Any:
-        return xp.exp2((times[place] - now[row]) / half_life).astype("float32")
+        past = times[place] - now[row]  # above 0 where int64 cannot hold it, as since the least of its numbers
+        return xp.exp2(xp.where(past > 0, past - 2.0**64, past) / half_life).astype("float32")
 
     return window_lists(weights, first, stop, "float32", like)

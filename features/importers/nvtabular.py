@@ -43,7 +43,7 @@ EQUIVALENTS = {
     "TargetEncoding": "folded_target_encoding, fitted again",
     "JoinExternal": "join_external",
     "DifferenceLag": "difference_lag",
-    "Groupby": "groupby_to_sequence, history for lists as of each row's time, or rolling for statistics",
+    "Groupby": "groupby_to_sequence with its aggregations, or history for lists as of each row's time",
     "LambdaOp": "lambda_function with a registered function, or expression",
     "UDF": "lambda_function with a registered function, or expression",
     "Filter": "filter",

@@ -30,8 +30,8 @@ NVTABULAR = {  # its operators under another name here; docs/migrating.md has wh
     "DropLowCardinality": "no step: leave the columns out",
     "Dropna": "DropNulls (drop_nulls)",
     "FillMedian": "FillMissing (fill_missing)",
-    "Groupby": "GroupbyToSequence (groupby_to_sequence), History (history) for lists as of each row's time, or Rolling "
-    "(rolling) for statistics",
+    "Groupby": "GroupbyToSequence (groupby_to_sequence) with its aggregations, or History (history) for lists as of "
+    "each row's time",
     "LambdaOp": "Expression (expression), or LambdaFunction (lambda_function) with a registered function",
     "LogOp": "Log (log)",
     "NormalizeMinMax": "MinMax (min_max)",

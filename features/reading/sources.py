@@ -866,6 +866,8 @@ def _cast_column(column: Column, dtype: str, nullable: bool, mark: str = ".") ->
         _require_digits(column, dtype)
     if dtype not in ("int32", "int64"):
         # A number beyond float32 becomes an infinity, which the preprocessor refuses by the column's name.
+        if str(column.dtype) == "object" and engine.NAME == "pandas":
+            column = column.where(column.notna(), float("nan"))  # pandas.NA is no float
         with np.errstate(over="ignore"):
             return column.astype(dtype)
     nulls = int(column.isna().sum())
@@ -997,7 +999,11 @@ def _plain(column: Column, dtype: str) -> Any:
     has_text = any(issubclass(found, str) for found in types)
     if has_text and len(types) > 1 and dtype not in ("string", "bool"):
         raise TypeError(f"it holds text beside {', '.join(sorted(t.__name__ for t in types if t is not str))}")
-    return unboxed(column) if dtype in ("int32", "int64") and types and not has_text else column
+    if dtype not in ("int32", "int64") or not types or has_text:
+        return column
+    if len(types) > 1:  # flags beside floats are of no one type, whose fractions would be cut off without a word
+        column = column.map(lambda value: int(value) if isinstance(value, bool | np.bool_) else value)
+    return unboxed(column.where(column.notna(), None))
 
 
 def _cast_bool(column: Column, nullable: bool) -> Any:

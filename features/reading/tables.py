@@ -11,7 +11,7 @@ from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, raise_of_machine
 from gigabatch.features.reading.csv_records import csv_fields
 from gigabatch.features.reading.encodings import UTF8, csv_source
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files, without_null_words
 
 SHORT = r"[+-]?(0|[1-9][0-9]{0,17})$"  # inside int64 whatever the digits
 WHOLE = r"[+-]?(0|[1-9][0-9]*)$"
@@ -25,7 +25,7 @@ class Reading:
     Parameters
     ----------
     null_values
-        Fields of CSV files that are null.
+        Texts that stand for null; numbers of Parquet files that equal one do too.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     encoding
@@ -65,6 +65,8 @@ class Reading:
             raise DataError(f"table {pattern!r}: names {len(more) + 1} files, expected one.")
         parquet = path.endswith(PARQUET_ENDINGS)
         frame = load_engine(engine).read_parquet(path) if parquet else self.text(engine, path)
+        if parquet:
+            frame = without_null_words(frame, self.null_values, dict.fromkeys(frame.columns, ""))
         dtypes = {name: self._dtype(frame[name], name, called or {}, path) for name in frame.columns}
         return cast(frame, {name: dtype for name, dtype in dtypes.items() if dtype}, f"table {path}", tuple(dtypes))
 

@@ -90,9 +90,12 @@ class NegativeSampler:
             users = torch.zeros(len(positions), dtype=torch.int32, device=self.device)
         if users is None:
             raise LoaderError("negatives: known positives are to be left out, so give the users of the rows.")
-        assert positions.dtype == torch.int64, positions.dtype
-        assert users.dtype == torch.int32, users.dtype
-        assert positions.shape == users.shape, (positions.shape, users.shape)
+        for name, given, dtype in (("positions", positions, torch.int64), ("users", users, torch.int32)):
+            if given.dtype != dtype or given.shape != (len(positions),):
+                raise LoaderError(
+                    f"negatives: {name} must be [rows] {dtype}, found {list(given.shape)} {given.dtype} for "
+                    f"{len(positions)} rows."
+                )
         drawn = self._kernels.draw(self._table, self._start, positions, users, self.num_negatives, self.replacement)
         return Negatives(*drawn)
 

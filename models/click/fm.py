@@ -70,11 +70,11 @@ class PairTerms(nn.Module):
         self.weights = nn.Parameter(torch.ones(num_outputs, dim)) if num_outputs > 1 else None
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[B, N, d] -> [B, O], computed in float32: a difference of large sums."""
+        """[B, N, d] -> [B, O], computed in float32: a difference of large sums; in float64 of such vectors."""
         with torch.autocast(vectors.device.type, enabled=False):
-            vectors = vectors.float()
+            vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
             terms = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)) / 2
-            return terms.sum(dim=1, keepdim=True) if self.weights is None else terms @ self.weights.t()
+            return terms.sum(dim=1, keepdim=True) if self.weights is None else terms @ self.weights.t().to(terms.dtype)
 
 
 class FactorizationMachine(Model):

@@ -55,6 +55,11 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
         ) from error
 
 
+def takes_tables(dtype: torch.dtype, version: str | None = None) -> bool:
+    """Whether kernels take tables of this type: float32 alone, but for plain torch."""
+    return dtype == torch.float32 or version == "reference" or _choice.get() == "reference"
+
+
 def cpu_loops(device: torch.device) -> bool:
     """Whether to compute on `device` by compiled loops, for what has them on a CPU alone (`interpolate`)."""
     # A trace knows no context variables, so it is asked about first.

@@ -247,6 +247,11 @@ class EmbeddingTables(nn.Module):
         self._gradients = kind
         self.forget_gradients()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's, with `forget_gradients`."""
+        super().zero_grad(set_to_none)
+        self.forget_gradients()
+
     def forget_gradients(self) -> None:
         """Empty `row_gradients` and `row_sums`."""
         for found in self.row_gradients:
@@ -283,6 +288,17 @@ class EmbeddingTables(nn.Module):
             f"sharded tables: {WHOLE_TABLES}",
         )
         return cast(FetchedRows, self.fetched)
+
+    @property
+    def _takes_kernels(self) -> bool:
+        """Whether gradients are `rows` and the kernels can read the tables. In a model that was converted (`double`,
+        `bfloat16`) they cannot: it is looked up as with dense gradients, and no `RowOptimizer` steps it."""
+        return self.gradients == "rows" and self.is_float32
+
+    @property
+    def is_float32(self) -> bool:
+        """Whether the tables are, as kernels want them."""
+        return all(table.dtype == torch.float32 for table in self.weights)
 
     def _is_trained(self) -> bool:
         return torch.is_grad_enabled() and any(table.requires_grad for table in self.tables)
@@ -323,13 +339,21 @@ class EmbeddingTables(nn.Module):
         pooling = pooling or self.pooling
         if torch.compiler.is_compiling():
             return pooled_plainly(item, table, pooling)
-        ids, offsets = kept_ids(item.ids), item.offsets
-        weights = item.weights
+        ids, offsets = kept_ids(item.ids), item.offsets.contiguous()
+        weights = None if item.weights is None else item.weights.contiguous()
+        if weights is not None and weights.dtype not in (torch.float32, table.dtype):
+            raise ModelError(f"embedding tables: weights of lists must be torch.float32, found {weights.dtype}.")
         trained = torch.is_grad_enabled() and table.requires_grad
+        weighed = torch.is_grad_enabled() and weights is not None and weights.requires_grad  # kernels have none of them
         if self.is_sharded:
             ids, table = self._rows_here().located_elements(place, ids)
-        elif self.gradients == "dense" and (trained or table.dtype != torch.float32):  # which the kernel reads alone
+        elif not (self._takes_kernels if trained else self.is_float32 and not weighed):
             return pooled_plainly(_Elements(ids, offsets, weights), table, pooling)
+        if weighed:
+            raise ModelError(
+                "embedding tables: weights of lists that ask for a gradient would get none where the optimizer moves "
+                "rows. Detach them, or take one of whole tables: lamb or adamw with rowwise=False."
+            )
         leaf, found = self.gradient_leaf(ids.device)
         if not trained:
             leaf = leaf.detach()
@@ -343,7 +367,7 @@ class EmbeddingTables(nn.Module):
         self.require_ids(ids)
         if not self.num_columns:
             return torch.empty(len(ids), 0, device=ids.device)
-        if self.gradients == "rows" or self.is_sharded:
+        if self._takes_kernels or self.is_sharded:
             rows, tables = self.located(ids)
             return cast(Tensor, _RowLookup.apply(*self.gradient_leaf(ids.device), rows, *tables))
         return lookup(kept_ids(ids) if torch.is_grad_enabled() else ids, self.weights[: self.num_columns])

@@ -30,6 +30,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from gigabatch.models.errors import require
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
 from gigabatch.models.layers.batch_norm import advance_running
@@ -188,6 +189,10 @@ class _Folded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        require(
+            not torch.is_grad_enabled(),
+            "the folded pass has no gradient of its gradients (create_graph=True). Set `folded` of the model to False.",
+        )
         network: FoldedNetwork = ctx.network
         passes, pool = ctx.passes, network.embeddings.buffers_of_step
         layers: list[_Layer] = ctx.layers

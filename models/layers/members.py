@@ -76,7 +76,7 @@ class MemberOutput(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Each member's rows through its layer."""
         with torch.autocast(rows.device.type, enabled=False):
-            return torch.bmm(rows.float().transpose(0, 1), self.weight).transpose(0, 1) + self.bias
+            return torch.bmm(rows.to(self.weight.dtype).transpose(0, 1), self.weight).transpose(0, 1) + self.bias
 
 
 def mean_of_members(outputs: Tensor, targets: Sequence[tuple[str, int]], logs: Collection[int] = ()) -> Tensor:

@@ -238,4 +238,15 @@ class _Interpolated(torch.autograd.Function):
         from gigabatch.models.kernels.interpolate.cpu import interpolate_backward
 
         bins, parts = ctx.saved_tensors
-        return None, None, None, interpolate_backward(gradient, bins, parts, ctx.num_edges)
+        sums = _sums if torch.is_grad_enabled() else interpolate_backward
+        return None, None, None, sums(gradient, bins, parts, ctx.num_edges)
+
+
+def _sums(gradient: Tensor, bins: Tensor, parts: Tensor, num_edges: int) -> Tensor:
+    """`interpolate_backward` by operators that have gradients, for those who differentiate twice (`create_graph`)."""
+    columns = bins.shape[1]
+    low = (bins + num_edges * torch.arange(columns, device=bins.device)).flatten()
+    up = gradient * parts[:, :, None]
+    total = gradient.new_zeros(columns * num_edges, gradient.shape[2])
+    total = total.index_add(0, low, (gradient - up).flatten(0, 1)).index_add(0, low + 1, up.flatten(0, 1))
+    return total.view(columns, num_edges, -1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gigabatch.models.errors import ModelError, require
-from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels import kernel, takes_tables
 from gigabatch.models.kernels.row_update.reference import clipped
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
 from gigabatch.models.kernels.row_update.sums import summed_rows
@@ -34,7 +34,8 @@ class RowOptimizer(EagerOptimizer):
 
     It takes what the backward pass left in `row_gradients` of modules whose `gradients` are `rows`: gradients of the
     same row are summed, over accumulated batches too, and each row moves once. So a step costs O(rows of the batch),
-    whatever the tables' size. Rows of no batch stay bit for bit, and so do tables that are frozen when it steps.
+    whatever the tables' size. Rows of no batch stay bit for bit, and so do tables that are frozen when it steps. torch's
+    `clip_grad_norm_` and `GradScaler` find no such gradients: `clip_ratio` clips them (CowClip), `LossScale` scales.
 
     settings: fields of `RowRule`.
     lr_scale: the tables' learning rate over the group's `lr`, which a schedule sets for all groups alike.
@@ -67,7 +68,7 @@ class RowOptimizer(EagerOptimizer):
         group = {"params": tables, "lr": lr, "betas": betas, "lr_scale": lr_scale, "rowwise": True}
         group |= {"initial_visits": initial_visits if rule.method == "adagrad" else 0.0, "steps_taken": 0}
         group |= {name: getattr(rule, name) for name in RULE_SETTINGS}
-        super().__init__([group], {})
+        super().__init__([group], {"lr": lr, "betas": betas})  # by which torch's schedules know what they may move
         self.number = next(NUMBERS)  # a number, which a copy of the modules and of the optimizer keeps
         for module in self.modules:
             module.gradients = "rows"
@@ -87,6 +88,11 @@ class RowOptimizer(EagerOptimizer):
             group.setdefault("initial_visits", 0.0)
             group.setdefault("steps_taken", 0)
 
+    def add_param_group(self, param_group: Group) -> None:
+        """The group of the modules' tables; another one, which no step would move, is a `ModelError`."""
+        require(not self.param_groups, "a RowOptimizer has one group, the tables of its modules. Build one for others.")
+        super().add_param_group(param_group)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move the touched rows and forget their gradients; returns the closure's loss, or None."""
@@ -100,6 +106,11 @@ class RowOptimizer(EagerOptimizer):
         raises = self._count(skipped)
         for module in self.modules:
             require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
+            require(
+                all(takes_tables(table.dtype, self.version) for table in module.weights),
+                "the tables were converted from torch.float32, in which alone rows are moved. Train in it (under "
+                "autocast for lower precision) and convert a copy, or take lamb or adamw with rowwise=False.",
+            )
             if raises:
                 self._raise_sums(module, rule, factor)
             if module.row_sums is not None:

@@ -232,7 +232,7 @@ class RealMLP(Model):
         for layer, activation in self._hidden():
             hidden = self.dropout(activation(layer(hidden)))
         with torch.autocast(floats.device.type, enabled=False):
-            return self.output(hidden.float())
+            return self.output(hidden.to(self.output.weight.dtype))
 
     @torch.no_grad()
     def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor], lists: Sequence[Jagged] = ()) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.kernels import takes_tables
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
@@ -249,6 +250,8 @@ class TabularModel(Model):
             return "torch.compile fuses the plain form"
         if self.embeddings.gradients != "rows":
             return f"the tables' gradients are {self.embeddings.gradients}, not rows"
+        if not all(takes_tables(parameter.dtype) for parameter in self.parameters()):
+            return "weights are not float32"
         if not settings.linear_first or settings.batch_norm_last:
             return "a batch norm is not between a ReLU and the next linear layer"
         norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]

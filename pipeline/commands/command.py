@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
 USE_RUNS = ("evaluate", "score", "export", "embed")  # that is not there is said before the model is imported
-# No permission, a full or a read-only disk, one that fails, a folder for a file: nothing that a traceback explains.
+# No permission, a full or a read-only disk, one that fails, a folder for a file, a name that is too long, links in a
+# circle: nothing that a traceback explains.
 REFUSED_BY_SYSTEM = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
-    *OF_MACHINE,
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EISDIR, errno.ENOTDIR,
+    errno.ENAMETOOLONG, errno.ELOOP, *OF_MACHINE,
 )  # fmt: skip
 NO_COLUMN = ("column size limit", "size_type range", "size_type limit", "too large for a cudf column")  # libcudf
 Verbose = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -39,5 +40,5 @@ def init(
     print(f"Features: {made.roles()}.")
     for name, why in made.left_out.items():
         print(f"left out {name!r}: {why}")
-    print(f"{path}: try gigabatch train --config {path}")
+    print(f"{path}: try gigabatch train --config {shlex.quote(str(path))}")
     return 0

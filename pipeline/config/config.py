@@ -14,6 +14,7 @@ import difflib
 import inspect
 import io
 import json
+import os
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -805,7 +806,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _runs_apart_from_artifacts(self) -> RunConfig:
-        if self.runs.resolve() == self.artifacts.resolve():
+        if os.path.realpath(self.runs) == os.path.realpath(self.artifacts):  # of links in a circle, too
             raise ValueError(f"runs and artifacts are one folder, {self.runs}. Give each its own.")
         return self
 

@@ -13,6 +13,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +49,7 @@ from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
+from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
@@ -140,14 +142,21 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
         return Gathered(found, found["user"] is not users)
 
     inputs = {"features": features.artifact.key} | ({HISTORIES: "of the rows"} if wanted and asked is None else {})
-    try:
-        before = StoredEmbeddings.load(run / STAGE, bundle, verify=False)
-    except EmbeddingsError:  # none yet, or of no use
-        before = None
-    artifact = _store(run, bundle, settings, inputs, rows, None)
-    if before is not None and before.key != artifact.key:
-        _note_dropped(before, StoredEmbeddings.load(artifact.path, bundle, verify=False), bundle.schema)
+    with _alone(run):
+        try:
+            before = StoredEmbeddings.load(run / STAGE, bundle, verify=False)
+        except EmbeddingsError:  # none yet, or of no use
+            before = None
+        artifact = _store(run, bundle, settings, inputs, rows, None)
+        if before is not None and before.key != artifact.key:
+            _note_dropped(before, StoredEmbeddings.load(artifact.path, bundle, verify=False), bundle.schema)
     return artifact
+
+
+def _alone(run: Path) -> AbstractContextManager[None]:
+    """Hold what one process at a time holds from the version that it starts from to that which it makes `latest`: of
+    two updates of one version the second would take the first one's rows out again. Others wait."""
+    return folder_lock(run / f".{STAGE}.lock", "stores embeddings of the same run")
 
 
 def _wants_histories(bundle: Bundle, features: Features) -> bool:
@@ -226,7 +235,6 @@ def update_embeddings(
     run: Path, bundle: Bundle, pipeline: Pipeline, files: Sequence[str], settings: EmbedSettings
 ) -> Artifact:
     """The run's latest embeddings with new feature rows taken in; only what is new or differs is computed."""
-    before = StoredEmbeddings.load(run / STAGE, bundle)
     engine = load_engine(pipeline.engine)
     for path in files:
         if not path.endswith(PARQUET_ENDINGS):
@@ -242,9 +250,10 @@ def update_embeddings(
             gathered["user"] = _with_known_histories(bundle.schema, known["user"], gathered["user"])
         return Gathered(gathered, of_now)
 
-    checksums = input_checksums(files, pipeline.store.root)
-    inputs = {"before": before.key, "files": checksums}
-    return _store(run, bundle, settings, inputs, rows, before)
+    with _alone(run):
+        before = StoredEmbeddings.load(run / STAGE, bundle)
+        checksums = input_checksums(files, pipeline.store.root)
+        return _store(run, bundle, settings, {"before": before.key, "files": checksums}, rows, before)
 
 
 def _with_known_histories(schema: Schema, known: Any, users: Any) -> Any:

@@ -24,6 +24,7 @@ MOST_ROWS = 100_000  # that are looked at
 FEWEST_ROWS = 100  # of a slice
 FEWEST_OF_LABEL = 20  # rows of each label in a slice of which an AUC is told
 PARTS = 5  # of a number's values, of as many rows each
+TENTHS = 10  # of the rows by their prediction
 CONFIDENCE = 0.95  # that no interval of all slices misses
 MOST_SHOWN = 10
 MOST_TARGETS = 8  # whose slices are looked at
@@ -132,6 +133,9 @@ def _of_target(
     whole = torch.ones(len(labels), dtype=torch.float64) if weight is None else weight.double()
     served = whole if negatives == 1 else whole * torch.where(labels > 0, 1.0, negatives)
     missed = labels.double() - scores.double() if tells_off else None
+    variance = None
+    if missed is not None and target.task == "regression":
+        variance = variance_by_prediction(scores, missed, whole)
     both = target.task != "binary" or 0 < int(labels[counted].sum()) < int(counted.sum())
     overall = measured(None)[0] if both and bool(counted.any()) else math.nan
     looked, worse, off = 0, [], []
@@ -150,11 +154,14 @@ def _of_target(
             looked += 1
             mass = served[own]
             miss, error = _mean_with_error(missed[own], mass, None if group is None else group[own])
-            if target.task == "binary":  # labels that are rare or missing vary less in a slice than by chance
+            # Labels that are rare vary less in a slice than by chance, as where none of them fell into it.
+            if variance is None:
                 # Of a label drawn as the rows that are there were, at odds that are `negatives` times those served.
                 chance = scores[own].double().clamp(0, 1)
-                spread = whole[own].square() * negatives * chance * (1 - chance)
-                error = max(error, float(spread.sum().sqrt() / mass.sum()))
+                of_rows = negatives * chance * (1 - chance)
+            else:
+                of_rows = variance[own]
+            error = max(error, float((whole[own].square() * of_rows).sum().sqrt() / mass.sum()))
             means = [float((part[own].double() * mass).sum() / mass.sum()) for part in (labels, scores)]
             off.append((miss, error, head | {"mean label": means[0], "mean prediction": means[1], "off by": miss}))
     z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * max(looked, 1)))
@@ -172,6 +179,39 @@ def _of_target(
         _surest((abs(miss) - abs(usual or 0), z * error, row) for miss, error, row in off),
         usual,
     )
+
+
+def variance_by_prediction(scores: Tensor, missed: Tensor, mass: Tensor) -> Tensor:
+    """Variance of each row's label about its prediction: that of the tenth of the rows that is predicted about as much.
+
+    Parameters
+    ----------
+    scores, missed
+        Predictions of a number, and labels less these: [n].
+    mass
+        Weights, float64 [n].
+
+    Returns
+    -------
+    Tensor
+        float64 [n]; 0 of rows of weight 0 and of those whose prediction is not finite.
+
+    Examples
+    --------
+    >>> scores, missed = torch.tensor([0.0, 0.0, 5.0, 5.0]), torch.tensor([-1.0, 1.0, -3.0, 3.0])
+    >>> variance_by_prediction(scores, missed, torch.ones(4, dtype=torch.float64)).tolist()
+    [1.0, 1.0, 9.0, 9.0]
+    """
+    rows = (mass > 0) & missed.isfinite()
+    found = torch.zeros(len(mass), dtype=torch.float64)
+    if not bool(rows.any()):
+        return found
+    own, weight = missed[rows].double(), mass[rows]
+    tenth = torch.from_numpy(equal_parts(scores[rows].double().numpy(), TENTHS))
+    total = tenth.bincount(weight)
+    mean = tenth.bincount(weight * own) / total
+    found[rows] = (tenth.bincount(weight * (own - mean[tenth]).square()) / total)[tenth]
+    return found
 
 
 def _surest(found: Iterable[tuple[float, float, dict[str, Any]]]) -> list[dict[str, Any]]:

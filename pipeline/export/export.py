@@ -39,7 +39,7 @@ from gigabatch.pipeline.export.onnx_rows import (
     require_carriable,
     rows_graph,
 )
-from gigabatch.pipeline.store.files import write_json
+from gigabatch.pipeline.store.files import refusals_named, write_json
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     with _made(folder), own_folder(scratch := temporary_path(folder / "export")):
         for name in dict.fromkeys(formats):
             chosen = FORMATS[name]
-            chosen.write(bundle, program, scratch / chosen.file)
+            with refusals_named(folder):
+                chosen.write(bundle, program, scratch / chosen.file)
             difference = chosen.compare(scratch / chosen.file, sample)
             found.append(Exported(name, folder / chosen.file, difference))
         content = description(bundle, found) | {"run": run}
@@ -257,8 +258,11 @@ def _why(what: str, error: Exception) -> str:
 
 
 def _write_torch(bundle: Bundle, program: Any, path: Path) -> None:
+    # Not to the file itself: where that cannot take it (a full disk) torch's writer ends the process (SIGABRT).
+    content = io.BytesIO()
     with _quiet():
-        torch.export.save(program, path)
+        torch.export.save(program, content)
+    path.write_bytes(content.getbuffer())
 
 
 def _onnx_model(program: Any, lists: Sequence[str] = ()) -> Any:

@@ -72,7 +72,7 @@ def draft_frame(
         raise DataError.missing_columns(missing, table.column_names, "fit")
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DataError(f"fit: column(s) {', '.join(map(repr, twice))} have two roles. Name each once.")
-    seen = look_at(table.drop_columns([*categorical, *continuous, *drop, *taken]), MOST_ROWS)
+    seen = look_at(table, MOST_ROWS, beside=[*categorical, *continuous, *drop, *taken])
     if unusable := [name for name in labels if name in seen.left_out]:
         raise DataError(f"fit: target {unusable[0]!r} cannot be used: {seen.left_out[unusable[0]]}.")
     seen.sample = without_null_words(seen.sample, null_values, dict.fromkeys(seen.sample.columns, "string"))

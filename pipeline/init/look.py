@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -71,6 +71,8 @@ class Table:
         Number of all rows, where a Parquet file says so or all were read; else None.
     left_out
         By the name of a column that cannot be named in a configuration: why.
+    beside
+        Other columns of the sample's rows, whose roles are given; None where there are none.
     """
 
     paths: dict[str, str]
@@ -81,6 +83,7 @@ class Table:
     whole: bool = True
     rows: int | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    beside: pa.Table | None = None
 
 
 def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
@@ -182,8 +185,10 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     return Table(paths, sample, arrow, separator, encoding, whole, rows, left_out)
 
 
-def look_at(table: pa.Table, most_rows: int) -> Table:
+def look_at(table: pa.Table, most_rows: int, beside: Collection[str] = ()) -> Table:
     """A sample of a table in memory, as `look` takes it of a Parquet file: `most_rows` of its rows, evenly over it.
+
+    beside: columns that are not looked at, since their roles are given.
 
     Examples
     --------
@@ -193,12 +198,16 @@ def look_at(table: pa.Table, most_rows: int) -> Table:
     >>> found.sample["x"].tolist(), found.whole, found.rows
     ([0, 3, 6, 9], False, 10)
     """
+    others = table.select(list(beside)) if beside else None
+    table = table.drop_columns(list(beside))
     step = -(-len(table) // max(min(most_rows, MOST_CELLS // max(table.num_columns, 1)), 1))
-    part = table.take(np.arange(0, len(table), step)) if step > 1 else table
+    places = np.arange(0, len(table), step) if step > 1 else None
+    part = table if places is None else table.take(places)
+    others = others if others is None or places is None else others.take(places)
     arrow = dict(zip(table.column_names, table.schema.types, strict=True))
     left_out = _unusable(table.column_names)
     sample = part.drop_columns(list(left_out)).to_pandas(types_mapper=pd.ArrowDtype)
-    return Table({}, sample, arrow, whole=step <= 1, rows=len(table), left_out=left_out)
+    return Table({}, sample, arrow, whole=step <= 1, rows=len(table), left_out=left_out, beside=others)
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

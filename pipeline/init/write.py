@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def run_name(path: str) -> str:
 def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
     """The YAML file: every setting with what was seen, and what is left out with why."""
     lines = [f"# Written by gigabatch init {_comment(pattern)}. Correct what it guessed wrong (docs/init.md), then:"]
-    lines += [f"#   gigabatch train --config {_comment(str(out))}"]
+    lines += [f"#   gigabatch train --config {_comment(shlex.quote(str(out)))}"]
     lines += [f"# {_comment(remark)}" for remark in made.remarks]
     if made.left_out:
         lines.append("# Left out:")

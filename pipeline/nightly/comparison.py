@@ -557,7 +557,8 @@ def bootstrap(
     """Paired bootstrap: both models on the same resamples (Efron and Tibshirani 1993, chapter 16).
 
     AUC: positives and negatives are drawn apart, as many as there are, so that no resample lacks a class (stratified,
-    as pROC does; Robin et al., BMC Bioinformatics 2011). Losses: rows are drawn. MRR: groups are drawn.
+    as pROC does; Robin et al., BMC Bioinformatics 2011). Losses: rows are drawn. Where rows have groups, whole groups
+    are, as rows of one are not independent: for AUC those of one class and those of both apart.
 
     Parameters
     ----------
@@ -602,8 +603,14 @@ def _gains_of_rows(
     """The candidate's metric less the current one's on each resample, float64 [rounds]."""
     used = window.mass > 0
     labels, old, new, own = (values[used] for values in (window.labels, current, candidate, window.mass))
-    strata = [labels == 1, labels != 1] if name == "AUC" else [torch.ones(len(labels), dtype=torch.bool)]
-    strata = [stratum.nonzero()[:, 0] for stratum in strata]
+    unit = torch.arange(len(labels)) if window.group is None else window.group[used].unique(return_inverse=True)[1]
+    if not bool(unit.any()):  # of a single group nothing else could be drawn
+        unit = torch.arange(len(labels))
+    kind = torch.zeros(int(unit.max()) + 1, dtype=torch.int64)
+    if name == "AUC":  # 1 with a positive, 2 with a negative, 3 with both
+        for number, chosen in ((1, labels == 1), (2, labels != 1)):
+            kind += number * (unit.bincount(chosen.double()) > 0)
+    strata = [(kind == number).nonzero()[:, 0] for number in kind.unique().tolist()]
     measures = [
         RocAucByWeight(scores, labels)
         if name == "AUC"
@@ -613,7 +620,7 @@ def _gains_of_rows(
     gains = []
     for _ in range(rounds):
         drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
-        times = torch.cat(drawn).bincount(minlength=len(labels))
+        times = torch.cat(drawn).bincount(minlength=len(kind))[unit]
         weight = times if window.weight is None else own * times
         gains.append(_gain(*(float(measure(weight)) for measure in measures)))
     return torch.tensor(gains, dtype=torch.float64)

@@ -23,6 +23,7 @@ from gigabatch.features.schema import Target
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, roc_auc
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
+from gigabatch.pipeline.evaluation.slices import variance_by_prediction
 from gigabatch.pipeline.nightly.codes import MIN_ROWS
 from gigabatch.pipeline.nightly.comparison import Seen, Window
 from gigabatch.pipeline.reports.charts import Calibration
@@ -51,12 +52,19 @@ class Measure:
         Of each row, float64 [N].
     values
         By role (`candidate`, `current`, `reference`), float64 [N].
+    chance
+        How much of each row's weighted difference between the new model and the current one is chance alone
+        (`chance_of_losses`): a variance, float64 [N]. None: as much as the rows' own differences tell.
+    group
+        Of each row, int64 [N] from 0: rows of a group are not independent. None: every row is.
     """
 
     name: str
     more_is_better: bool
     weight: np.ndarray
     values: Mapping[str, np.ndarray]
+    chance: np.ndarray | None = None
+    group: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,12 @@ def measure_of(seen: Seen, place: int, step: int = 1) -> Measure | None:
     assert weight is not None, "there is a candidate"
     loss = next(iter(seen.predicted.values()))[place][1].loss
     name = "reciprocal rank" if drawn else "squared error" if loss == "RMSE" else loss
-    return Measure(name, drawn, weight, values)
+    chance, group = None, None
+    if not drawn:
+        spread, own = chance_of_losses(seen, place), seen.predicted["candidate"][place][1].group
+        chance = None if spread is None else spread.numpy()[::step]
+        group = None if own is None else own.unique(return_inverse=True)[1].numpy()[::step]
+    return Measure(name, drawn, weight, values, chance, group)
 
 
 def serving_mass(seen: Seen, role: str, window: Window) -> Tensor | None:
@@ -220,11 +233,43 @@ def row_losses(window: Window, scores: Tensor) -> Tensor:
     return -chance.clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP).log()
 
 
+def chance_of_losses(seen: Seen, place: int) -> Tensor | None:
+    """Variance of each row's weighted difference of losses between the new model and the current one, were its label
+    drawn: of classes by the mean of both models' probabilities, of numbers as far from the prediction as those of the
+    rows that are predicted about as much. None without a current model, and of a quantile.
+
+    Of a rare label a slice may have no row. Then all of its differences are alike, and one of two models that are as
+    good would be worse there beyond all chance.
+
+    Returns
+    -------
+    Tensor
+        float64 [N]. The difference of row i is w (l_new - l_old): of numbers w (old - new) (2 y - new - old), whose
+        variance is that of the label times (2 w (old - new))².
+    """
+    if "current" not in seen.predicted:
+        return None
+    (new, window), (old, _) = (seen.predicted[role][place] for role in ("candidate", "current"))
+    mass, new, old = window.mass, new.double(), old.double()
+    if window.target.task == "regression":
+        if window.quantile is not None:
+            return None
+        mean = (new + old) / 2
+        variance = variance_by_prediction(mean, window.labels.double() - mean, mass)
+        return (2 * mass * (old - new)).square() * variance
+    one, two = (torch.stack([1 - part, part], 1) if part.dim() == 1 else part for part in (new, old))
+    apart = two.clamp(min=PROBABILITY_CLIP).log() - one.clamp(min=PROBABILITY_CLIP).log()
+    chance = (one + two) / 2
+    spread = (chance * apart.square()).sum(1) - (chance * apart).sum(1).square()
+    # As of `worst_slices`: a row of label 0 counts so often, at odds so many times those served.
+    return mass.square() * served_negatives(seen, "candidate", window) * spread.clamp(min=0.0)
+
+
 def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.ndarray]:
     """Means by group: `rows` that weigh anything, of how many of one weight they tell as much (`effective`; Kish 1965,
     "Survey Sampling", section 11.7), `candidate`, `current`, `worse` (how much the candidate is, by the paired
-    difference of each row) and its standard `error`, float64 [size] each; NaN where a group has no row that weighs
-    anything.
+    difference of each row) and its standard `error`, not below that of `Measure.chance` or of whole `Measure.group`s,
+    float64 [size] each; NaN where a group has no row that weighs anything.
 
     codes: the group of each row, int64 [N], from 0 to size - 1.
     """
@@ -241,9 +286,24 @@ def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.nda
         total = sums(weight)
         worse = sums(weight * difference) / total
         effective = total**2 / sums(weight**2)
-        spread = sums((weight * (difference - worse[codes])) ** 2) * effective / (effective - 1)
+        deviations = weight * (difference - worse[codes])
+        spread = _spread(codes, weight, deviations, size)
+        if measure.group is not None and len(codes):
+            number = int(measure.group.max()) + 1
+            pairs, place = np.unique(codes * number + measure.group[some], return_inverse=True)
+            of_pairs = np.bincount(place, weight), np.bincount(place, deviations)
+            spread = np.maximum(spread, _spread(pairs // number, *of_pairs, size))
         means = {"candidate": sums(weight * new) / total, "current": sums(weight * old) / total}
+        if measure.chance is not None:
+            spread = np.maximum(spread, sums(measure.chance[some]))
         return {"rows": rows, "effective": effective, **means, "worse": worse, "error": np.sqrt(spread) / total}
+
+
+def _spread(codes: np.ndarray, weight: np.ndarray, deviations: np.ndarray, size: int) -> np.ndarray:
+    """Sum of the squared weighted deviations by code, as of a sample of so few: float64 [size]."""
+    total, squares = (np.bincount(codes, part, minlength=size) for part in (weight, weight**2))
+    effective = total**2 / squares
+    return np.bincount(codes, deviations**2, minlength=size) * effective / (effective - 1)
 
 
 def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterator[Slice]:

@@ -555,10 +555,9 @@ def _cards(bars: Mapping[str, Sequence[Bar]]) -> list[Card]:
 def _slices(found: Findings | None) -> list[Part]:
     if found is None or not found.looked_at:
         return []
-    sampled = f" (of {found.window:,}, evenly spread)" if found.rows < found.window else ""
     text = (
         f"{found.looked_at} slices were looked at: frequent values of categorical columns with at least {MIN_ROWS} of "
-        f"{found.rows:,} rows{sampled}. "
+        f"{_rows_looked_at(found)}. "
     )
     text += SERVING if found.serving else ""
     if not found.slices:
@@ -571,6 +570,11 @@ def _slices(found: Findings | None) -> list[Part]:
     if len({row["target"] for row in rows}) == 1:
         rows = [{name: value for name, value in row.items() if name != "target"} for row in rows]
     return [Part(text=text, rows=[{"column": row.pop("column"), **row} for row in rows])]
+
+
+def _rows_looked_at(found: Findings) -> str:
+    sampled = f" (of {found.window:,}, evenly spread)" if found.rows < found.window else ""
+    return f"{found.rows:,} rows{sampled}"
 
 
 def _calibration(found: Findings | None) -> list[Part]:
@@ -641,7 +645,7 @@ def _seconds(entry: Mapping[str, Any], step: str) -> float:
 def _unseen(found: Findings | None) -> list[Part]:
     if found is None or not found.unseen:
         return []
-    text = f"Rows of the window by whether a model has an id for their values. Mean {found.measure}"
+    text = f"{_rows_looked_at(found)} of the window by whether a model has an id for their values. Mean {found.measure}"
     text += "; noise: 1.96 standard errors of the gain. Values of few rows say little."
     rows = [asdict(item) for item in found.unseen]
     keep = [name for name in rows[0] if name in ("rows", "count") or any(row[name] == row[name] for row in rows)]

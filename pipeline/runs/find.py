@@ -66,15 +66,21 @@ def find_run(config: RunConfig, run: str | Path | None = None) -> FoundRun:
         Where there is none, its link leads nowhere, or a file is not what the manifest says.
     """
     path, home = require_run(config, run), home_of(config)
-    lease = Lease(config.runs)
-    if path.parent.parent == Path(os.path.realpath(config.runs)):
-        lease.add(f"{path.parent.name}/{path.name}")
+    lease = lease_of(config, path)
     verify_run(path)
     found = FoundRun(path, tuple(read_pointers(home).states_of(path)), lease)
     log.info("%s of %s: %s", found, config.name, path)
     if "blocked" in found.states:
         log.warning("%s was rolled back; gigabatch promote %s would make it current again", found, found.id)
     return found
+
+
+def lease_of(config: RunConfig, path: Path) -> Lease:
+    """Keeps a run from `gigabatch gc`, where it is one of the configuration's folder of runs, as long as it lives."""
+    lease = Lease(config.runs)
+    if path.parent.parent == Path(os.path.realpath(config.runs)):
+        lease.add(f"{path.parent.name}/{path.name}")
+    return lease
 
 
 def require_run(config: RunConfig, run: str | Path | None = None) -> Path:

@@ -86,7 +86,7 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
         obstacle = (
             f"its first target, {bundle.schema.targets[0].name!r}, has quantiles; items are ranked by one number."
         )
-    elif not (folder / STAGE).is_dir():
+    elif not _is_stored(folder / STAGE):
         obstacle = "its users and items are not stored. Run gigabatch embed."
     else:
         ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle))
@@ -94,6 +94,12 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     with one_at_a_time():
         self_test(served)
     return served
+
+
+def _is_stored(embeddings: Path) -> bool:
+    """Whether embeddings lie there, be they damaged; a first `gigabatch embed` that goes on, or was killed, has left
+    nothing but hidden names."""
+    return embeddings.is_dir() and not all(path.name.startswith(".") for path in embeddings.iterdir())
 
 
 def bundle_folder(folder: Path) -> Path:

@@ -8,6 +8,7 @@ Tasks hand each other files, so every worker must see the artifacts' folder unde
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -22,6 +23,7 @@ from gigabatch.features.workflow.fit import threads
 from gigabatch.own_code import OwnCodeError, import_all
 from gigabatch.pipeline.config.config import ClusterSettings
 from gigabatch.pipeline.machine import available_cores
+from gigabatch.pipeline.store.keys import ALL, source_hash
 
 log = logging.getLogger(__name__)
 CONNECT_SECONDS = 15  # for a scheduler to answer
@@ -97,6 +99,25 @@ class DaskCluster(Cluster):
                 f"cluster: worker(s) {', '.join(blind)} do not see {folder.absolute()}. Workers hand each other files: "
                 "set `artifacts` to a folder that all of them share under one path."
             )
+
+    def require_same_sources(self) -> None:
+        """`ClusterError` unless every worker has this process's gigabatch: artifacts are kept by the key of this one's
+        sources, whoever computes them."""
+        own = own_sources()
+        told = self.client.run(own_sources, on_error="return")
+        # Of one that dies meanwhile nothing is known; of another version this very function may not be found.
+        others = [address for address, found in told.items() if found != own and not isinstance(found, OSError)]
+        if others:
+            raise ClusterError(
+                f"cluster: worker(s) {', '.join(others)} have another gigabatch than this process. Install this one "
+                "there, and start them again: a worker goes on with what it has loaded."
+            )
+
+
+@functools.cache
+def own_sources() -> str:
+    """Hash of gigabatch as this process has it: of the time when it was first asked."""
+    return source_hash(ALL)
 
 
 @contextlib.contextmanager
@@ -193,6 +214,8 @@ def open_cluster(
                 ) from error
         cluster = DaskCluster(client)
         with _lost(name, client):
+            if name.startswith("tcp://"):  # the others were started by this process
+                cluster.require_same_sources()
             cluster.require_folder(folder)
             yield cluster
 

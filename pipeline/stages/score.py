@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -265,7 +267,10 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
             history.require_whole_ids(items, there)
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
+    before = _states(raw)
     frame = recipe.raw_rows(pipeline.engine, raw, [*columns, *also])
+    if changed := sorted(path for path, _ in before.items() ^ _states(raw).items()):
+        raise DataError(f"input {changed[0]} changed while it was read. Run again when it is complete.")
     name = bundle.dated_column
     if name is None or name not in frame.columns or not is_dates(frame[name]):
         return frame
@@ -273,6 +278,16 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
         dtype = bundle.raw_workflow.dtypes[name]
         bundle.require_dates(cast(frame[[name]], {name: dtype}, "score", nullable=(name,))[name])
     return frame
+
+
+def _states(raw: str) -> dict[str, tuple[int, ...]]:
+    """What is another of each file of a pattern once somebody has written to it; of a pipe or a URL it is not known."""
+    found = {path: os.stat(path) for path in kept_files(raw) if "://" not in path}
+    return {
+        path: (state.st_size, state.st_mtime_ns, state.st_ino)
+        for path, state in found.items()
+        if stat.S_ISREG(state.st_mode)
+    }
 
 
 def _counts(path: str, name: str, as_text: bool) -> bool:

@@ -69,6 +69,7 @@ def require_there(folder: Path) -> None:
 def require_writable(folder: Path) -> None:
     """Raise the error of `refusals_named` where nothing could be written in the folder, which need not be there yet; so
     before any work. Nothing is left there."""
+    require_there(folder.absolute())
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     with refusals_named(there), tempfile.TemporaryFile(dir=there):
         pass

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gigabatch.features.history.group_aggregates import AGGREGATIONS
 from gigabatch.features.operators.groups.folded_target_encoding import FoldedTargetEncoding
 from gigabatch.features.operators.groups.join_groupby import JoinGroupby
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
@@ -61,7 +62,8 @@ def test_groupwise_operator_uses_only_what_cudf_has(operator):
 
 
 def test_sequences_use_only_what_cudf_has():
-    found = GroupbyToSequence(("key",), "row", ["number"], 3)(frame())
+    several = {f"{name}_{how}": (name, how) for name in ("number", "value", "x") for how in AGGREGATIONS}
+    found = GroupbyToSequence(("key",), "row", ["number"], 3, aggregations=several)(frame())
     assert isinstance(found, CheckedFrame)
     assert found["key"].tolist() == ["a", "b", "c"]
 

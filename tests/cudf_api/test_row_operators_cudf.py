@@ -7,6 +7,7 @@ import pytest
 from gigabatch.features.operators.categories.clean_text import CleanText
 from gigabatch.features.operators.categories.hash_bucket import HashBucket
 from gigabatch.features.operators.categories.hashed_cross import HashedCross
+from gigabatch.features.operators.lists.list_length import ListLength
 from gigabatch.features.operators.lists.list_slice import ListSlice
 from gigabatch.features.operators.missing.drop_nulls import DropNulls
 from gigabatch.features.operators.numbers.bucketize import Bucketize
@@ -38,6 +39,7 @@ OPERATORS = [
     HashBucket("key", 10),
     HashedCross(["key", "number"], 10, "cross"),
     LambdaFunction("doubled"),
+    ListLength("list", "length"),
     ListSlice("list", -2),
     ListSlice("list", 0, 2, pad="0"),
     Log("number"),

@@ -57,7 +57,8 @@ class Categorify(FittedOperator):
         How many values are kept; all but the most frequent ones encode as unseen.
     oov_buckets
         Ids 2 to 2 + oov_buckets - 1 share the unseen values by XXH64 of the value (as `HashBucket`; of a combination as
-        `HashedCross`) modulo `oov_buckets`; the vocabulary follows after them.
+        `HashedCross`) modulo `oov_buckets`; the vocabulary follows after them. With two or more, unseen floats with a
+        fraction are an error, as there.
     vocabulary
         The values in id order instead of a fit, or the path of a file of them: Parquet or CSV with a column `value`,
         one of the column's own name, or only one; or text with one value a line. Blank lines are passed over. Fields

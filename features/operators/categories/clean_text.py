@@ -18,7 +18,8 @@ class CleanText(ColumnOperator):
 
     First blanks are taken off both ends, then the case is changed, then zeros are put before short numbers, then whole
     texts are replaced; what is empty at the
-    end is null. Null stays null. Numbers and booleans are taken as their text, as `Cast` to string does. Row-wise.
+    end is null. Null stays null. Numbers and booleans are taken as their text, whole floats without a point (3.0 is
+    `3`). Letters change case one by one (İ becomes i). Row-wise.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class CleanText(ColumnOperator):
     ------
     DataError
         An unknown `case`, a `width` that is no whole number from 1 to 100, nothing to do, a `replace` that is no
-        mapping from text to text or null, or a column that is no text.
+        mapping from text to text or null, a column that is no text, or floats of 2^53 and beyond.
 
     Examples
     --------

@@ -29,7 +29,7 @@ class TextFlags(FittedOperator):
 
     The float32 column `<prefix><word>` is 1 where the word is in the row's list, else 0, also where the text is null.
     The words are those of the train rows, so the names of the outputs follow from the fit; words not seen at fit are
-    left out.
+    left out. Words are taken as they stand, blanks at their ends too; an empty one is none.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class TextFlags(FittedOperator):
         words that then are equal get a number, in the order of the words (WiFi before wifi). No column may have such a
         name already, the label neither.
     max_words
-        At most so many words, the most frequent; None for all.
+        At most so many words, the most frequent, counted as often as they stand there; None for all.
     separator
         What stands between two words.
 

@@ -139,7 +139,9 @@ class FoldedTargetEncoding(FittedOperator):
         by_key, by_fold = partial
         from_pandas = engine_of(by_key.keys).from_pandas
         keyed, key_totals = by_key.on_host()
-        keys = keyed[list(self.by)].drop_duplicates().reset_index(drop=True)
+        # By codes: in texts as Python's objects pandas' own look at a frame ends at a NUL.
+        codes = keyed[list(self.by)].assign(**{name: engine_of(keyed).codes(keyed[name]) for name in self.by})
+        keys = keyed.loc[~codes.duplicated(), list(self.by)].reset_index(drop=True)
         folds, fold_totals = by_fold.on_host()
         labelled = max(int(total.count.sum()) for total in fold_totals)
         if len(folds) == 1 and labelled > 1:

@@ -82,7 +82,8 @@ class AsOf(LooksBack):
 
     Events are the rows of the same group whose `known_at` lies strictly before this row's `at`. A row never sees
     itself, even if its own outcome became known before its `at`; rows whose `known_at` is null never become known to
-    others. Needs every row of a group, so the whole table.
+    others. A row with a null key is in no group: it has no events, and counts in the prior alone. Needs every row of a
+    group, so the whole table.
 
     Parameters
     ----------
@@ -94,8 +95,9 @@ class AsOf(LooksBack):
         Any of `Count(output, window=None)`, the number of events; `Mean(value, output, window=None, smoothing=0.0)` of
         a whole-number column, null without an event, with `smoothing` k > 0 (sum + k * prior) / (count + k), whose
         prior is the mean over all groups and, whatever the window, all the past; and `Last(columns, dtype="float32")`,
-        the columns {old: new} of the last event, as float32, float64 or int64. A `window` is in the unit of `at`; None
-        for all the past. As a step: `{mean: {value: delay, output: mean_delay}}`.
+        the columns {old: new} of the last event, null ones too, as float32, float64 or int64. Null values take no part
+        in a mean. A `window` is in the unit of `at` and holds events known from `at` - window on; None for all the
+        past. As a step: `{mean: {value: delay, output: mean_delay}}`.
     order
         Whole-number column without nulls, unique, that settles ties for `Last`.
 

@@ -1,8 +1,8 @@
-"""GroupbyToSequence: the rows of a group as one row of lists."""
+"""GroupbyToSequence: the rows of a group as one row of lists, and of single values."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.columns.categories import FLOAT, TEXT, WHOLE, canonicalize
@@ -10,6 +10,7 @@ from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
+from gigabatch.features.history.group_aggregates import AGGREGATIONS, GroupsOfRows
 from gigabatch.features.operators.base import Operator, WithinGroups, listed
 from gigabatch.features.operators.history.difference_lag import sorted_groups
 from gigabatch.features.operators.lists.explode_lists import row_of_entry
@@ -24,6 +25,11 @@ class GroupbyToSequence(WithinGroups, Operator):
     or a null in a list, so lists of one row stay equally long, as `ExplodeLists` wants them, which reads an empty entry
     as text alone (`string`), as no number. Rows with a null key are left out. Group-wise: needs every row of a group.
 
+    Aggregations are of all rows of the group, whatever `max_length`. first and last are the values of those rows, null
+    where these are; count is the number of rows and nunique that of different values that are not null, both int64. min
+    and max keep the column's type; sum is int64 of whole numbers and flags, else float64, and mean is float64: exact,
+    rounded once. Nulls take no part in these four, which are null where nothing else is.
+
     Parameters
     ----------
     by
@@ -37,13 +43,17 @@ class GroupbyToSequence(WithinGroups, Operator):
         How many values are kept at most.
     separator
         What stands between two values; None for columns of lists.
+    aggregations
+        [column, one of first, last, count, nunique, min, max, sum, mean] by the name of a new column.
 
     Raises
     ------
     DataError
         No key or no column, a column that is both, a `max_length` below 1, an empty separator or one that a text holds;
         an order that holds nulls, is of another type than integers or repeats within a group; fractions as text; on
-        cuDF more elements than a column holds.
+        cuDF more elements than a column holds; an unknown aggregation, or one under the name of a key or a list; min,
+        max, sum or mean of what is no number; sums of whole numbers beyond int64, of infinities or of floats beyond
+        1e30.
 
     Examples
     --------
@@ -54,6 +64,11 @@ class GroupbyToSequence(WithinGroups, Operator):
        user   item
     0     1      5
     1     2  20|30
+    >>> more = {"length": ["item", "count"], "started": ["at", "first"]}
+    >>> GroupbyToSequence(["user"], "at", ["item"], max_length=2, aggregations=more)(frame)
+       user   item  length  started
+    0     1      5       1        0
+    1     2  20|30       3        1
     """
 
     reads, writes = ("by", "order", "columns"), ("columns",)
@@ -67,6 +82,7 @@ class GroupbyToSequence(WithinGroups, Operator):
         columns: Sequence[str],
         max_length: int,
         separator: str | None = "|",
+        aggregations: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         if max_length < 1 or separator == "":
             raise DataError(
@@ -85,9 +101,29 @@ class GroupbyToSequence(WithinGroups, Operator):
         if not self.order:
             raise DataError("GroupbyToSequence: name a column under order.")
         self.max_length, self.separator = max_length, separator
+        self.aggregations = None if aggregations is None else _aggregations(aggregations)
+        taken = sorted({*self.by, *self.columns}.intersection(self._single))
+        if taken:
+            raise DataError(
+                f"GroupbyToSequence: {taken[0]!r} is a key or a list, and an aggregation too. Give it another name."
+            )
+
+    @property
+    def _single(self) -> dict[str, tuple[str, str]]:
+        return self.aggregations or {}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*super().inputs, *(name for name, _ in self._single.values()))))
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        return (*super().chosen, *self._single)
 
     def tells(self, names: Collection[str]) -> tuple[str, ...]:
-        return tuple(name for name in self.columns if name in names)
+        # The number of rows is the same whatever they hold.
+        single = (new for new, (name, how) in self._single.items() if name in names and how != "count")
+        return (*(name for name in self.columns if name in names), *single)
 
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.by, *self.outputs)
@@ -115,11 +151,19 @@ class GroupbyToSequence(WithinGroups, Operator):
                 out[name] = list_column(values, counts, out)
             else:
                 out[name] = join_lists(values, counts, self.separator)
+        grouped = GroupsOfRows(frame, rows, last, "GroupbyToSequence")
+        for new, (name, how) in self._single.items():
+            out[new] = grouped.aggregate(name, how, out)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
     def _values(self, column: Column) -> Any:
         """What the lists are made of; without nulls where they are text."""
-        kind = canonicalize(column, "GroupbyToSequence").kind
+        found = canonicalize(column, "GroupbyToSequence")
+        kind = found.kind
+        if kind in (WHOLE, FLOAT) and str(column.dtype) == "category":  # whole numbers become floats beside nulls
+            engine = engine_of(column)
+            null = engine.series(found.null, found.values.to_frame())
+            column = engine.with_nulls(found.values, null) if bool(found.null.any()) else found.values
         if kind not in (TEXT, WHOLE, None) and not (kind == FLOAT and self.separator is None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
@@ -134,3 +178,17 @@ class GroupbyToSequence(WithinGroups, Operator):
                 "another separator."
             )
         return text
+
+
+def _aggregations(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
+    """The aggregations in one form; `DataError` for what is none."""
+    found = {}
+    for new, pair in given.items():
+        column, how = pair if not isinstance(pair, str) and len(pair) == 2 else (None, None)
+        if not new or how not in AGGREGATIONS or not isinstance(column, str):
+            raise DataError(
+                f"GroupbyToSequence: an aggregation is a name with [column, one of {', '.join(AGGREGATIONS)}], found "
+                f"{new!r}: {pair!r}."
+            )
+        found[new] = (column, how)
+    return found

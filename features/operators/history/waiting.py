@@ -19,7 +19,8 @@ class Waiting(WithinGroups, LooksBack):
 
     For each row, at its own planned time: how many rows of the group were planned before and had not happened by then,
     and how long they have waited on average. That an event is overdue is known; when, or whether, it will happen is
-    not, and does not enter. Group-wise: needs every row of a group.
+    not, and does not enter; one that happens at the very time of the row still waits. Rows with a null key wait for
+    nothing, and nothing for them. Group-wise: needs every row of a group.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ class Clip(ColumnOperator):
     """Hold the values of a column between two bounds.
 
     Values below `low` become `low`, those above `high` become `high`; the type is that of the column. Nulls stay null,
-    infinities become the bound. Row-wise.
+    an infinity beyond a bound becomes that bound. Row-wise.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ class Range:
 class MinMax(FittedOperator):
     """Scale a column onto the range 0 to 1.
 
-    A column that is constant at fit, or spans less than SMALLEST_SPREAD, becomes 0. Values outside the range of the fit
-    are not clipped and come out below 0 or above 1.
+    A column that is constant at fit, or spans less than 2^-100, becomes 0, and another value later x - low. Values
+    outside the range of the fit are not clipped and come out below 0 or above 1.
 
     Parameters
     ----------

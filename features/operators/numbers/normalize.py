@@ -15,7 +15,7 @@ class Normalize(FittedOperator):
     """Scale a column to zero mean and unit standard deviation.
 
     Mean and (population) standard deviation follow from exact sums over the train rows, so they are the same for any
-    partitioning. A column that is constant at fit becomes 0.
+    partitioning. A column that is constant at fit becomes 0, and another value later x - mean.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class Normalize(FittedOperator):
     Raises
     ------
     DataError
-        The column holds a null, an infinity or something else than numbers, there is no row to fit on, or a scaled
-        value leaves float32.
+        The column holds a null, an infinity or something else than numbers, there is no row to fit on, a number of
+        1e150 or beyond at fit, or a scaled value leaves float32.
 
     Examples
     --------

@@ -113,7 +113,8 @@ class TableSettings:
     split
         Shares of the rows (`train`, `valid`, `test`), or with a time their numbers: `{valid_rows: 1, test_rows: 1}`.
     null_values
-        Texts that stand for null, in CSV and Parquet files and in rows to be predicted; numbers that equal one do too.
+        Texts that stand for null, in CSV and Parquet files, those that steps name among them, and in rows to be
+        predicted; numbers that equal one do too.
     separator
         Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     encoding

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.config.serving import ServeSettings
-from gigabatch.pipeline.runs.find import run_link
+from gigabatch.pipeline.runs.find import lease_of, run_link
 from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.http.app import create_app
 from gigabatch.pipeline.serving.http.channel import Channel
@@ -52,7 +53,13 @@ def run_server(
     """
     loaded = load_config(config, overrides)
     settings = asked_settings(loaded.serve, host, port, workers)
-    return serve(settings, [run_link(loaded, run)], insecure)
+    link = run_link(loaded, run)
+    # What a link names stays without one, and is not to stay once the link names another.
+    lease = None if link.is_symlink() else lease_of(loaded, Path(os.path.realpath(link)))
+    try:
+        return serve(settings, [link], insecure)
+    finally:
+        del lease
 
 
 def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = False) -> int:

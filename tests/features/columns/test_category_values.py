@@ -256,5 +256,5 @@ def test_what_cannot_be_hashed_is_told_by_the_columns_own_type():
     ids=["lists", "arrays", "tuples", "Arrow"],
 )  # fmt: skip
 def test_of_lists_it_says_who_takes_them(series):
-    with pytest.raises(DataError, match=r"'c' holds lists.*Categorify takes lists with lists=True, ListSlice with sep"):
+    with pytest.raises(DataError, match=r"'c' holds lists.*Categorify takes lists with lists=True, ListSlice and"):
         Categorify("c").fit([series.to_frame()])

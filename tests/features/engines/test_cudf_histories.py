@@ -1,6 +1,7 @@
 """Lists of what was before, on the stand-ins of cuDF and CuPy: those of the pandas engine and of slow loops."""
 
 import importlib.util
+import math
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from gigabatch.features.columns import lists as lists_module
+from gigabatch.features.history.group_aggregates import AGGREGATIONS
 from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
 from gigabatch.features.operators.history.history import History
@@ -122,6 +124,29 @@ def test_sequences_of_groups_are_those_of_pandas(stand_in, engine, item, nulls):
     groups = {key: group.sort_values("row")["item"].iloc[-5:] for key, group in frame.groupby("user")}
     slow = [[None if value is pd.NA else value for value in groups[key]] for key in sorted(groups)]
     assert plain(found["item"]) == slow
+
+
+@pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
+def test_aggregations_of_groups_are_those_of_pandas(stand_in, engine, nulls):
+    frame, rng = log_of("string", "string", 4), np.random.default_rng(2)
+    for name, values in (("whole", rng.integers(-5, 5, len(frame)) + 2**53), ("x", rng.normal(size=len(frame)) * 1e9),
+                         ("flag", rng.random(len(frame)) < 0.5)):  # fmt: skip
+        kept = [
+            None if gone else one for one, gone in zip(values.tolist(), rng.random(len(frame)) < nulls, strict=True)
+        ]
+        frame[name] = pd.array(pa.array(kept, pa.from_numpy_dtype(values.dtype)), pd.ArrowDtype(
+            pa.from_numpy_dtype(values.dtype)))  # fmt: skip
+    asked = {f"{name}_{how}": (name, how) for name in ("whole", "x", "flag") for how in AGGREGATIONS}
+    asked |= {f"item_{how}": ("item", how) for how in ("first", "last", "count", "nunique")}
+    step = GroupbyToSequence(["user"], "row", ["item"], 5, None, asked)
+    found, expected = step(stand_in.from_pandas(frame)), step(frame)
+    for name in ("user", *asked):
+        assert plain(found[name]) == plain(expected[name]), name
+    if nulls == 0:
+        totals = [math.fsum(group["x"]) for _, group in sorted(frame.groupby("user"))]
+        assert plain(found["x_sum"]) == totals
+        sums = [sum(group["whole"].tolist()) for _, group in sorted(frame.groupby("user"))]
+        assert plain(found["whole_sum"]) == sums
 
 
 @pytest.mark.parametrize("letters", [None, 3])

@@ -13,6 +13,7 @@ import torch
 from gigabatch.features.columns import lists as lists_module
 from gigabatch.features.columns.lists import list_column, list_entries, window_lists
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.lists.list_length import ListLength
 from gigabatch.features.reading.sources import cast
 
 pytestmark = [
@@ -75,6 +76,15 @@ def test_entries_and_lengths_are_read_and_make_the_lists_again(stand_in, engine,
     assert made.index.held.tolist() == list(range(7, 67))
     again, _ = list_entries(made)
     assert plain(again) == plain(entries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lengths_of_lists_are_those_of_python(stand_in, engine, kind):
+    rows = rows_of(kind, 3)
+    frame = on_device(stand_in, rows, pa.list_(KINDS[kind]))
+    found = ListLength("c", "n", separator=None)(frame)["n"]
+    assert plain(found) == [len(row or []) for row in rows]
+    assert found.index.held.tolist() == list(range(7, 67))
 
 
 def test_arrays_and_parts_of_columns_make_lists(stand_in, engine):

@@ -165,6 +165,19 @@ def sequences(value):
     return expected
 
 
+def of_users(value, function):
+    """What GroupbyToSequence aggregates by user, whose ids are sorted as what they are, in plain Python."""
+
+    def expected(frame, _):
+        found = {user: [] for user in frame["user"] if not pd.isna(user)}
+        for user, one in zip(frame["user"], frame[value], strict=True):
+            if not (pd.isna(user) or pd.isna(one)):
+                found[user].append(one)
+        return [function(found[user]) if found[user] else None for user in sorted(found)]
+
+    return {("user", form): expected for form in ("whole_as_text", "floats_beyond_2_53")}
+
+
 def earlier_texts(frame, column):
     """History of three values by city in plain Python, of text."""
     rows = sorted(frame.index, key=lambda row: (frame["at"][row], frame["row"][row]))
@@ -194,6 +207,7 @@ MEDIAN, MEAN = (float(np.float32(value)) for value in (TABLE["price"].median(), 
                 / TABLE["price"].count()))  # fmt: skip
 KEYS = {"user": "key", "city": "key"}
 BY = {"by": ["user", "city"]}
+LISTS = {"by": ["user"], "order": "row", "columns": ["row"], "max_length": 3}
 O = {"output": "o"}  # noqa: E741
 NOTHING, ZERO, NULL = {}, {"o": 0}, {"o": None}
 COUNTS = {"user": ZERO, "city": ZERO}
@@ -278,6 +292,23 @@ CASES = [
          {("at", "whole_as_float"): REFUSED, ("at", "floats_beyond_2_53"): REFUSED, ("row", "whole_as_float"): REFUSED,
           ("at", "whole_as_text"): SAME, **{("at", form): sequences("at") for form in NULLS},
           **{("user", form): sequences("at") for form in ("whole_as_text", "floats_beyond_2_53")}}),
+    Case("groupby_to_sequence", {**LISTS, "aggregations": {
+        "rows": ["price", "count"], "first": ["price", "first"], "high": ["price", "max"], "low": ["price", "min"]}},
+         {"user": "key", "row": "time", "price": "number"},
+         {"user": NOTHING, "row": REFUSED, "price": {"low": None, "high": None, "first": None}},
+         {**KEPT, ("row", "whole_as_float"): REFUSED, **of_users("price", min)}),
+    Case("groupby_to_sequence", {**LISTS, "aggregations": {"m": ["price", "mean"], "o": ["price", "sum"]}},
+         {"user": "key", "row": "time", "price": "number"},
+         {"user": NOTHING, "row": REFUSED, "price": {"o": None, "m": None}},
+         {**dict.fromkeys(INFINITE, REFUSED), ("row", "whole_as_float"): REFUSED, **of_users("price", math.fsum)}),
+    Case("groupby_to_sequence", {**LISTS, "aggregations": {
+        "o": ["clicks", "sum"], "m": ["clicks", "mean"], "high": ["clicks", "max"]}},
+         {"user": "key", "row": "time", "clicks": "number"},
+         {"user": NOTHING, "row": REFUSED, "clicks": {"o": None, "m": None, "high": None}},
+         {("row", "whole_as_float"): REFUSED, ("clicks", "beyond_int64"): REFUSED, **of_users("clicks", max)}),
+    Case("groupby_to_sequence", {**LISTS, "aggregations": {"o": ["city", "nunique"]}},
+         {"user": "key", "row": "time", "city": "key"}, {"user": NOTHING, "row": REFUSED, "city": {"o": 0}},
+         {("row", "whole_as_float"): REFUSED, **of_users("city", lambda values: len(set(values)))}),
     Case("hash_bucket", {"column": "city", "num_buckets": 10, **O}, {"city": "key"}, {"city": ZERO},
          {"numbers_for_text": lambda frame, _: [
              1 + xxhash.xxh64_intdigest(int(value).to_bytes(8, "little")) % 10 for value in frame["city"]]}),
@@ -303,6 +334,7 @@ CASES = [
     Case("lambda_function", {"name": "hostile_copy"}, {"full": "any"}, {"full": NOTHING}),
     Case("last_before", {"events": TABLE, **BY, "columns": {"price": "o"}, "at": "at", "order": "row"},
          {**KEYS, "at": "time"}, {**NULLS_OF_KEYS, "at": REFUSED}, LOOKED_UP),
+    Case("list_length", {"column": "words", **O}, {"words": "text"}, {"words": ZERO}),
     Case("list_slice", {"column": "words", "start": 0, "stop": 1, **O}, {"words": "text"}, {"words": NULL}),
     Case("log", {"column": "price", **O}, {"price": "number"}, {"price": NULL},
          {"infinity": lambda frame, _: [None if x != x else float(np.float32(math.log1p(x))) for x in frame["price"]]}),

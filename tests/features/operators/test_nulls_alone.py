@@ -24,6 +24,7 @@ STEPS = {
     "text_flags": ({"column": "t", "prefix": "has_"}, {"has_a": 0.0, "has_b": 0.0}),
     "categorify": ({"column": "t", "separator": "|"}, {"t": []}),
     "explode_lists": ({"lists": {"t": ["one", "string"]}, "position": "place", "keep": []}, None),
+    "list_length": ({"column": "t", "output": "n"}, {"n": 0}),
     "list_slice": ({"column": "t", "start": 0, "stop": 1, "pad": "z"}, {"t": "z"}),
     "clean_text": ({"column": "t", "case": "lower"}, {"t": None}),
     "text_hash": ({"column": "t", "prefix": "h", "num_buckets": 2}, {"h_0": 0.0, "h_1": 0.0}),

@@ -26,6 +26,22 @@ def test_null_values_and_separator_are_the_recipes(tmp_path):
     assert found["open"].tolist() == [True, False]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_null_values_are_null_in_either_kind_of_file(tmp_path, ending):
+    given = pd.DataFrame({"shop": [1, 2, 3], "staff": [5, -9, 7], "price": [0.5, 1.5, -9.0], "land": ["DE", "NA", ""]})
+    path = tmp_path / f"t.{ending}"
+    given.to_csv(path, index=False) if ending == "csv" else given.to_parquet(path, index=False)
+    found = Reading(null_values=("", "NA", "-9")).table("pandas", str(path))
+    assert found["shop"].tolist() == [1, 2, 3]
+    assert found.isna().to_dict("list") == {
+        "shop": [False] * 3, "staff": [False, True, False], "price": [False, False, True], "land": [False, True, True],
+    }  # fmt: skip
+    assert found["staff"].dropna().tolist() == [5, 7]
+    join = {"join_external": {"table": str(path), "on": ["shop"], "columns": {"staff": "staff"}}}
+    (step,) = parse_steps([join], reading=Reading(null_values=("-9",)))
+    assert step(pd.DataFrame({"shop": [3, 2, 4]}))["staff"].fillna(0).tolist() == [7, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("fields", "dtype"),
     [

@@ -176,7 +176,7 @@ def test_a_file_from_before_layouts_were_saved_has_the_usual_one(tmp_path):
     ("values", "counts", "message"),
     [(["a", "a"], [1, 1], r"1 value\(s\) are there twice"), (["a"], [-1], "whole numbers from 0"),
      (["a"], [1.0], "whole numbers from 0"), (["a"], ["1"], "whole numbers from 0"),
-     (pd.to_datetime(["2020-01-01"]), [1], "datetime64"), ([["a"]], [1], "Python objects"),
+     (pd.to_datetime(["2020-01-01"]), [1], "datetime64"), ([["a"]], [1], "holds lists"),
      (["a", None], [1, 1], "damaged"), (["a"], None, "damaged")],
 )  # fmt: skip
 def test_a_file_that_holds_no_vocabulary_is_refused(values, counts, message, tmp_path):

@@ -199,6 +199,18 @@ def pairs(users, items, num_users=3):
         (lambda: UniformNegatives(range(3, 9), 1, version="cuda"), "cuda version cannot draw on cpu"),
         (lambda: UniformNegatives(range(3, 9), 1).set_epoch(-1), "epoch must not be negative, found -1"),
         (lambda: UniformNegatives(range(3, 9), 1, pairs([0], [3]))(torch.arange(2)), "give the users of the rows"),
+        (
+            lambda: UniformNegatives(range(3, 9), 1)(torch.arange(2).int()),
+            r"positions must be \[rows\] torch.int64, found",
+        ),
+        (
+            lambda: UniformNegatives(range(3, 9), 1, pairs([0], [3]))(torch.arange(2), torch.tensor([0, 1])),
+            r"users must be \[rows\] torch.int32, found \[2\] torch.int64 for 2 rows",
+        ),
+        (
+            lambda: UniformNegatives(range(3, 9), 1, pairs([0], [3]))(torch.arange(2), torch.tensor([0]).int()),
+            r"users must be \[rows\] torch.int32, found \[1\]",
+        ),
         (lambda: PopularityNegatives(range(3, 9), 1, torch.ones(8)), r"here 9 or more, found shape \(8,\)"),
         (lambda: PopularityNegatives(range(3, 9), 1, torch.ones((9, 1))), r"found shape \(9, 1\)"),
         (lambda: PopularityNegatives(range(3, 9), 1, -torch.ones(9)), "finite and not negative"),

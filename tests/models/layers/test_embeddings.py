@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ListInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from tests.examples import examples
 
@@ -138,3 +140,57 @@ def test_lookup_on_any_device_equals_the_cpu(any_device):
     ids = torch.randint(5, (100, 2), dtype=torch.int32)
     expected = tables(ids)
     torch.testing.assert_close(tables.to(any_device)(ids.to(any_device)).cpu(), expected, rtol=0, atol=0)
+
+
+def some_lists(weights=None):
+    return JaggedColumn(torch.tensor([1, 0, 2, 1], dtype=torch.int32), torch.tensor([0, 3, 3, 4]), weights)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_tables_that_were_converted_are_looked_up_as_with_dense_gradients(kind):
+    """A trained model, whose gradients are `rows`, ended with a bare assertion after `double`."""
+    torch.manual_seed(0)
+    tables = EmbeddingTables([5, 4], [3, 2], "rows", lists=(ListInputs(4, shares=1),))
+    ids, lists = torch.tensor([[1, 3], [0, 2], [4, 0]]), [some_lists()]
+    expected = torch.cat([tables.tables[0][ids[:, 0]], tables.tables[1][ids[:, 1]]], dim=1)
+    rows = tables.tables[1].detach()
+    pooled = torch.stack([(rows[1] + rows[0] + rows[2]) / 3, torch.zeros(2), rows[1]])
+    expected = torch.cat([expected, pooled], dim=1).to(kind)
+    tables.to(kind)
+    close = {"rtol": 2e-2, "atol": 1e-4} if kind == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-7}
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(tables(ids, lists), expected, **close)
+
+
+def test_weights_of_lists_in_any_memory_are_the_same():
+    tables = EmbeddingTables([], [2], "rows", lists=(ListInputs(4, weighted=True),))
+    ids, column = torch.empty(3, 0, dtype=torch.int64), some_lists(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    strided = JaggedColumn(*(torch.stack([part, part], dim=1)[:, 0] for part in column))
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(tables(ids, [strided]), tables(ids, [column]), rtol=0, atol=0)
+
+
+def test_weights_of_lists_of_another_type_are_refused():
+    column = some_lists(torch.ones(4, dtype=torch.float64))
+    for gradients in ("dense", "rows"):
+        tables = EmbeddingTables([], [2], gradients, lists=(ListInputs(4, weighted=True),))
+        with pytest.raises(ModelError, match=r"weights of lists must be torch\.float32, found torch\.float64"):
+            tables(torch.empty(3, 0, dtype=torch.int64), [column])
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+def test_weights_of_lists_get_their_gradient_or_are_refused(gradients, frozen):
+    """Where rows are moved they got none, without a word."""
+    tables = EmbeddingTables([], [2], gradients, lists=(ListInputs(4, weighted=True),), pooling="sum")
+    tables.requires_grad_(not frozen)
+    column = some_lists(torch.ones(4, requires_grad=True))
+    ids = torch.empty(3, 0, dtype=torch.int64)
+    if gradients == "rows" and not frozen:
+        with pytest.raises(ModelError, match="weights of lists that ask for a gradient would get none"):
+            tables(ids, [column])
+        return
+    tables(ids, [column]).sum().backward()
+    torch.testing.assert_close(column.weights.grad, tables.tables[0].detach()[column.ids.long()].sum(1))

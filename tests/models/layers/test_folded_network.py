@@ -1,16 +1,16 @@
 """Training with batch norms folded into the next layer: outputs, gradients and statistics of the plain network."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.kernels import kernel
-from gigabatch.models.layers import dropout, embeddings, folded
+from gigabatch.models.kernels import using_kernels
+from gigabatch.models.layers import dropout
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 
@@ -87,9 +87,9 @@ def backward(model, ids, floats, targets):
 @pytest.fixture
 def plain_kernels(monkeypatch):
     """The plain versions of the kernels, which take float64."""
-    for module in (embeddings, folded, dropout):
-        monkeypatch.setattr(module, "kernel", partial(kernel, version="reference"))
     monkeypatch.setattr(dropout, "FLOATS", (torch.float64,))
+    with using_kernels("reference"):
+        yield
 
 
 def assert_same(plain, folded, ids, floats, targets, rtol, atol):
@@ -399,3 +399,19 @@ def test_memory_of_a_step_is_used_by_the_next():
 
 def test_dense_gradients_are_an_obstacle():
     assert "gradients are dense, not rows" in TabularModel(*split(FULL)).folding_obstacle()
+
+
+def test_gradients_of_gradients_are_refused_and_those_of_the_plain_network_without_folding():
+    (plain, folded), ids, floats, targets = make("two layers")
+    found = []
+    for model in (plain, folded, folded):
+        weights = [weight for name, weight in model.named_parameters() if "tables" not in name]
+        loss = functional.mse_loss(model(ids, floats), targets)
+        if model is folded and model.folded:
+            with pytest.raises(ModelError, match="no gradient of its gradients"):
+                torch.autograd.grad(loss, weights, create_graph=True)
+            model.folded = False
+            continue
+        first = torch.autograd.grad(loss, weights, create_graph=True)
+        found.append(torch.autograd.grad(sum(part.square().sum() for part in first), weights, allow_unused=True))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)

@@ -206,3 +206,17 @@ def test_bins_of_linear_terms_are_linear_terms_to_an_optimizer():
     split = split_parameters(model)
     assert [id(weight) for weight in split.linear] == [id(model.linear.float_weights), id(model.linear.numeric.weight)]
     assert not split.decayed
+
+
+def test_a_gradient_of_a_gradient_is_that_of_plain_torch():
+    """The compiled loops' gradient was a constant to the second pass, without a word."""
+    inputs = ModelInputs(num_ids=(), num_floats=2, float_edges=((0.0, 1.0, 3.0), (-1.0, 0.0, 0.5, 2.0)))
+    torch.manual_seed(0)
+    embedding, floats = NumericEmbedding(inputs, "bins", width=3), 2 * torch.randn(50, 2)
+    found = []
+    for kernels in ("compiled", "reference"):
+        with using_kernels(kernels):
+            loss = embedding(floats).sin().sum()
+            (first,) = torch.autograd.grad(loss, [embedding.weight], create_graph=True)
+            found.append((first, *torch.autograd.grad(first.square().sum(), [embedding.weight])))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels.row_update import reference as row_update_reference
 from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, RowRule
 from gigabatch.models.layers.embeddings import EmbeddingTables
@@ -110,6 +112,32 @@ def test_zero_grad_forgets_gradients_that_no_step_took():
     train(tables, optimizer, [1])
     train(alone, other, [1])
     assert all(map(torch.equal, weights_of(tables), weights_of(alone)))
+
+
+def test_zero_grad_of_the_module_forgets_them_too():
+    """A batch that was given up so moved its rows with the next step."""
+    (tables, optimizer), (alone, other) = make(), make()
+    backward(tables, *batch(0))
+    tables.zero_grad()
+    backward(tables, *batch(1))
+    optimizer.step()
+    train(alone, other, [1])
+    assert all(map(torch.equal, weights_of(tables), weights_of(alone)))
+
+
+def test_zero_grad_of_a_model_forgets_gradients_of_rows():
+    weights = []
+    for given_up in (True, False):
+        torch.manual_seed(0)
+        model = LogisticRegression(ModelInputs((5, 7), 0), LogisticRegression.Settings())
+        optimizer = build_optimizer(model, "lamb", lr=0.1)
+        if given_up:
+            model(torch.tensor([[1, 2]]), torch.empty(1, 0)).sum().backward()
+            model.zero_grad()
+        model(torch.tensor([[3, 4]]), torch.empty(1, 0)).sum().backward()
+        optimizer.step()
+        weights.append([weight.detach() for weight in model.parameters()])
+    assert all(map(torch.equal, *weights))
 
 
 def test_several_modules_move_each_by_its_own_gradients():
@@ -312,3 +340,29 @@ def test_moving_averages_are_not_shrunk(settings):
     assert all(
         torch.equal(state["exp_avg_sq"], one) for state, one in zip(optimizer.state.values(), states, strict=True)
     )
+
+
+def test_tables_that_were_converted_do_not_step():
+    tables, optimizer = make()
+    tables.double()
+    (tables(batch(0)[0]) * 1.0).sum().backward()
+    with pytest.raises(ModelError, match=r"the tables were converted from torch\.float32"):
+        optimizer.step()
+
+
+def test_another_group_is_refused():
+    """Its parameters never moved."""
+    _, optimizer = make()
+    with pytest.raises(ModelError, match="a RowOptimizer has one group"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+
+
+def test_torchs_one_cycle_moves_lr_and_momentum():
+    """It said that the optimizer has no momentum."""
+    tables, optimizer = make(method="adam")
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4, base_momentum=0.85, max_momentum=0.95)
+    assert optimizer.param_groups[0]["betas"][0] == 0.95
+    backward(tables, *batch(0))
+    optimizer.step()
+    schedule.step()
+    assert 0.85 <= optimizer.param_groups[0]["betas"][0] < 0.95

@@ -287,6 +287,13 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
         load_config(tmp_path / "run.yaml")
 
 
+def test_folders_that_are_links_in_a_circle_are_read(tmp_path):
+    """Whoever uses such a folder names it; here Python's own error was a traceback."""
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    assert load_config(ROOT / "conf" / "flights.yaml", [f"artifacts={tmp_path / 'one'}"], whole=False)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

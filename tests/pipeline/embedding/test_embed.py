@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -261,6 +262,29 @@ def test_what_exists_is_not_made_again_and_old_versions_go(shop, run, tmp_path):
     assert (run / STAGE / LATEST).resolve() in kept
     assert not held.folder.exists()
     assert torch.equal(held.item.vectors, vectors)  # who has it open, still has it
+
+
+def test_two_updates_at_once_both_stay(shop, run, tmp_path, monkeypatch):
+    """Each starts from the version before, so the second has to wait for what the first makes of it."""
+    embed(run, shop.bundle, shop.pipeline().features(), EmbedSettings())
+    for name in ("one", "other"):
+        pd.DataFrame({"user": [name], "age": [0.0], "at": [2**62]}).to_parquet(tmp_path / f"{name}.parquet")
+
+    def update(name: str) -> None:
+        update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / f"{name}.parquet")], EmbedSettings())
+
+    other, gather = threading.Thread(target=update, args=["other"]), stage._gather
+
+    def meanwhile(*arguments):
+        if threading.current_thread() is not other and not other.is_alive():
+            other.start()
+            other.join(timeout=2)  # for ever, as it waits for this one
+        return gather(*arguments)
+
+    monkeypatch.setattr(stage, "_gather", meanwhile)
+    update("one")
+    other.join(timeout=60)
+    assert {"one", "other"} <= set(opened(run, shop).user.keys.tolist())
 
 
 class Killed(Exception):

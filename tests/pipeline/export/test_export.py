@@ -352,6 +352,28 @@ def test_without_scaling_floats_are_filled_alone(tmp_path):
     assert np.array_equal(floats[:, 3], np.isnan(given).astype(np.float32))
 
 
+NO_ROOM = """
+import errno, resource, sys
+from pathlib import Path
+import torch
+from gigabatch.pipeline.export.export import _write_torch
+
+program = torch.export.export(torch.nn.Linear(64, 64), (torch.ones(2, 64),))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    _write_torch(None, program, Path(sys.argv[1]))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+def test_a_disk_that_is_full_ends_no_process(tmp_path):
+    """torch's own writer called abort(), so a night that exports had no line."""
+    arguments = [sys.executable, "-c", NO_ROOM, str(tmp_path / "model.pt2")]
+    told = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout.split()) == (0, ["EFBIG"]), told.stderr[-2000:]
+
+
 def test_without_its_packages_onnx_is_refused(bundle, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find(name))

@@ -1,6 +1,7 @@
 """`gigabatch init`: what it makes of tables of many kinds, and that its configurations load and train."""
 
 import datetime
+import shlex
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -628,6 +629,10 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert "the file is there already. Give another --out, or --force" in capsys.readouterr().err
     assert main(["init", "Shop visits.csv", "--target", "bought", "--force"]) == 0
     assert Path("conf/Shop_visits.yaml").read_bytes() == before
+    assert main(["init", "Shop visits.csv", "--target", "bought", "--out", "of Anna's.yaml"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(line.partition("try ")[2]) == ["gigabatch", "train", "--config", "of Anna's.yaml"]
+    assert f"#   {line.partition('try ')[2]}\n" in Path("of Anna's.yaml").read_text()
     assert main(["init", "nowhere.csv", "--target", "bought"]) == 2
     assert "no such file" in capsys.readouterr().err
     assert main(["init", "Shop visits.csv", "--target", "bought", "--task", "ranking", "--force"]) == 2

@@ -102,7 +102,17 @@ def test_a_table_of_copies_in_its_first_columns_alone_has_none():
 
 def test_rows_whose_lists_differ_are_no_copies():
     rows = pa.table({"y": [1, 1, 1, 0, 1, 1], "tags": [["a"], ["b", "a"], ["a"], ["a"], None, ["a", "b"]]})
-    assert _share_of_copies(look_at(rows, 100)) == 1 / 6
+    for given in ([], ["y"], ["tags"], ["y", "tags"]):
+        assert _share_of_copies(look_at(rows, 100, given)) == 1 / 6
+
+
+@pytest.mark.parametrize(("most", "share"), [(9, 2 / 6), (3, 1 / 3)])
+def test_rows_that_differ_in_columns_of_given_roles_are_no_copies(most, share):
+    table = pa.table({"city": ["a"] * 6, "size": [1.0, 2.0, 1.0, 3.0, 4.0, 3.0], "tags": [["x"]] * 6})
+    assert _share_of_copies(look_at(table, most, ["size", "tags"])) == share
+    assert _share_of_copies(look_at(table.append_column("id", [list(range(6))]), most, ["id", "city"])) == 0
+    assert _share_of_copies(look_at(table.select(["size", "tags"]), most, ["size"])) == share
+    assert _share_of_copies(look_at(table.select(["tags"]), most)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["datetime", "datetime[%d.%m.%Y]", "datetime[%d.%m.%Y]?"])

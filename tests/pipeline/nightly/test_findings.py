@@ -129,6 +129,61 @@ def _of(seed):
     return measure, "clicked", "city", city
 
 
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+def test_of_rare_labels_few_nights_name_a_slice_of_models_that_are_as_good(kind):
+    """Where none of 150 rows had label 1, all of them told alike that the higher of two predictions was worse."""
+    named = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        means, shop = 0.01 * np.exp(0.8 * random.normal(size=6000)), pd.Series(random.integers(0, 40, 6000))
+        high, low = means * 1.3, means * 0.75  # m - log m is 1.0376 of both: as far from the truth
+        labels = random.random(6000) < means
+        target = {"multiclass": Target("y", "multiclass", 2)}.get(kind, Target("y", kind))
+        if kind == "regression":
+            labels, high, low = random.poisson(means), means * 1.3, means * 0.7
+        elif kind == "multiclass":
+            high, low = (np.stack([1 - part, part], 1) for part in (high, low))
+        known = {"candidate": [(torch.tensor(high), window(labels, target))]}
+        known["current"] = [(torch.tensor(low), window(labels, target))]
+        seen = Seen(pd.DataFrame({"shop": shop}), {}, known)
+        named += bool(worse_slices(list(slices_of(measure_of(seen, 0), "y", "shop", shop))))
+    assert named <= 8  # 3 in the mean
+
+
+def test_rows_of_a_group_are_not_as_many_independent_ones():
+    """Rows of a search share what a model is told and what decides their labels: most nights named a slice."""
+    named = 0
+    for seed in range(40):
+        random, group = np.random.default_rng(seed), np.arange(600).repeat(10)
+        known, unknown, higher = random.normal(0, 0.8, 600)[group], random.normal(size=600)[group], group % 2 == 0
+        labels = random.random(6000) < 0.06 * np.exp(known + unknown - 0.5)
+        means, shop = 0.06 * np.exp(known), pd.Series(random.integers(0, 30, 600)[group])
+        of = window(labels, group=torch.tensor(group))
+        predicted = {
+            role: [(torch.tensor(np.minimum(means * np.where(up, 1.3, 0.75), 0.95)), of)]
+            for role, up in (("candidate", higher), ("current", ~higher))
+        }
+        seen = Seen(pd.DataFrame({"shop": shop}), {}, predicted)
+        named += bool(worse_slices(list(slices_of(measure_of(seen, 0), "y", "shop", shop))))
+    assert named <= 6  # 2 in the mean
+
+
+def test_the_chance_of_a_difference_is_the_variance_over_labels_that_are_drawn():
+    random = np.random.default_rng(3)
+    new, old = random.uniform(0.05, 0.4, size=(2, 4))
+    weight = torch.tensor([1.0, 2.0, 0.0, 0.5])
+
+    def difference(labels) -> np.ndarray:
+        of = window(labels, weight=weight)
+        return (weight.double() * (row_losses(of, torch.tensor(new)) - row_losses(of, torch.tensor(old)))).numpy()
+
+    draws = np.stack([difference(random.random(4) < (new + old) / 2) for _ in range(20_000)])
+    of = window([0, 1, 0, 0], weight=weight)
+    seen = Seen(pd.DataFrame(), {}, {"candidate": [(torch.tensor(new), of)], "current": [(torch.tensor(old), of)]})
+    found = module.chance_of_losses(seen, 0)
+    np.testing.assert_allclose(found, draws.var(0), rtol=0.05, atol=1e-9)
+
+
 def test_small_slices_and_a_column_of_one_value_are_left_out():
     measure, city = measured(0.0, seed=4)
     assert list(slices_of(measure, "clicked", "city", pd.Series(["Oslo"] * len(city)))) == []

@@ -133,6 +133,7 @@ def test_a_full_page_has_every_section_in_order_with_the_numbers_of_its_line(tmp
         "AUC +0.0100 (-0.0020 to +0.0200)",
         "against the reference, run old", "Warm: it went on from", "rows trained on 50", "1,000 new rows against 1,000",
         "12 slices were looked at", "at least 100 of 900 rows (of 1,800, evenly spread). 1 got worse", "1,234,567",
+        "900 rows (of 1,800, evenly spread) of the window by whether a model has an id",
         "rows of train 1,000", "raw files 7", "10.0 %", "2023-11-14T22:13:20+00:00", "3.5 s in all.",
     ):  # fmt: skip
         assert told in text, told

@@ -20,9 +20,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import ServingError
+from gigabatch.pipeline.serving.http import server as server_module
 from gigabatch.pipeline.serving.http.server import listen, with_answers
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.start import is_loopback, read_token, require_safe, require_start
+from gigabatch.pipeline.store.garbage import collect_runs
 from tests.pipeline.clicks import ROOT, write_clicks
 from tests.pipeline.serving.server_process import Server
 
@@ -70,6 +72,20 @@ def wait_until_refused(server) -> None:
             pass
         time.sleep(0.02)
     raise AssertionError("connections are still taken")
+
+
+def test_a_run_that_is_served_by_its_id_stays(tmp_path, monkeypatch):
+    """No link names it, so `gigabatch gc` took it away from under the service, which could not be started again."""
+    monkeypatch.chdir(tmp_path)
+    write_clicks(tmp_path)
+    for name in ("served", "other"):
+        (tmp_path / "runs" / "clicks" / name / "model").mkdir(parents=True)
+        (tmp_path / "runs" / "clicks" / name / "manifest.json").write_text("{}")
+    removed = []
+    monkeypatch.setattr(server_module, "serve", lambda *_: removed.extend(collect_runs(tmp_path / "runs", 0)[0]) or 0)
+    assert server_module.run_server("clicks.yaml", run="served") == 0
+    assert [path.name for path in removed] == ["other"]
+    assert [path.name for path in collect_runs(tmp_path / "runs", 0)[0]] == ["served"]
 
 
 def test_a_body_without_a_length_is_stopped_at_the_limit(server):

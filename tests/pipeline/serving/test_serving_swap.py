@@ -114,6 +114,15 @@ def test_a_broken_bundle_is_refused_and_the_old_one_goes_on(harm, home, caplog, 
     assert caller.post("/rank", RANK).status_code == 200
 
 
+def test_rows_are_scored_while_a_first_embed_goes_on_or_after_it_was_killed(home, make_caller):
+    """It leaves the folder, with hidden names alone."""
+    shutil.rmtree(home / "second" / STAGE)
+    (home / "second" / STAGE / ".tmp-key@host@1-abcd").mkdir(parents=True)
+    health = make_caller(load_served(home / "second"))("GET", "/health").json()
+    assert health["can_rank"] is False
+    assert health["why_not"].startswith("its users and items are not stored")
+
+
 def test_a_bundle_that_cannot_recommend_does_not_follow_one_that_can(home, frame, caplog, make_caller):
     """It ranks candidates, so it was taken, and /recommend answered 409 from then on."""
     made, slot, metrics = watcher(home)

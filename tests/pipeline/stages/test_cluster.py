@@ -390,6 +390,18 @@ def test_workers_that_do_not_see_the_folder_are_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_workers_with_another_gigabatch_are_named():
+    """They made artifacts that have the key of this process's sources."""
+
+    class Older:
+        def run(self, function, on_error):
+            without = Exception("AttributeError(\"Can't get attribute 'own_sources'\")")  # as Dask tells of it
+            return {"tcp://a:1": function(), "tcp://b:2": "0" * 32, "tcp://c:3": without, "tcp://d:4": OSError("gone")}
+
+    with pytest.raises(ClusterError, match=r"worker\(s\) tcp://b:2, tcp://c:3 have another gigabatch .* start them"):
+        DaskCluster(Older()).require_same_sources()
+
+
 @pytest.mark.skipif(importlib.util.find_spec("dask_cuda") is not None, reason="dask-cuda is installed")
 def test_cuda_without_its_package_is_refused(tmp_path):
     with pytest.raises(ClusterError, match="needs the package dask-cuda, which is not installed"):

@@ -1,7 +1,9 @@
 """Using a finished run: evaluating it again and writing its predictions."""
 
 import datetime
+import errno
 import json
+import os
 import shutil
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes.table.recipe import TableRecipe
 from gigabatch.features.schema import Column, Schema
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
@@ -137,6 +140,35 @@ def test_a_write_that_fails_leaves_no_file(trained, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.EFBIG, "Raise the limit of a file's size (ulimit -f)"),
+        (errno.ENAMETOOLONG, "File name too long"),
+        (errno.ELOOP, "Too many levels of symbolic links"),
+    ],
+)
+def test_what_the_system_refuses_to_write_is_one_line(trained, tmp_path, monkeypatch, capsys, code, told):
+    def fail(self, path, **_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
+    assert main(["score", "--config", str(trained[0].config), "--out", str(tmp_path / "s.csv")]) == 2
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["unmounted/scores", "link"])
+def test_a_folder_that_is_a_link_to_nowhere_is_one_line(trained, tmp_path, capsys, target):
+    (tmp_path / "link").symlink_to(target)
+    for command in (
+        ["score", "--out", str(tmp_path / "link" / "s.csv")],
+        ["evaluate", "--out", str(tmp_path / "link")],
+    ):
+        assert main([*command, "--config", str(trained[0].config)]) == 2
+        assert f"{tmp_path / 'link'} leads to" in capsys.readouterr().err
+
+
 STEPS = [
     {"drop_nulls": {"columns": ["gap"]}},
     {"clip": {"column": "signal", "low": -1.5}},
@@ -176,6 +208,24 @@ def test_raw_rows_without_labels_score_as_the_rows_of_the_features_stage(stepped
     expected = expected.assign(row=expected["row"].astype("int64")).set_index("row")["clicked"]
     again = found.set_index("row")["predicted_clicked"][expected.index].astype("float32")
     assert_scores(again, expected)
+
+
+def test_files_that_are_written_to_while_they_are_read_are_not_scored(stepped, tmp_path, monkeypatch, capsys):
+    """Their last line is cut anywhere, and half a number is one, too."""
+    tiny, _ = stepped
+    new = tmp_path / "new.csv"
+    day_of_rows(0).drop(columns="clicked").to_csv(new, index=False)
+    read = TableRecipe.raw_rows
+
+    def written_meanwhile(*arguments):
+        with open(new, "a") as file:
+            file.write("1")
+        return read(*arguments)
+
+    monkeypatch.setattr(TableRecipe, "raw_rows", written_meanwhile)
+    assert main(["score", "--config", str(tiny.config), "--input", str(new), "--out", str(tmp_path / "s.csv")]) == 2
+    assert f"input {new} changed while it was read" in capsys.readouterr().err
+    assert not (tmp_path / "s.csv").exists()
 
 
 def test_the_bundle_takes_raw_rows_as_any_reader_gives_them(stepped):

@@ -177,6 +177,106 @@ def test_rows_of_a_group_become_lists_of_one_row(tmp_path):
         bundle.predict_raw(log)
 
 
+def test_raw_rows_have_the_length_of_the_list_that_they_bring(tmp_path):
+    content = YAML(typ="safe").load(YAML_TEXT)["features"]
+    steps = [*content["steps"], {"list_length": {"column": "history", "output": "seen", "separator": None}}]
+    path = write_config(tmp_path, "lr", steps=steps, continuous=["seen"])
+    bundle = load_bundle(Pipeline.from_config(path).train().path / "model")
+    stored = Pipeline.from_config(path).features().frame("test")
+    assert stored["seen"].tolist() == [len(row) for row in stored["history"]]
+    asked = raw_rows(tmp_path, stored)
+    expected = bundle.predict(stored)["clicked"].to_numpy()
+    np.testing.assert_array_equal(bundle.predict_raw(asked)["clicked"].to_numpy(), expected)
+    columns = bundle.online().columns
+    making = RawRows(bundle, columns)
+    sent = [{name: list(row[name]) if name.startswith("history") else row[name] for name in making.columns}
+            for row in asked.head(20).to_dict("records")]  # fmt: skip
+    for row, length in zip(sent, stored["seen"], strict=False):
+        assert [one[columns.index("seen")] for one in making([row])] == [length]
+
+
+def test_sessions_have_their_label_times_and_length(tmp_path):
+    """As NVTabular's Groupby makes them: lists, the first time, the number of rows, the label; short ones left out."""
+    log = moody_log().assign(session=lambda rows: rows["user"] + "-" + (rows.index // 150).astype(str))
+    log["moment"] = 1_600_000_000 + 60 * np.arange(len(log))
+    steps = [
+        {"groupby_to_sequence": {
+            "by": ["session"], "order": "row_number", "columns": ["item"], "max_length": 4, "separator": None,
+            "aggregations": {"user": ["user", "last"], "clicked": ["clicked", "max"], "began": ["moment", "first"],
+                             "moment": ["moment", "last"], "length": ["item", "count"], "items": ["item", "nunique"],
+                             "rated": ["item", "mean"]},
+        }},
+        {"filter": {"column": "length", "op": ">=", "value": 2}},
+        {"list_length": {"column": "item", "output": "kept", "separator": None}},
+        {"difference": {"left": "moment", "right": "began", "output": "lasted"}},
+    ]  # fmt: skip
+    path = write_config(
+        tmp_path, "lr", steps=steps, lists={"item": {"elements": "int64"}}, categorical=["user"], entities={},
+        inputs={"item": "int64", "moment": "int64"}, time=None, split_key="session", keys=["session"],
+        continuous=["length", "items", "kept", "lasted", "rated"],
+    )  # fmt: skip
+    log.to_csv(tmp_path / "log.csv", index=False)
+    features = Pipeline.from_config(path).features()
+    found = pd.concat([features.frame(name) for name in ("train", "valid", "test")]).set_index("session").sort_index()
+    groups = log.groupby("session")
+    long = groups.size()[groups.size() >= 2].index
+    assert 0 < len(long) < groups.ngroups
+    assert found.index.tolist() == sorted(long)
+    expected = pd.DataFrame({
+        "clicked": groups["clicked"].max(), "user": groups["user"].last(), "length": groups.size(),
+        "items": groups["item"].nunique(), "kept": groups.size().clip(upper=4),
+        "lasted": groups["moment"].last() - groups["moment"].first(), "rated": groups["item"].mean(),
+    }).loc[found.index]  # fmt: skip
+    for name in expected:
+        made = found[name].astype("float32") if name == "rated" else found[name]
+        assert made.tolist() == (expected[name].astype("float32") if name == "rated" else expected[name]).tolist(), name
+    bundle = load_bundle(Pipeline.from_config(path).train().path / "model")
+    assert len(bundle.predict(features.frame("test"))) == features.rows["test"]
+    with pytest.raises(DataError, match=r"groupby_to_sequence.*by changing the rows"):
+        bundle.predict_raw(log)
+
+
+def sessions_of_the_page(folder, **features) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """(The log; the splits of the features stage.)"""
+    text = PAGE.partition("test_step_lists.py: sessions -->\n```yaml\n")[2].partition("```")[0]
+    log = moody_log().assign(session=lambda rows: rows["user"] + "-" + (rows.index // 150).astype(str))
+    path = write_config(
+        folder, "lr", steps=YAML(typ="safe").load(text)["steps"], lists={"item": {"elements": "int64"}},
+        categorical=[], entities={}, keys=["session"], continuous=["length"],
+        inputs={"item": "int64", "at": "datetime"}, **features,
+    )  # fmt: skip
+    log.to_csv(folder / "log.csv", index=False)
+    features = Pipeline.from_config(path).features()
+    return log, [features.frame(name) for name in ("train", "valid", "test")]
+
+
+def test_the_sessions_of_the_page_stay_whole_by_their_key(tmp_path):
+    log, splits = sessions_of_the_page(tmp_path, time=None, split_key="session")
+    found = pd.concat(splits).set_index("session").sort_index()
+    expected = log.groupby("session").agg(clicked=("clicked", "max"), length=("item", "size"))
+    expected = expected[expected["length"] >= 2]
+    assert found.index.tolist() == expected.index.tolist()
+    for name in ("clicked", "length"):
+        assert found[name].tolist() == expected[name].tolist()
+
+
+def test_a_session_across_a_cut_by_time_is_one_in_each_split(tmp_path):
+    log, splits = sessions_of_the_page(tmp_path)
+    assert splits[0]["at"].max() <= splits[1]["at"].min() <= splits[1]["at"].max() <= splits[2]["at"].min()
+    log["at"] = log["at"].astype("datetime64[us]").astype("int64")
+    ends = [int(part["at"].max()) for part in splits[:2]]
+    log["split"] = np.searchsorted(ends, log["at"])  # but for rows of short sessions, which are left out
+    expected = log.groupby(["split", "session"]).agg(
+        clicked=("clicked", "max"), at=("at", "max"), length=("item", "size")
+    )
+    expected = expected[expected["length"] >= 2].reset_index()
+    assert expected["session"].duplicated().any()
+    for number, part in enumerate(splits):
+        own = expected[expected["split"] == number]
+        for name in ("session", "clicked", "at", "length"):
+            assert part[name].tolist() == own[name].tolist(), name
+
+
 def test_weights_that_a_step_makes_beside_their_list(tmp_path):
     """The file's own columns of these names, which hold no lists, were taken for them."""
     log = moody_log().assign(session=lambda rows: rows.index // 40, spent=lambda rows: rows.index % 7 / 4 + 0.25)

@@ -169,3 +169,11 @@ def test_a_fold_key_with_nulls_or_missing_is_an_error_at_train_only():
 def test_settings_without_meaning_are_an_error(arguments, message):
     with pytest.raises(DataError, match=f"FoldedTargetEncoding.*{message}"):
         FoldedTargetEncoding(**{"by": ["k"], "targets": ["y"], "fold_key": "row"} | arguments)
+
+
+@pytest.mark.parametrize("dtype", ["object", "str"])
+def test_texts_that_differ_behind_a_nul_are_two_keys(dtype):
+    frame = pd.DataFrame({"k": ["", "\0x", "", "\0x", "a", "a\0"], "j": ["", "", "b", "b", "", ""]}, dtype=dtype)
+    frame = frame.assign(y=range(6), f=range(6))
+    operator = FoldedTargetEncoding(["k", "j"], ["y"], "f", num_folds=2, smoothing=0.0)
+    assert operator.apply(frame, operator.fit([frame]))["y_encoded_by_k_j"].tolist() == [0, 1, 2, 3, 4, 5]

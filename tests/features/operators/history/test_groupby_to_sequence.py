@@ -1,7 +1,10 @@
 """GroupbyToSequence against a loop over groups."""
 
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +38,15 @@ def test_equals_a_loop_over_groups(rows, length, separator, seed):
     if separator is None:
         found = found.assign(s=[list(row) for row in found["s"]], at=[list(row) for row in found["at"]])
     assert list(found[["k", "j", "s", "at"]].itertuples(index=False, name=None)) == expected
+
+
+@pytest.mark.parametrize("separator", ["|", None])
+def test_whole_numbers_of_a_category_type_beside_nulls_keep_their_digits(separator):
+    values = [2**53 + 1, None, -5]
+    column = pd.Series(pd.Categorical(values, categories=[2**53 + 1, -5]))
+    frame = pd.DataFrame({"k": [1, 1, 1], "at": [0, 1, 2], "v": column})
+    found = GroupbyToSequence(["k"], "at", ["v"], 9, separator)(frame)["v"].iloc[0]
+    assert (list(found) if separator is None else found) == (values if separator is None else "9007199254740993||-5")
 
 
 def test_text_with_the_separator_is_an_error():
@@ -104,3 +116,149 @@ def test_ties_that_nothing_settles_are_refused():
         GroupbyToSequence(["k"], ["at", "b"], ["x"], 5)(frame)
     with pytest.raises(DataError, match="name a column under order"):
         GroupbyToSequence(["k"], [], ["x"], 5)
+
+
+AGGREGATED = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]),
+        st.none() | st.integers(-(2**62), 2**62) | st.integers(-3, 3),
+        st.none() | st.floats(-1e20, 1e20) | st.sampled_from([0.1, 0.2, 1e16, -1e16]),
+        st.none() | st.booleans(),
+        st.sampled_from(["x", "yy", "", None]),
+    ),
+    max_size=30,
+)
+HOWS = ("first", "last", "count", "nunique", "min", "max", "sum", "mean")
+
+
+def by_hand(values, how):
+    """Of one group's values in order, None for null; sums and means as fractions, rounded once."""
+    known = [value for value in values if value is not None]
+    if how in ("first", "last"):
+        return values[0 if how == "first" else -1]
+    if how in ("count", "nunique"):
+        return len(values) if how == "count" else len(set(known))
+    if not known:
+        return None
+    if how in ("min", "max"):
+        return min(known) if how == "min" else max(known)
+    total = sum(Fraction(value) for value in known)
+    if how == "mean":
+        return float(total / len(known))
+    return float(total) if isinstance(known[0], float) else int(total)
+
+
+@given(rows=AGGREGATED, seed=st.integers(0, 99), storage=st.sampled_from(["numpy", "arrow"]))
+@settings(max_examples=examples(80), deadline=None)
+def test_aggregations_equal_a_loop_over_groups(rows, seed, storage):
+    names, types = ["k", "i", "f", "b", "s"], ["str", "Int64", "float64", "boolean", "str"]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    if storage == "arrow":
+        types = [pd.ArrowDtype(one) for one in (pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.string())]
+    frame = pd.DataFrame({name: pd.array(columns[name], dtype=kind) for name, kind in zip(names, types, strict=True)})
+    frame["at"] = np.random.default_rng(seed).permutation(len(frame)).astype("int64")
+    groups = {}
+    for row, _ in sorted(zip(rows, frame["at"], strict=True), key=lambda pair: pair[1]):
+        if row[0] is not None:
+            groups.setdefault(row[0], []).append(row)
+    asked = {f"{name}_{how}": (name, how) for name in "ifbs" for how in HOWS if name != "s" or how in HOWS[:4]}
+    expected = {
+        new: [by_hand([row[names.index(name)] for row in groups[key]], how) for key in sorted(groups)]
+        for new, (name, how) in asked.items()
+    }
+    large = [total for total in expected["i_sum"] if total is not None and not -(2**63) <= total < 2**63]
+    if large:
+        del asked["i_sum"], expected["i_sum"]
+    found = GroupbyToSequence(["k"], "at", ["s"], 1, aggregations=asked)(frame)
+    assert list(found.columns) == ["k", "s", *asked]
+    for new, values in expected.items():
+        assert [None if pd.isna(one) else one for one in found[new]] == values, new
+    if large:
+        with pytest.raises(DataError, match=r"column 'i' holds whole numbers whose sum leaves int64"):
+            GroupbyToSequence(["k"], "at", ["s"], 1, aggregations={"i_sum": ("i", "sum")})(frame)
+
+
+def test_aggregations_are_those_of_pandas_with_their_types():
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({
+        "k": rng.integers(0, 40, 500), "at": rng.permutation(500), "i": rng.integers(-9, 9, 500).astype("int16"),
+        "u": rng.integers(0, 9, 500).astype("uint8"), "f": rng.integers(-99, 99, 500).astype("float32") / 4,
+        "b": rng.random(500) < 0.5, "d": pd.to_datetime(rng.integers(0, 10**9, 500), unit="s"),
+    })  # fmt: skip
+    asked = {f"{name}_{how}": (name, how) for name in "iufbd" for how in HOWS if name != "d" or how in HOWS[:3]}
+    found = GroupbyToSequence(["k"], "at", ["i"], 3, None, asked)(frame)
+    groups = frame.sort_values("at").groupby("k")
+    for new, (name, how) in asked.items():
+        wanted = groups[name].agg("size" if how == "count" else how)
+        if new == "f_mean":  # pandas' own is rounded to float32
+            wanted = frame["f"].astype("float64").groupby(frame["k"]).mean()
+        assert found[new].tolist() == wanted.tolist(), new
+        kept = "float64" if how == "mean" else "int64" if how in ("count", "nunique") else str(frame[name].dtype)
+        if how == "sum":
+            kept = "float64" if name == "f" else "int64"
+        assert str(found[new].dtype) == kept, new
+
+
+def test_a_group_without_a_value_is_null_and_counted():
+    frame = pd.DataFrame({
+        "k": [1, 1, 2, 2], "at": range(4), "i": pd.array([None, None, 2, None], "Int64"), "f": [None, None, 2.5, None],
+        "n": [None] * 4,
+    })  # fmt: skip
+    asked = {f"{name}_{how}": [name, how] for name in "ifn" for how in HOWS}
+    found = GroupbyToSequence(["k"], "at", ["at"], 9, None, asked)(frame)
+    for new, (name, how) in asked.items():
+        value = 2.5 if name == "f" else 2
+        second = {"count": 2, "nunique": 1, "last": None}.get(how, value)
+        if name == "n":
+            second = {"count": 2, "nunique": 0}.get(how)
+        first = {"count": 2, "nunique": 0}.get(how)
+        assert [None if pd.isna(one) else one for one in found[new]] == [first, second], new
+    assert str(found["i_sum"].dtype) == "Int64"
+
+
+def test_no_rows_give_no_groups():
+    frame = pd.DataFrame({"k": [None, None], "at": [1, 2], "x": [0.5, 1.5]})
+    for some in (frame, frame.head(0)):
+        asked = {how: ["x", how] for how in HOWS}
+        assert GroupbyToSequence(["k"], "at", ["at"], 9, None, asked)(some).shape == (0, 10)
+
+
+@pytest.mark.parametrize("how", ["min", "max", "sum", "mean"])
+def test_text_dates_and_infinities_are_not_added_up(how):
+    frame = pd.DataFrame({"k": [1], "at": [0], "s": ["7"], "d": pd.to_datetime(["2026-01-01"]), "f": [np.inf]})
+    for name in "sd":
+        with pytest.raises(DataError, match=rf"GroupbyToSequence: column '{name}' is .*, not a number\. Cast it first"):
+            GroupbyToSequence(["k"], "at", ["s"], 2, aggregations={"x": [name, how]})(frame)
+    step = GroupbyToSequence(["k"], "at", ["s"], 2, aggregations={"x": ["f", how]})
+    if how in ("min", "max"):
+        assert step(frame)["x"].tolist() == [np.inf]
+        return
+    with pytest.raises(DataError, match="column 'f' holds an infinity"):
+        step(frame)
+
+
+@pytest.mark.parametrize(
+    ("aggregations", "message"),
+    [({"x": ["s", "median"]}, r"one of first, last.* found 'x': \['s', 'median'\]"), ({"x": "s"}, "found 'x': 's'"),
+     ({"x": ["s"]}, r"found 'x': \['s'\]"), ({"": ["s", "max"]}, "found ''"),
+     ({"k": ["s", "max"]}, "'k' is a key or a list"), ({"s": ["s", "first"]}, "'s' is a key or a list")],
+)  # fmt: skip
+def test_aggregations_without_meaning_are_an_error(aggregations, message):
+    with pytest.raises(DataError, match=message):
+        GroupbyToSequence(["k"], "at", ["s"], 2, aggregations=aggregations)
+
+
+def test_aggregations_tell_the_label_that_they_are_made_of():
+    step = GroupbyToSequence(["k"], "at", ["s"], 2, aggregations={"n": ["late", "count"], "x": ["late", "max"]})
+    assert step.inputs == ("k", "at", "s", "late")
+    assert step.outputs == ("s", "n", "x")
+    assert step.columns_after(["a", "late"]) == ("k", "s", "n", "x")
+    assert step.tells(["late"]) == ("x",)
+    assert step.tells(["s"]) == ("s",)
+    steps = [{"groupby_to_sequence": {"by": ["k"], "order": "at", "columns": ["s"], "max_length": 2,
+                                      "aggregations": {"late": ["late", "max"]}}}]  # fmt: skip
+    workflow = Workflow.from_steps(steps, labels=["late"])
+    assert workflow.to_steps()[0]["groupby_to_sequence"]["aggregations"] == {"late": ["late", "max"]}
+    steps[0]["groupby_to_sequence"]["aggregations"] = {"worst": ["late", "max"]}
+    with pytest.raises(DataError, match="makes 'worst' from the label 'late'"):
+        Workflow.from_steps(steps, labels=["late"])

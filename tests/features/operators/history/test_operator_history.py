@@ -64,6 +64,16 @@ def test_keys_of_several_columns_and_none():
         assert [list(row) for row in History(by, "t", "t", "i", 9, "o")(frame)["o"]] == expected
 
 
+@pytest.mark.parametrize("half_life", [0.5, 5.0, 1e30])
+def test_ages_beyond_int64_weigh_what_their_true_length_says(half_life):
+    times = [-(2**63), 1_700_000_000, 2**63 - 1]  # the first is what pandas makes of a null time as int64
+    frame = pd.DataFrame({"k": [1] * 3, "t": times, "x": [7, 8, 9]})
+    found = History(["k"], "t", "t", "x", 3, "seen", half_life=half_life)(frame)["seen_weights"]
+    for row, now in zip(found, times, strict=True):
+        expected = [0.5 ** ((now - time) / half_life) for time in times if time < now]
+        assert list(row) == pytest.approx(expected, abs=1e-6)
+
+
 def test_splits_and_new_rows_see_the_history_before_them():
     rows = pd.DataFrame({"k": ["a"] * 6, "t": range(6), "x": range(10, 16), "n": range(6)})
     workflow = Workflow([History(["k"], "t", "n", "x", 3, "seen")]).fit([rows])

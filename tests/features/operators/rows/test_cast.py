@@ -50,6 +50,8 @@ def test_values_that_fit(values, dtype, expected):
     ("values", "dtype", "message"),
     [
         ([1.5], "int64", "declared int64 .*fraction"),
+        (pd.Series([1.5, True], dtype=object).values, "int64", "declared int64 .*fraction"),
+        (pd.Series([2.5, None, False, 3], dtype=object).values, "int32", "declared int32 .*(fraction|null)"),
         ([2**31], "int32", "declared int32 .*range of int32"),
         ([2.0**60], "int64", "declared int64 .*2\\^53"),
         ([np.inf], "int64", "declared int64"),
@@ -142,3 +144,18 @@ def test_times_of_every_type_become_microseconds(dtype, written, expected):
 def test_an_unknown_kind_of_time_is_refused():
     with pytest.raises(DataError, match="unknown unit 'century'"):
         Cast(["at"], "datetime[century]")
+
+
+@pytest.mark.parametrize("null", [None, np.nan, pd.NA, pd.NaT])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("values", [[1.5, 2.0], [1, 2], ["1", "2"], [True, False], [1.0, True]])
+def test_any_null_among_objects_is_null_and_no_fraction_is_cut_off(values, dtype, null):
+    column = pd.Series([None, *values], dtype=object)
+    column.iat[0] = null
+    if dtype == "int64" and 1.5 in values:
+        with pytest.raises(DataError, match="some values have a fraction"):
+            Cast(["x"], dtype, nullable=True)(pd.DataFrame({"x": column}))
+        return
+    found = Cast(["x"], dtype, nullable=dtype == "int64")(pd.DataFrame({"x": column}))["x"]
+    assert found.isna().tolist() == [True, False, False]
+    assert [float(value) for value in found[1:]] == [float(value) for value in values]
