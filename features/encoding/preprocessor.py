@@ -38,6 +38,7 @@ from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.refit.churn import Churn, Thresholds, churn
 from gigabatch.features.refit.statistics import (
+    ROWS,
     CategoryStatistics,
     FillAndScale,
     FilledScale,
@@ -46,6 +47,7 @@ from gigabatch.features.refit.statistics import (
     FittedCategory,
     Statistics,
     deviation,
+    rows_operator,
     statistics_operators,
 )
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
@@ -184,12 +186,14 @@ class Preprocessor:
         }
         operators |= {("float", name): self._fitting(name) for name in continuous}
         operators |= {("list", column.name): FitListCounts(column) for column in self.schema.lists}
+        operators |= rows_operator(self.schema)
         states = self._states(operators, parts, scheduler, "fit on")
         lists = {name: states["list", name] for name in owners}
         self._keep(
             self._categories({name: states["id", name] for name in categorical}, lists),
             {name: states["float", name] for name in continuous},
             {name: counts.statistics() for name, counts in lists.items()},
+            states.get(ROWS),
         )
         return self
 
@@ -553,6 +557,7 @@ class Preprocessor:
         categories: dict[str, FittedCategory],
         floats: dict[str, FilledScale],
         lists: Mapping[str, CategoryStatistics] = MappingProxyType({}),
+        table_rows: int | None = None,
     ) -> None:
         self.vocabularies = {name: state.vocabulary for name, state in categories.items()}
         self.fills = {name: state.fill for name, state in floats.items()}
@@ -563,6 +568,7 @@ class Preprocessor:
             {name: state.statistics for name, state in floats.items()},
             lists,
             list_owners(self.schema),
+            table_rows,
         )
         self.version = Version(rows=(self.statistics.rows,))
         self._warn_of_merged_edges()

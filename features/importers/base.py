@@ -81,9 +81,15 @@ class Imported:
         Raises
         ------
         DataError
-            If the state of a column is not there, or steps do more to it than a preprocessor does (a vocabulary; a
-            fill, then a scale by Normalize or MinMax); the message names them.
+            If the schema has lists, the state of a column is not there, or steps do more to it than a preprocessor does
+            (a vocabulary; a fill, then a scale by Normalize or MinMax); the message names them.
         """
+        if schema.lists:  # of which an import could not go on: it has counts of no elements (`Preprocessor.grow`)
+            raise DataError(
+                f"import: the schema has the list column(s) {', '.join(repr(column.name) for column in schema.lists)}, "
+                "and an imported preprocessor takes none. Use the workflow, whose steps encode lists, or fit a "
+                "preprocessor."
+            )
         found: dict[str, list[tuple[type, Any]]] = {name: [] for name in schema.names("categorical", "continuous")}
         flags: set[str] = set()  # indicators, under their name of now
         refused: list[str] = []

@@ -12,6 +12,7 @@ The statistics of a JoinGroupby lie in `cat_stats.*.parquet`, which the same fil
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as list_field
 from pathlib import Path
@@ -116,12 +117,37 @@ def vocabulary_of_file(path: Path, column: str, start_index: int = 0) -> Vocabul
         )
     if start_index:
         raise DataError(f"{where}: start_index is an option of files that begin with a null row, this one does not.")
-    ids = _ids(table, where)
+    found, buckets = _of_file(path, table, where)
+    return _vocabulary(found, column, _counts(found, column, where), buckets, where)
+
+
+def combination_of_file(path: Path, columns: Sequence[str]) -> CombinedVocabulary:
+    """As `vocabulary_of_file`, of `unique.<a>_<b>.parquet`, a file of `encode_type="combo"`: the state of
+    `Categorify(combined=columns, ...)`. columns: as they stand in the workflow. Errors (`DataError`): a file without
+    one of them, or of NVTabular until 23.04, whose ids no combination has here."""
+    path, columns = Path(path), list(columns)
+    where = f"NVTabular categories {path}"
+    table = _read(path / "part.0.parquet" if path.is_dir() else path, where)
+    first = [table[name][0].is_valid for name in columns if name in table.column_names and table.num_rows]
+    if first and not any(first) and not _has_meta(path):
+        raise DataError(
+            f"{where}: it begins with a row of nulls, as files of NVTabular until 23.04, whose ids combinations do "
+            "not have here. Fit Categorify(combined=...) on the data anew."
+        )
+    found, buckets = _of_file(path, table, where)
+    sizes = [name for name in found.column_names if name not in columns and name.endswith("_size")]
+    counts = _counts(found, sizes[0].removesuffix("_size"), where) if sizes else [0] * found.num_rows
+    return _combination(found, columns, counts, buckets, where)
+
+
+def _of_file(path: Path, first: pa.Table, where: str) -> tuple[pa.Table, int]:
+    """All values of a file of 23.06 and later, and how many ids the unseen have. first: its first part."""
+    ids = _ids(first, where)
     buckets = 1 if ids is None or ids.start == 0 else ids.start - IdLayout().unseen
     layout = IdLayout(buckets=buckets)
     found = _uniques(path, layout.first, where)
     _check_meta(path, layout, found, where)
-    return _vocabulary(found, column, _counts(found, column, where), buckets, where)
+    return found, buckets
 
 
 def read_statistics(artifacts: Path, entry: Any, where: str) -> Any:

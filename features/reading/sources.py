@@ -992,6 +992,8 @@ def _plain(column: Column, dtype: str) -> Any:
     strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))
     if strange == ["Decimal"]:
         raise TypeError(_of_decimals(column))
+    if set(strange) & {"list", "ndarray"}:
+        raise TypeError("it holds lists, and a column of lists is named under lists alone; docs/lists.md")
     if strange:
         raise TypeError(f"it holds Python objects of type {', '.join(strange)}; only text, numbers and booleans fit")
     has_text = any(issubclass(found, str) for found in types)

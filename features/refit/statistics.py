@@ -30,6 +30,7 @@ from gigabatch.features.operators.rank_search import NextPass, RankingOperator
 from gigabatch.features.schema import Schema
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
+ROWS = ("rows", "")  # the key of the number of rows among the states of columns
 SLACK = 1 + 2.0**-40  # times a bound, which a few operations may have rounded down
 
 
@@ -195,9 +196,13 @@ class Statistics:
         numbers: dict[str, ColumnStatistics],
         lists: Mapping[str, CategoryStatistics] = MappingProxyType({}),
         owners: Mapping[str, str] = MappingProxyType({}),
+        table_rows: int | None = None,
     ) -> Statistics:
-        """From the columns' statistics, all of the same rows."""
+        """From the columns' statistics, all of the same rows. table_rows: of the table, for one that has lists alone,
+        which know of their elements only."""
         rows = {state.rows for state in categories.values()} | {state.rows for state in numbers.values()}
+        if not rows and lists and table_rows is not None:
+            rows = {table_rows}
         if len(rows) != 1:
             raise DataError(f"statistics: the columns are of {sorted(rows) or 'no'} rows, not of one table.")
         return cls(rows.pop(), categories, numbers, dict(lists), dict(owners))
@@ -211,8 +216,15 @@ class Statistics:
             "list statistics": {},
         }
         for (kind, name), state in states.items():
-            kinds[kind][name] = state
-        return cls.of(kinds["category statistics"], kinds["continuous statistics"], kinds["list statistics"], owners)
+            if kind in kinds:
+                kinds[kind][name] = state
+        return cls.of(
+            kinds["category statistics"],
+            kinds["continuous statistics"],
+            kinds["list statistics"],
+            owners,
+            states.get(ROWS),
+        )
 
     def of_values(self, owner: str) -> CategoryStatistics:
         """Of all values that the vocabulary of the column `owner` is made of: its own, and those of the lists that
@@ -274,6 +286,19 @@ class FitStatistics(FittedOperator):
 
     def columns(self, frame: Any, state: Any) -> dict[str, Any]:
         return {}
+
+
+class FitRows(FitStatistics):
+    """The number of a table's rows, of any of its columns."""
+
+    def partial(self, frame: Any) -> int:
+        return len(frame)
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+    def finish(self, partial: int) -> int:
+        return partial
 
 
 class FitCategoryStatistics(FitStatistics):
@@ -407,11 +432,19 @@ class EdgesPass(NextPass):
 
 
 def statistics_operators(schema: Schema) -> dict[tuple[str, str], FittedOperator]:
-    """For `fit_together`, alone or beside others."""
+    """For `fit_together`, alone or beside others and those of list columns."""
     return {
+        **rows_operator(schema),
         **{("category statistics", name): FitCategoryStatistics(name) for name in schema.names("categorical")},
         **{("continuous statistics", name): FitContinuousStatistics(name) for name in schema.names("continuous")},
     }
+
+
+def rows_operator(schema: Schema) -> dict[tuple[str, str], FittedOperator]:
+    """For `fit_together`, where no column but lists, whose statistics are of elements, tells of how many rows it is."""
+    if schema.names("categorical", "continuous") or not schema.lists:
+        return {}
+    return {ROWS: FitRows(schema.lists[0].name)}
 
 
 def _no_counts(vocabulary: Vocabulary) -> Any:

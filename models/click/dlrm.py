@@ -125,8 +125,8 @@ class DLRM(Model):
         num_vectors = len(num_ids) + len(inputs.lists) + bool(inputs.num_floats)
         require(
             num_vectors >= 2 or settings.interaction == "cat",
-            f"model dlrm: {len(num_ids)} id columns and {inputs.num_floats} floats make one vector, which has no pair. "
-            "Give it another column, or choose another model.",
+            f"model dlrm: {len(num_ids)} id columns, {len(inputs.lists)} lists and {inputs.num_floats} floats make one "
+            "vector, which has no pair. Give it another column, or choose another model.",
         )
         self.tables = tables_of(inputs, dim, pooling=settings.pooling)
         self.float_norm = float_norm(inputs)

@@ -224,7 +224,7 @@ def _encode(parts: _Parts, preprocessor: Preprocessor) -> None:
 
     names = preprocessor.schema.names("categorical")
     if not names:
-        _empty(parts, "ids", np.int32)
+        _empty(parts, preprocessor, "ids", np.int32)
         return
     axis, columns = parts.constant("column_axis", np.array([1], np.int64)), []
     for place, name in enumerate(names):
@@ -323,7 +323,7 @@ def _scale(parts: _Parts, preprocessor: Preprocessor) -> None:
 
     names = preprocessor.schema.names("continuous")
     if not names:
-        _empty(parts, "floats", np.float32)
+        _empty(parts, preprocessor, "floats", np.float32)
         return
     axis = parts.constant("float_axis", np.array([1], np.int64))
     columns = [parts.node("Unsqueeze", [name, axis], f"rows/float_{place}") for place, name in enumerate(names)]
@@ -356,11 +356,17 @@ def _scale(parts: _Parts, preprocessor: Preprocessor) -> None:
     parts.node("Concat", [rounded, numbers], "floats", axis=1)
 
 
-def _empty(parts: _Parts, name: str, dtype: Any) -> None:
+def _empty(parts: _Parts, preprocessor: Preprocessor, name: str, dtype: Any) -> None:
     """Adds an output [rows, 0]."""
     from onnx import numpy_helper
 
-    rows = parts.node("Shape", [parts.inputs[0].name], f"rows/{name}_rows")
+    columns = preprocessor.schema.names("categorical", "continuous")
+    # An input of a list holds its elements; beside lists alone only offsets tell of rows, of which they are one more.
+    counted = columns[0] if columns else f"{preprocessor.schema.lists[0].name}{OFFSETS}"
+    rows = parts.node("Shape", [counted], f"rows/{name}_rows")
+    if not columns:
+        one = parts.constant(f"{name}_one", np.array([1], np.int64))
+        rows = parts.node("Sub", [rows, one], f"rows/{name}_rows_of_offsets")
     shape = parts.node("Concat", [rows, parts.constant(f"{name}_width", np.array([0], np.int64))], f"rows/{name}_shape",
                        axis=0)  # fmt: skip
     parts.node("ConstantOfShape", [shape], name, value=numpy_helper.from_array(np.zeros(1, dtype)))

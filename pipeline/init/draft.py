@@ -895,19 +895,29 @@ def _free_prefix(name: str, names: Collection[str]) -> str:
 
 
 def _share_of_copies(table: Table) -> float:
-    """Share of the rows of the sample that equal an earlier one in every column but lists and pandas' own types."""
-    plain = _plain({name: table.arrow.get(name, pa.null()) for name in table.sample})
+    """Share of the rows of the sample that equal an earlier one in every column but pandas' own types; 0 where there
+    are lists alone."""
+    types = {name: table.arrow.get(name, pa.null()) for name in table.sample}
+    plain, nested = _plain(types), [name for name, kind in types.items() if pa.types.is_nested(kind)]
     beside = pa.table({}) if table.beside is None else table.beside
-    given = beside.select(_plain(dict(zip(beside.column_names, beside.schema.types, strict=True))))
-    if not plain and not given.num_columns:
+    others = dict(zip(beside.column_names, beside.schema.types, strict=True))
+    if not plain and not _plain(others):
         return 0.0
     # A copy in all columns is one in a few, which most rows are not.
-    rows = table.sample.reset_index(drop=True)[plain]
+    rows = table.sample.reset_index(drop=True)[[*plain, *nested]]
     alike = rows[rows[plain[:FIRST_COLUMNS]].duplicated(keep=False)] if plain else rows
+    lists = [name for name, kind in others.items() if pa.types.is_nested(kind)]
+    given = beside.select([*_plain(others), *lists])
     if given.num_columns:
-        others = given.take(alike.index.to_numpy()).to_pandas(types_mapper=pd.ArrowDtype)
-        alike = pd.concat([alike.reset_index(drop=True), others], axis=1)
-    return int(alike.duplicated().sum()) / len(rows)
+        taken = given.take(alike.index.to_numpy()).to_pandas(types_mapper=pd.ArrowDtype)
+        alike = pd.concat([alike.reset_index(drop=True), taken], axis=1)
+    texts = {name: alike[name].map(_as_text) for name in (*nested, *lists)}  # pandas compares no lists
+    return int(alike.assign(**texts).duplicated().sum()) / len(rows)
+
+
+def _as_text(value: Any) -> str:
+    """A value of a column of lists, for comparison."""
+    return repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def _plain(types: Mapping[str, pa.DataType]) -> list[str]:

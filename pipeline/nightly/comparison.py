@@ -309,7 +309,9 @@ def cannot_be_judged(current: Bundle, features: Features) -> str | None:
         return "predicts other targets than today's features hold"
     if features.pipeline.config.train.negatives is not None and current.schema.entity("item") is None:
         return "was trained when the schema named no item, so none can be drawn for it"
-    if lost := sorted(set(current.schema.names("categorical", "continuous")) - set(features.schema.names())):
+    read = current.schema.names("categorical", "continuous")
+    read += [name for column in current.schema.lists for name in column.columns]
+    if lost := sorted(set(read) - set(features.schema.table_columns)):
         return f"reads column(s) {', '.join(map(repr, lost))}, which today's features do not have"
     return None
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gigabatch import Workflow
+from gigabatch.features.importers.nvtabular_categories import combination_of_file
 from gigabatch.features.operators import Bucketize, Categorify, Expression, JoinGroupby, ListSlice
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.pipeline.commands.app import main
@@ -72,6 +73,24 @@ def test_the_states_of_a_pickled_workflow_are_given_as_shown(folder):
     found = names["Workflow"].load("imported").transform(folder)
     assert found["city"].tolist() == [3, 4, 3, 1]
     assert found["price"].tolist() == [-1.0, -0.25, 0.0, 2.5]
+
+
+def test_the_state_of_a_combination_is_given_as_said(tmp_path, monkeypatch):
+    """Expected ids are those that NVTabular 23.08 gave, with the file that it saved beside its pickle."""
+    monkeypatch.chdir(tmp_path)
+    Path("saved_workflow/categories").mkdir(parents=True)
+    uniques = pd.DataFrame({"C1": ["a", "b", None, "c"], "C3": pd.array([1, 2, 5, None], "Int64"),
+                            "C1_C3_size": [3, 2, 1, 1]}, index=pd.RangeIndex(3, 7))  # fmt: skip
+    uniques.to_parquet("saved_workflow/categories/unique.C1_C3.parquet")
+    step, state = (
+        re.search(rf"`({name}\(.*?\))`", PAGE, re.DOTALL)[1].replace("\n", " ")
+        for name in (r"Categorify(?=\(combined=..C1)", "combination_of_file")
+    )
+    workflow = Workflow([eval(step, {"Categorify": Categorify})])
+    workflow.states = {0: eval(state, {"combination_of_file": combination_of_file})}
+    workflow.save("imported")
+    rows = pd.DataFrame({"C1": ["b", "z", None, "c", "a", None], "C3": pd.array([2, 1, 5, None, 2, None], "Int64")})
+    assert Workflow.load("imported").transform(rows)["C1_C3"].tolist() == [4, 2, 5, 6, 2, 1]
 
 
 def test_what_the_page_says_gives_the_numbers_of_nvtabular():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gigabatch.features.encoding.lists import require_list_weights
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_flags import TextFlags
@@ -14,6 +15,8 @@ from gigabatch.features.reading.encodings import UTF8, require_encoding
 from gigabatch.features.reading.sources import FileCache, cast, expand, read_files
 from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.recipes.table.labels import require_filled
+from gigabatch.features.recipes.table.list_settings import list_column_of
+from gigabatch.features.schema import ListColumn
 
 FOUND = "__found__"
 
@@ -36,6 +39,11 @@ class SideTable:
         Columns of words parted by `|`; each word becomes a column of 0 and 1, `<column>_<word>`.
     separator, encoding, column_names
         As of the interactions.
+    lists
+        Columns of lists of categories, as `{genres: {max_length: 5}}`, keys as of `lists` of the recipe `table`. Lists
+        in Parquet files, delimited text in CSV files.
+    list_separator
+        What stands between two elements of delimited text.
 
     Raises
     ------
@@ -51,18 +59,25 @@ class SideTable:
     separator: str = ","
     encoding: str = UTF8
     column_names: tuple[str, ...] | None = None
+    lists: dict[str, dict[str, Any]] = field(default_factory=dict)
+    list_separator: str = "|"
 
     def __post_init__(self) -> None:
         require_encoding(self.encoding, f"side table {self.path}")
         types = categorical_types(self.categorical, f"side table {self.path}")
-        if not (types or self.continuous or self.flags):
+        if not (types or self.continuous or self.flags or self.lists):
             raise DataError(
-                f"side table {self.path}: no column is named. Name some under categorical, continuous or flags."
+                f"side table {self.path}: no column is named. Name some under categorical, continuous, flags or lists."
+            )
+        if not isinstance(self.list_separator, str) or not self.list_separator:
+            raise DataError(
+                f"side table {self.path}: list_separator is text that is not empty, found {self.list_separator!r}."
             )
         places = [("key", self.key)] if self.key else []
         places += [("categorical", name) for name in types if name != self.key]
         places += [("continuous", name) for name in self.continuous]
         places += [("flags", name) for name in self.flags]
+        places += [("lists", name) for column in self.list_columns for name in column.columns]
         seen: dict[str, str] = {}
         for place, name in places:
             if name in seen:
@@ -71,6 +86,18 @@ class SideTable:
                     "Leave it in one place."
                 )
             seen[name] = place
+
+    @property
+    def list_columns(self) -> tuple[ListColumn, ...]:
+        """The columns of lists, in order."""
+        where, types = f"side table {self.path}", categorical_types(self.categorical, f"side table {self.path}")
+        return tuple(list_column_of(name, options or {}, types, where) for name, options in self.lists.items())
+
+    @property
+    def list_types(self) -> dict[str, str]:
+        """Types of the columns of lists and of weights, as files are read."""
+        found = {name: dtype for column in self.list_columns for name, dtype in column.dtypes().items()}
+        return {name: f"{dtype}{self.list_separator}" for name, dtype in found.items()}
 
     def files(self) -> list[str]:
         return expand(self.path)
@@ -83,8 +110,8 @@ class SideTable:
         roles = dict.fromkeys(types, "category") | {here: "key"}
         names = None if self.column_names is None else tuple(self.column_names)
         return RawFiles(
-            name, self.path, dtypes | dict.fromkeys(self.flags, "string"), roles, {}, null_values, self.separator,
-            self.encoding, names, frozenset(types), fixed=True,
+            name, self.path, dtypes | dict.fromkeys(self.flags, "string") | self.list_types, roles, {}, null_values,
+            self.separator, self.encoding, names, frozenset(types), fixed=True,
         )  # fmt: skip
 
     def read(
@@ -109,8 +136,12 @@ class SideTable:
         types.pop(here, None)
         frame = frame.rename(columns={here: key})
         notes = tuple(self._nulls(frame, [name for name, dtype in types.items() if dtype == "string"], null_values))
-        found = SideColumns.of(self.path, frame[[key, *names, *self.flags]], key, types, self.continuous, self.flags)
-        return replace(found, notes=notes)
+        for column in self.list_columns:
+            if column.weights is not None:
+                require_list_weights(frame, column, f"side table {self.path}", range(len(frame)))
+        columns = frame[[key, *names, *self.flags, *self.list_types]]
+        found = SideColumns.of(self.path, columns, key, types, self.continuous, self.flags, self.list_columns)
+        return replace(found, list_types=self.list_types, notes=notes)
 
     def _nulls(self, frame: Any, texts: Collection[str], null_values: tuple[str, ...]) -> Iterator[str]:
         """A sentence about each column of text that has nulls, which may be a value (NA, Namibia's code)."""
@@ -125,14 +156,16 @@ class SideTable:
 
 @dataclass(frozen=True)
 class SideColumns:
-    """Columns of users or items, ready to be looked up. categorical: their types; continuous: those of float32; notes:
-    what is to be told of them."""
+    """Columns of users or items, ready to be looked up. categorical: their types; continuous: those of float32; lists:
+    those of lists; list_types: how files with these are read; notes: what is to be told of them."""
 
     path: str
     key: str
     categorical: Mapping[str, str]
     continuous: tuple[str, ...]
     lookup: JoinExternal
+    lists: tuple[ListColumn, ...] = ()
+    list_types: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -144,6 +177,7 @@ class SideColumns:
         categorical: Mapping[str, str],
         continuous: tuple[str, ...] = (),
         flags: tuple[str, ...] = (),
+        lists: tuple[ListColumn, ...] = (),
     ) -> SideColumns:
         """From a frame of the key and these columns. `DataError` where a key or the name of a column comes twice."""
         engine, columns = engine_of(frame), tuple(continuous)
@@ -165,13 +199,19 @@ class SideColumns:
             # A key that is not found makes nulls, and in pandas integers without a place for them would become floats.
             frame[name] = engine.with_nulls(frame[name].fillna(0).astype("int64"), frame[name].isna())
         frame[FOUND] = frame[key].notna().astype("float32")
-        taken = {name: name for name in (*categorical, *columns, FOUND)}
-        return cls(path, key, dict(categorical), columns, JoinExternal(frame, (key,), taken, path))
+        of_lists = [name for column in lists for name in column.columns]
+        taken = {name: name for name in (*categorical, *columns, *of_lists, FOUND)}
+        return cls(path, key, dict(categorical), columns, JoinExternal(frame, (key,), taken, path), lists)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that are looked up."""
-        return (*self.categorical, *self.continuous)
+        return (*self.features, *(column.weights for column in self.lists if column.weights is not None))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Those that describe the user or item, all but weights of lists."""
+        return (*self.categorical, *self.continuous, *(column.name for column in self.lists))
 
     def attach(self, frame: Any) -> tuple[Any, int]:
         """The frame with these columns, and the number of its rows whose key is not found; null there."""
@@ -196,12 +236,12 @@ def require_distinct_names(sides: Mapping[str, SideTable], keys: Mapping[str, st
     for entity, side in sides.items():
         key, here = keys[entity], side.key or keys[entity]
         categorical = [name for name in categorical_types(side.categorical, f"side table {side.path}") if name != here]
-        if key in (*categorical, *side.continuous, *side.flags):
+        if key in (*categorical, *side.continuous, *side.flags, *side.list_types):
             found = "is its key" if here == key else f"is the name that its key {here!r} takes, the interactions' own"
             raise DataError(
                 f"side table {side.path}: column {key!r} {found}. Rename the other column, or leave it out."
             )
-        for name in (*categorical, *side.continuous):
+        for name in (*categorical, *side.continuous, *side.list_types):
             if name in others:
                 raise DataError(
                     f"side table {side.path}: column {name!r} is a column of the interactions too. Rename one."

@@ -208,6 +208,7 @@ class UserSplits:
         """From raw rows to features; train: rows of that split."""
         dtypes = {one.name: one.dtype for one in self.schema.columns if one.role in ("categorical", "continuous")}
         lists = {} if self.rules.history is None else self.rules.history.dtypes(self.layout)
+        lists |= {name: kind for side in self.sides.values() for name, kind in side.list_types.items()}
         return Workflow((), [TARGET], dtypes | lists).fit([train])
 
     def look(self, frame: Any) -> Looked:
@@ -462,11 +463,12 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], lists: 
     columns += [Column(TARGET, "target", "float32")]
     columns += [Column(layout.time, "time", layout.time_dtype)] if layout.time else []
     columns += [Column(ROW, "key", "int64")]
-    about = {name: sides[name].names if name in sides else () for name in ("user", "item")}
+    about = {name: sides[name].features if name in sides else () for name in ("user", "item")}
     entities = (
         Entity("user", layout.user, (layout.user, *layout.user_columns, *about["user"])),
         Entity("item", layout.item, (layout.item, *layout.item_columns, *about["item"])),
     )
+    lists += tuple(column for side in found for column in side.lists)
     return Schema(tuple(columns), (Target(TARGET, "binary"),), entities, lists)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from gigabatch.features.recipes.table.labels import (
     target_settings,
     with_labels,
 )
+from gigabatch.features.recipes.table.list_settings import list_column_of
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.fit import threads
 from gigabatch.features.workflow.flow import first_group_wise, place
@@ -191,8 +192,8 @@ class TableSettings:
             raise DataError(f"table: drop_null_targets is true or false, found {self.drop_null_targets!r}.")
         if not self.targets:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
-        if not self.categorical and not self.continuous:
-            raise DataError("table: no feature. Name columns under categorical or continuous.")
+        if not (self.categorical or self.continuous or self.lists):
+            raise DataError("table: no feature. Name columns under categorical, continuous or lists.")
         require_encoding(self.encoding, "table")
         if not isinstance(self.list_separator, str) or not self.list_separator:
             raise DataError(f"table: list_separator is text that is not empty, found {self.list_separator!r}.")
@@ -309,7 +310,9 @@ class TableSettings:
         """The list columns, in order."""
         if not isinstance(self.lists, Mapping):
             raise DataError(f"table: lists are settings by column, found {self.lists!r}.")
-        return tuple(_list_column(name, options or {}, self.categories) for name, options in self.lists.items())
+        return tuple(
+            list_column_of(name, options or {}, self.categories, "table") for name, options in self.lists.items()
+        )
 
     @property
     def list_types(self) -> dict[str, str]:
@@ -984,19 +987,6 @@ def lists_of(dtypes: Mapping[str, str]) -> list[str]:
 def length_name(name: str) -> str:
     """What checks of files call the lengths of a list column."""
     return f"{name} (length)"
-
-
-def _list_column(name: str, options: Any, categories: Mapping[str, str]) -> ListColumn:
-    """Of one entry of `lists`; with `shares` the elements have by default the type of the column that is shared."""
-    known = [item.name for item in fields(ListColumn) if item.name != "name"]
-    if not isinstance(options, Mapping):
-        raise DataError(
-            f"table: lists.{name}: expected settings by name, found {options!r}. Known: {', '.join(known)}."
-        )
-    if unknown := [str(key) for key in options if key not in known]:
-        raise DataError(f"table: lists.{name}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)}.")
-    shared = categories.get(str(options.get("shares")), "string")
-    return ListColumn(name, **({"elements": shared} | dict(options)))
 
 
 def entity_settings(given: Mapping[str, Any]) -> tuple[Entity, ...]:

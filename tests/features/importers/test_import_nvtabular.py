@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.importers.nvtabular import EQUIVALENTS, import_nvtabular
-from gigabatch.features.importers.nvtabular_categories import vocabulary_of_file
+from gigabatch.features.importers.nvtabular_categories import combination_of_file, vocabulary_of_file
 from gigabatch.features.operators import operator_names
-from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
 from tests.examples import examples
 from tests.features.importers.nvtabular_saved import Saved, counted, write_uniques
@@ -209,6 +209,14 @@ def test_lists_stay_lists(tmp_path):
     saved.categorify(["tags"], tags, {"tags": counted("tags", ["b", "a"], [5, 1], "str")})
     found = import_nvtabular(saved.close()).workflow.transform(pd.DataFrame({"tags": [["a", "b"], ["z", None], None]}))
     assert [row.tolist() for row in found["tags"]] == [[4, 3], [2, 1], []]
+
+
+def test_a_schema_with_lists_is_refused_by_name(tmp_path):
+    saved = Saved(tmp_path)
+    tags = saved.select("tags", dtype="string", is_list=True)
+    saved.categorify(["tags"], tags, {"tags": counted("tags", ["b", "a"], [5, 1], "str")})
+    with pytest.raises(DataError, match=r"list column\(s\) 'tags', and an imported preprocessor takes none"):
+        import_nvtabular(saved.close()).preprocessor(Schema((), (), lists=(ListColumn("tags"),)))
 
 
 def test_a_vocabulary_in_several_files_is_one(tmp_path):
@@ -480,6 +488,24 @@ def test_categories_of_a_pickled_workflow_are_read_by_themselves(tmp_path):
         vocabulary_of_file(path, "shop")
     with pytest.raises(DataError, match="cannot be read"):
         vocabulary_of_file(tmp_path / "none.parquet", "city")
+
+
+def test_a_combination_of_an_older_version_or_without_a_column_is_refused(tmp_path):
+    parts = pd.DataFrame({"a": ["p", "q"], "b": pd.array([1, None], "Int64"), "a_b_size": [4, 1]})
+    path = tmp_path / "unique.a_b.parquet"
+    write_uniques(path, parts, 1, True)
+    found = combination_of_file(path, ["a", "b"])
+    assert (found.counts.tolist(), found.encode(parts).tolist()) == ([4, 1], [3, 4])
+    write_uniques(path, parts, 4, True)
+    assert combination_of_file(path, ["a", "b"]).encode(parts).tolist() == [6, 7]
+    with pytest.raises(DataError, match=r"no column\(s\) \['c'\], only \['a', 'b', 'a_b_size'\]"):
+        combination_of_file(path, ["a", "c"])
+    old = tmp_path / "old" / path.name
+    old.parent.mkdir()
+    nulls = pd.DataFrame({"a": [None], "b": pd.array([None], "Int64"), "a_b_size": [0]})
+    pd.concat([nulls, parts], ignore_index=True).to_parquet(old)
+    with pytest.raises(DataError, match=r"until 23\.04, whose ids combinations do not have"):
+        combination_of_file(old, ["a", "b"])
 
 
 @given(data=st.data())

@@ -100,6 +100,12 @@ def test_a_table_of_copies_in_its_first_columns_alone_has_none():
     assert _share_of_copies(Table({}, frame.assign(own=[1, 2, 3, 4]))) == 0.0
 
 
+def test_rows_whose_lists_differ_are_no_copies():
+    rows = pa.table({"y": [1, 1, 1, 0, 1, 1], "tags": [["a"], ["b", "a"], ["a"], ["a"], None, ["a", "b"]]})
+    for given in ([], ["y"], ["tags"], ["y", "tags"]):
+        assert _share_of_copies(look_at(rows, 100, given)) == 1 / 6
+
+
 @pytest.mark.parametrize(("most", "share"), [(9, 2 / 6), (3, 1 / 3)])
 def test_rows_that_differ_in_columns_of_given_roles_are_no_copies(most, share):
     table = pa.table({"city": ["a"] * 6, "size": [1.0, 2.0, 1.0, 3.0, 4.0, 3.0], "tags": [["x"]] * 6})

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.schema import Target
+from gigabatch.features.schema import Column, ListColumn, Schema, Target
 from gigabatch.models.metrics.ranking import RankedGroups, grouped_mrr
 from gigabatch.pipeline.config.config import LossSettings, NightlySettings
 from gigabatch.pipeline.nightly.comparison import (
@@ -22,6 +22,7 @@ from gigabatch.pipeline.nightly.comparison import (
     Comparison,
     Window,
     bootstrap,
+    cannot_be_judged,
     floor,
     quantile_of,
     random_mrr,
@@ -473,3 +474,16 @@ def test_groups_that_have_no_negative_beside_a_positive_are_refused():
     labels, group = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1, 2])
     with pytest.raises(DataError, match=r"target 'y': every group .* has positives alone, or none"):
         bootstrap("mrr", torch.rand(5), torch.rand(5), window(labels, group=group), NightlySettings(), 1)
+
+
+@pytest.mark.parametrize(("lists", "lost"), [(("tags", "seen"), None), (("seen",), "'tags', 'w'")])
+def test_a_model_that_reads_a_list_that_is_gone_cannot_be_judged(lists, lost):
+    known = {"tags": ListColumn("tags", weights="w"), "seen": ListColumn("seen")}
+    then, now = (
+        Schema((Column("y", "target", "float32"),), (BINARY,), (), tuple(known[name] for name in names))
+        for names in (("tags", "seen"), lists)
+    )
+    config = SimpleNamespace(train=SimpleNamespace(negatives=None))
+    features = SimpleNamespace(schema=now, pipeline=SimpleNamespace(config=config))
+    found = cannot_be_judged(SimpleNamespace(schema=then, info={"trained_until": "2026-01-07"}), features)
+    assert found == (None if lost is None else f"reads column(s) {lost}, which today's features do not have")

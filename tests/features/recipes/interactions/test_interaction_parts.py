@@ -136,9 +136,11 @@ def test_given_splits_and_many_files_of_a_folder(rows, tmp_path):
 
 def test_side_tables_are_looked_up_for_all_rows(tmp_path):
     side = pd.DataFrame({"item": [f"i{number}" for number in range(20)], "kind": ["a", "b"] * 10})
+    side["genres"] = [["x", "y", None][: number % 4] for number in range(20)]
+    path = written(tmp_path, side, "items.parquet")
     given = {
-        "path": written(tmp_path, log()), "time": "at",
-        "side_tables": {"item": SideTable(path=written(tmp_path, side, "items.csv"), categorical={"kind": "string"})},
+        "path": written(tmp_path, log()), "time": "at", "history": {"length": 4},
+        "side_tables": {"item": SideTable(path=path, categorical={"kind": "string"}, lists={"genres": {}})},
     }  # fmt: skip
     parts = require_equal(given, tmp_path / "parts", 40)
     assert any("does not list" in note for note in parts.notes)

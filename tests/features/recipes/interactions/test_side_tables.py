@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.side_tables import SideTable
-from gigabatch.features.schema import Entity
+from gigabatch.features.schema import Entity, ListColumn
 from tests.features.interaction_logs import COLUMNS, all_rows, build, make_log
 
 
@@ -205,8 +206,88 @@ def test_a_word_that_makes_a_column_there_is_already_is_an_error(log, tmp_path, 
             "side table s.csv: column 'c' is named under categorical and again under continuous",
         ),
         ({"continuous": ("c", "c")}, "'c' is named under continuous and again under continuous"),
+        ({"flags": ("c",), "lists": {"c": {}}}, "'c' is named under flags and again under lists"),
+        ({"lists": {"c": {"weights": "d"}, "d": {}}}, "'d' is named under lists and again under lists"),
+        ({"lists": {"c": {"length": 5}}}, "side table s.csv: lists.c: unknown key.s. length. Known: elements, shares"),
+        ({"lists": {"c": {"elements": "bool"}}}, "'c' has elements of type 'bool'"),
+        ({"lists": {"c": {}}, "list_separator": ""}, "list_separator is text that is not empty, found ''"),
     ],
 )
 def test_a_side_table_without_sense_is_an_error(arguments, message):
     with pytest.raises(DataError, match=message):
         SideTable("s.csv", **arguments)
+
+
+@pytest.fixture
+def films(log):
+    """Lists of the items, but for one that no side table has."""
+    ids = sorted(set(log["what"]))[1:]
+    genres = [["rock", "pop", None, "jazz"][: place % 5] for place in range(len(ids))]
+    genres[7] = None
+    return pd.DataFrame(
+        {"id": ids, "genres": genres, "share": [None if row is None else [0.5] * len(row) for row in genres]}
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_lists_of_a_side_table_are_looked_up_by_key(log, films, tmp_path, kind):
+    path, lists = tmp_path / f"films.{kind}", {"genres": {"weights": "share", "max_length": 2}}
+    if kind == "parquet":
+        films.to_parquet(path)
+    else:
+        texts = {name: ["/".join("" if v is None else str(v) for v in row or ()) for row in films[name]]
+                 for name in ("genres", "share")}  # fmt: skip
+        films.assign(**texts).to_csv(path, index=False)
+    side = SideTable(str(path), "id", lists=lists, list_separator="/")
+    settings = {"contexts": ("place",), "continuous": ("price",), "side_tables": {"item": side}}
+    tables = build(tmp_path, log, **settings)
+    assert tables.schema.lists == (ListColumn("genres", weights="share", max_length=2),)
+    assert tables.schema.entity("item").columns == ("what", "genres")
+    rows, known = all_rows(tables), films.set_index("id")
+    for name in ("genres", "share"):
+        wanted = [(known[name].get(item) if item in known.index else None) or [] for item in rows["what"]]
+        assert [[] if row is None or row is pd.NA else list(row) for row in rows[name]] == wanted
+    preprocessor = Preprocessor(tables.schema).fit([tables.splits["train"]])
+    (packed,) = preprocessor.pack_lists(rows)
+    values = preprocessor.vocabularies["genres"].values.tolist()
+    ids = {value: place for place, value in enumerate(values, 3)}
+    by_row = np.split(packed.ids, packed.offsets[1:-1])
+    for row, item in zip(by_row, rows["what"], strict=True):
+        genres = (known["genres"].get(item) if item in known.index else None) or []
+        assert row.tolist() == [ids[one] for one in genres if one is not None][-2:]
+    # Rows to be scored look them up too.
+    log.drop(columns=["stars", "when"]).to_csv(tmp_path / "new.csv", index=False)
+    features = [*tables.schema.names("categorical", "continuous"), "genres", "share"]
+    serving = tables.workflow.serving(features)
+    recipe = InteractionsRecipe(InteractionsSettings(path=str(tmp_path / "log.csv"), **settings, **COLUMNS))
+    found = serving.transform(
+        serving.typed(recipe.raw_rows("pandas", str(tmp_path / "new.csv"), serving.applied_inputs))
+    )
+    expected = rows.sort_values("row_number").reset_index(drop=True)
+    pd.testing.assert_frame_equal(found[features], expected[features])
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"genres": {"elements": "int64"}}, "column 'genres' is declared list.int64"),
+        ({"genres": {"shares": "brand"}}, "shares the vocabulary of 'brand', which is none of these"),
+        ({"genres": {"weights": "few"}}, "row 1 has 1 elements in list column 'genres' and 2 weights in 'few'"),
+    ],
+)
+def test_lists_of_a_side_table_that_cannot_be_are_errors(log, films, tmp_path, lists, message):
+    films["few"] = [[0.5, 0.5]] * len(films)
+    films.loc[[0, 7], "few"] = None
+    films.to_parquet(tmp_path / "films.parquet")
+    with pytest.raises(DataError, match=message):
+        build(tmp_path, log, side_tables={"item": SideTable(str(tmp_path / "films.parquet"), "id", lists=lists)})
+
+
+@pytest.mark.parametrize("role", ["flags", "categorical", "continuous"])
+def test_lists_under_another_role_are_told_where_they_belong(log, films, tmp_path, role):
+    films.to_parquet(tmp_path / "films.parquet")
+    side = SideTable(str(tmp_path / "films.parquet"), "id", **{role: ("genres",)})
+    with pytest.raises(
+        DataError, match=r"column 'genres' .*it holds lists, and a column of lists is named under lists"
+    ):
+        build(tmp_path, log, side_tables={"item": side})
