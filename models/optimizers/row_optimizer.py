@@ -34,8 +34,9 @@ class RowOptimizer(EagerOptimizer):
 
     It takes what the backward pass left in `row_gradients` of modules whose `gradients` are `rows`: gradients of the
     same row are summed, over accumulated batches too, and each row moves once. So a step costs O(rows of the batch),
-    whatever the tables' size. Rows of no batch stay bit for bit, and so do tables that are frozen when it steps. torch's
-    `clip_grad_norm_` and `GradScaler` find no such gradients: `clip_ratio` clips them (CowClip), `LossScale` scales.
+    whatever the tables' size. Rows of no batch stay bit for bit, and so do tables that are frozen when it steps.
+    torch's `clip_grad_norm_` and `GradScaler` find no such gradients: `clip_ratio` clips them (CowClip), `LossScale`
+    scales.
 
     settings: fields of `RowRule`.
     lr_scale: the tables' learning rate over the group's `lr`, which a schedule sets for all groups alike.

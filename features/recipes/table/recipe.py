@@ -139,7 +139,7 @@ class TableSettings:
         Columns that give each row a list of categories: `{tags: {elements: string, weights: tag_weights, max_length:
         50}, history: {shares: item_id}}`, keys as of `gigabatch.features.schema.ListColumn`, all optional; with
         `shares` the elements have the type of that column. Lists in Parquet files, delimited text in CSV files, or
-        columns of lists that steps make, such as `history`; pandas alone.
+        columns of lists that steps make, such as `history`.
     list_separator
         What stands between two elements of delimited text; an empty element is null, empty text an empty list.
 
