@@ -335,7 +335,7 @@ def test_the_examples_of_the_docs_are_settings():
     examples = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
     recipes = [YAML(typ="safe", pure=True).load(example) for example in examples]
     found = {raw["recipe"]: parse_config({"name": "example"} | raw).features for raw in recipes if "recipe" in raw}
-    assert found["interactions"].side_tables["item"].flags == ("genres",)
+    assert list(found["interactions"].side_tables["item"].lists) == ["genres"]
     assert found["table"].entities["user"]["columns"] == ["age", "gender"]
 
 
