@@ -56,7 +56,7 @@ class GroupsOfRows:
             return engine.series(self._distinct(name), like)
         if how in ("sum", "mean"):
             return self._total(name, how, like)
-        places = {"first": lambda: self.first, "last": lambda: self.last}.get(how, lambda: self._extreme(name, how))()
+        places = self.first if how == "first" else self.last if how == "last" else self._extreme(name, how)
         found: Any = self.frame[name].take(self.rows[places]).reset_index(drop=True)
         found.index = like.index
         return found

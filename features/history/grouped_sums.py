@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,10 +238,15 @@ class _HostRows:
 
 def added_in_groups(xp: Any, values: Any, groups: Any, num_groups: int) -> Any:
     """int64 [groups] of an int64 array, by the group of each, ascending."""
+    last = _ends(xp, groups)
+    return _added(xp, values, last, groups[last], num_groups)
+
+
+def _ends(xp: Any, groups: Any) -> Any:
+    """int64 places of the last row of each group, of ascending groups."""
     is_last = xp.ones(len(groups), dtype=bool)
     is_last[:-1] = groups[1:] != groups[:-1]
-    last = xp.nonzero(is_last)[0]
-    return _added(xp, values, last, groups[last], num_groups)
+    return xp.nonzero(is_last)[0]
 
 
 def _added(xp: Any, values: Any, last: Any, present: Any, num_groups: int) -> Any:
@@ -259,18 +265,20 @@ def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str) -
     `DataError`, naming the column, as in `GroupedSums.of`, and for integers of 2^63 and beyond.
     """
     engine = engine_of(column)
-    xp, count = engine.arrays, groups * 0 + 1
+    xp = engine.arrays
+    last = _ends(xp, groups)
+    added = partial(_added, xp, last=last, present=groups[last], num_groups=num_groups)
     if column.dtype.kind in "iub":
         values = whole_values(column, where)
         pieces = zip(WHOLE_UNITS, (values & MASK, (values >> BITS) & MASK, values >> 2 * BITS), strict=True)
-        sums = {unit: added_in_groups(xp, piece, groups, num_groups) for unit, piece in pieces}
+        sums = {unit: added(piece) for unit, piece in pieces}
     else:
         rows = (_HostRows if xp is np else _SortedRows)(xp, groups, _numbers(column, where), num_groups)
         sums = {}
         for kind, unit, found in rows.sums(squares=False):
             if kind == SUM:
                 sums[unit] = sums.get(unit, 0) + found
-    counts = engine.to_host(added_in_groups(xp, count, groups, num_groups))
+    counts = engine.to_host(added(groups * 0 + 1))
     return GroupTotals(counts, {unit: engine.to_host(found) for unit, found in sums.items()}, {}, *[np.empty(0)] * 2)
 
 

@@ -333,7 +333,8 @@ def draft_columns(
 
 def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool) -> None:
     """Numbers of valid and test rows, where they are fewer than the tenth that the recipe takes and lie anywhere: the
-    newest tenths stay, from which `--final` learns in the end. of_one: no file is a split by itself."""
+    newest tenths stay, from which `--final` learns in the end; and what few rows need of nights, where these have a
+    time. of_one: no file is a split by itself."""
     for found in labels.values():
         rows = int(rows * (1 - np.isnan(found.values).mean()))  # those without a label are left out
     binary = [found.values for found in labels.values() if found.settings["task"] == "binary"]

@@ -58,13 +58,8 @@ class DifferenceLag(WithinGroups, LooksBack):
     def __init__(self, by: Sequence[str], order: str, column: str, output: str, lag: int = 1) -> None:
         if lag < 1:
             raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
-        self.by, self.order, self.column, self.output, self.lag = (
-            listed(by, "DifferenceLag"),
-            order,
-            column,
-            output,
-            lag,
-        )
+        self.by, self.order = listed(by, "DifferenceLag"), order
+        self.column, self.output, self.lag = column, output, lag
 
     @property
     def asks_at(self) -> str:
