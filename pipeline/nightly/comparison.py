@@ -32,8 +32,7 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.codes import MORE_IS_BETTER
 from gigabatch.pipeline.nightly.times import shown, unit_of_times
-from gigabatch.pipeline.stages.evaluation_data import evaluation_table_of
-from gigabatch.pipeline.stages.stages import Features
+from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
 
 PINBALL = "pinball loss"
 KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse", PINBALL: "pinball"}  # in summary.json

@@ -33,10 +33,9 @@ from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.stages.asked import Evaluation, Request, evaluation_folder, require_score, require_table
-from gigabatch.pipeline.stages.evaluation_data import evaluation_data, packed_splits
 from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
-from gigabatch.pipeline.stages.stages import Pipeline, learnt_of
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
 from gigabatch.pipeline.store.files import replacing, require_writable, write_json
 from gigabatch.pipeline.store.keys import bytes_checksum
 

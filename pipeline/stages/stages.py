@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -52,11 +52,14 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import OWN as OWN_MODELS
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings, load_config
+from gigabatch.pipeline.config.config import ConfigError, RankingSettings, RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState
 from gigabatch.pipeline.display import note, progress
 from gigabatch.pipeline.evaluation.baseline_learners import SOURCES as BASELINE_SOURCES
+from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
+from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from gigabatch.pipeline.evaluation.ranking_baselines import rank_with_baselines
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import available_memory, busy_text, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
@@ -75,7 +78,6 @@ from gigabatch.pipeline.stages.encode import (
     read_together,
     write_churn,
 )
-from gigabatch.pipeline.stages.evaluation_data import evaluation_data, ranking_of, require_questions
 from gigabatch.pipeline.stages.final import (
     best_epochs,
     final_configs,
@@ -104,7 +106,7 @@ from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, require_same_inputs, run_id_of, source_hash
 from gigabatch.pipeline.store.leases import Lease
-from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
@@ -115,9 +117,12 @@ from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, positives_text, rule_text, settle
 from gigabatch.pipeline.training.ensemble import members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import (
+    first_id,
     implicit_batches,
     require_labels_or_negatives,
     require_positives,
+    users_text,
+    warn_of_unknown_users,
     with_negatives,
 )
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
@@ -1412,6 +1417,147 @@ class ModelTraining:
 
 def _counts(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{split} {count:,}" for split, count in rows.items())
+
+
+def catalogue_of(
+    preprocessor: Preprocessor, tables: Mapping[str, PackedTable], inputs: ModelInputs, device: str
+) -> Catalogue:
+    """What can be recommended, to whom, by these packed tables."""
+    entities = preprocessor.schema.entities
+    first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
+    return replace(Catalogue.of(tables, inputs, device, **first), told=partial(users_text, preprocessor))
+
+
+def require_questions(
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    inputs: ModelInputs,
+    device: str,
+    settings: RankingSettings,
+) -> None:
+    """Raise `RankingError` where all users of test positives leave too few items to draw `settings.negatives` from."""
+    positives, user, item = positive_rows(tables["test"]).counted(), inputs.user, inputs.item
+    if user is not None and item is not None and len(positives):
+        first = first_id(preprocessor, "item")
+        asked = positives.words[positives.words[:, item.key] >= first, user.key].long().unique()
+        most = inputs.num_ids[item.key] - first - (settings.negatives or 0)  # items that a user may have
+        # One user of few rows is enough. One has at most the mean of them, for which no row of train is read.
+        if len(asked) and sum(map(len, tables.values())) // len(asked) <= most:
+            return
+        # To count rows takes a hundredth of the time that pairs do.
+        sizes = [tables[name].words[:, user.key].long().bincount(minlength=inputs.num_ids[user.key]) for name in tables]
+        if bool((torch.stack(sizes).sum(0)[asked] <= most).any()):
+            return
+    catalogue_of(preprocessor, tables, inputs, device).left_out(positives, settings)
+
+
+def ranking_of(
+    pipeline: Pipeline,
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    split: str,
+    inputs: ModelInputs,
+    baselines: bool = False,
+) -> Callable[[Model], dict[str, Any]] | None:
+    """`rank_evaluate` on a split of these packed tables; None where the configuration asks for none.
+
+    baselines: `rank_with_baselines`, which learn the train split."""
+    settings = pipeline.config.evaluate.ranking
+    if settings is None:
+        return None
+    catalogue, positives = catalogue_of(preprocessor, tables, inputs, pipeline.device), positive_rows(tables[split])
+    left_out = catalogue.left_out(positives, settings)
+    asked = left_out[positives.words[:, catalogue.user_column].long()]
+    if bool(asked.any()):
+        log.warning(
+            "evaluate.ranking: known positives of %s leave fewer than %s items to rank theirs among "
+            "(evaluate.ranking.negatives): %s of %s questions of the %s split are left out.",
+            users_text(preprocessor, left_out), settings.negatives, f"{int(asked.sum()):,}", f"{len(asked):,}", split,
+        )  # fmt: skip
+    warn_of_unknown_users(preprocessor, pipeline.config, positives.words[:, catalogue.user_column], split)
+    given: dict[str, Any] = {
+        "positives": positives,
+        "catalogue": catalogue,
+        "settings": settings,
+        "seed": pipeline.config.seed,
+        "device": pipeline.device,
+    }
+    if not baselines:
+        return partial(rank_evaluate, **given)
+    return partial(rank_with_baselines, **given, train=tables["train"], inputs=inputs, split=split)
+
+
+def evaluation_data(
+    features: Features,
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    measured: Sequence[str],
+    split: str,
+) -> EvaluationData:
+    """What a model with this preprocessor is evaluated on. tables: the splits as it packs them, `SPLITS` first;
+    measured: those whose metrics are wanted; split: see `EvaluationData`."""
+    pipeline, inputs = features.pipeline, model_inputs(preprocessor)
+    config, places = pipeline.config, list(tables)
+    require_positives(config, preprocessor)
+    item = inputs.item if config.train.negatives is not None else None
+    if config.evaluate.ranking is None and inputs.user is not None:  # else ranking_of tells of them
+        warn_of_unknown_users(preprocessor, config, tables[split].words[:, inputs.user.key], split)
+    packed = list(tables.values())
+    return EvaluationData(
+        config=config,
+        device=pipeline.device,
+        tables=tables,
+        evaluation_tables={
+            name: with_negatives(
+                preprocessor, inputs, packed, places.index(name), config, pipeline.device, tell=name == split
+            )
+            for name in measured
+        },
+        split=split,
+        rank=ranking_of(pipeline, preprocessor, tables, split, inputs, baselines=True),
+        missing=missing_shares(
+            {name: features.parts(name) for name in tables},
+            preprocessor.schema.names("categorical", "continuous"),
+            preprocessor.schema.only("weight"),
+        ),
+        raw_of=features.raw_of,
+        item_column=None if item is None else item.key,
+        ranks=pipeline.ranks,
+    )
+
+
+@contextmanager
+def packed_splits(
+    preprocessor: Preprocessor, features: Features, splits: Sequence[str]
+) -> Iterator[dict[str, PackedTable]]:
+    """Splits of today's features as a bundle's own preprocessor packs them, memory-mapped, within a `with` block.
+
+    They are packed part by part into a temporary folder of the store, so that no split need fit in memory.
+    """
+    pipeline = features.pipeline
+    remove_leftovers(pipeline.store.root)
+    folder = temporary_path(pipeline.store.root / "evaluate")
+    with own_folder(folder), pipeline.cluster(folder) as cluster:
+        preprocessor.save(folder / PREPROCESSOR)  # for the workers of a cluster
+        for split in splits:
+            encode_split(
+                preprocessor, pipeline.engine, features.parts(split), features.rows[split], folder / split, cluster
+            )
+        yield {split: PackedTable.load(folder / split) for split in splits}
+
+
+def evaluation_table_of(bundle: Bundle, features: Features, frame: Any) -> PackedTable:
+    """Rows of the features stage as a bundle's metrics are measured on them: with negatives where the run draws them.
+
+    These are drawn from the bundle's own vocabulary, and pairs of today's splits are known.
+    """
+    pipeline, table = features.pipeline, pack(bundle.preprocessor, frame)
+    if pipeline.config.train.negatives is None:
+        return table
+    require_positives(pipeline.config, bundle.preprocessor)
+    tables = [pack(bundle.preprocessor, features.frame(split)) for split in SPLITS]
+    inputs = model_inputs(bundle.preprocessor)
+    return with_negatives(bundle.preprocessor, inputs, [*tables, table], 3, pipeline.config, pipeline.device)
 
 
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:

@@ -18,8 +18,7 @@ from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.nightly.plan import rehearse
 from gigabatch.pipeline.nightly.start import tonight
 from gigabatch.pipeline.runs.promote import rollback
-from gigabatch.pipeline.stages.evaluation_data import evaluation_table_of
-from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.training.negatives import first_id, implicit_batches
 from gigabatch.pipeline.training.train import model_inputs
 

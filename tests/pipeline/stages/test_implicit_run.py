@@ -17,9 +17,8 @@ from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
-from gigabatch.pipeline.stages.evaluation_data import evaluation_data, require_questions
 from gigabatch.pipeline.stages.score import evaluate
-from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, require_questions
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
 from gigabatch.pipeline.training.train import model_inputs, train_model
 
