@@ -121,12 +121,14 @@ def table_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_short(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the page shows: not the small batches, which the others are told against; the JSON has all."""
-    small, left_out = f"{STEPS[0]:,}", ("batch", "MRR to best, %")
+    """What the page shows: the batches of the bar; the JSON has all."""
+    left_out = ("steps an epoch", "batch", "lr", "MRR", "MRR to best, %")
+    steps = {line["steps an epoch"] for line in lines}
+    shown = {f"{STEPS[1]:,}"} & steps or steps  # --quick has others
     return [
         {name: value for name, value in line.items() if name not in left_out}
         for line in lines
-        if line["steps an epoch"] != small
+        if line["steps an epoch"] in shown
     ]
 
 

@@ -118,9 +118,11 @@ class MissingCodeError(DataError):
 
 
 def is_of_system(error: BaseException) -> TypeGuard[OSError]:
-    """Whether the system does not give a file, which may be whole: no permission, too many open files, a disk that
-    fails."""
-    return isinstance(error, OSError) and error.errno in {errno.EROFS, *DENIED, *OF_MACHINE}
+    """Whether the system does not give a file, which may be whole: no permission, too many open files, a disk or a
+    network that fails."""
+    return isinstance(error, OSError) and (
+        error.errno in {errno.EROFS, *DENIED, *OF_MACHINE} or isinstance(error, TimeoutError | ConnectionError)
+    )
 
 
 def raise_of_system(error: BaseException, what: str) -> None:
@@ -131,31 +133,33 @@ def raise_of_system(error: BaseException, what: str) -> None:
     if MAY_BE_WHOLE in str(error):  # by this function
         raise error
     raise OSError(
-        error.errno,
-        f"{what}: {error.filename or 'a file'} cannot be read ({error.strerror}), {MAY_BE_WHOLE}. Nothing was changed; "
+        error.errno or errno.EIO,
+        f"{what}: {error.filename or 'a file'} cannot be read ({_said(error)}), {MAY_BE_WHOLE}. Nothing was changed; "
         "mend what the system says and run again.",
     ) from error
 
 
 def raise_of_machine(error: BaseException, path: str) -> None:
-    """Raise an error of the machine, or the want of a permission, that was met at a raw file anew, with the file's
-    name; do nothing where it is none."""
-    if not isinstance(error, OSError):
+    """`raise_of_system` at a raw file, which somebody else may mend or move away."""
+    if not is_of_system(error):
         return
-    if error.errno in OF_MACHINE | DENIED or isinstance(error, TimeoutError | ConnectionError):
-        said = error.strerror or str(error) or type(error).__name__
-        if said.startswith(f"input {path}:"):  # by this function
-            raise error
-        mend = "mend the disk, the network or the limit of open files"
-        if error.errno == errno.ENOMEM:
-            mend = "free memory or give the process more"
-        if error.errno in DENIED:
-            mend = "let this user read it"
-        raise OSError(
-            error.errno or errno.EIO,
-            f"input {path}: {said}. The file may be good: {mend} and run again; "
-            "where this stays, copy the file from elsewhere or move it away.",
-        ) from error
+    said = _said(error)
+    if said.startswith(f"input {path}:"):  # by this function
+        raise error
+    mend = "mend the disk, the network or the limit of open files"
+    if error.errno == errno.ENOMEM:
+        mend = "free memory or give the process more"
+    if error.errno in DENIED:
+        mend = "let this user read it"
+    raise OSError(
+        error.errno or errno.EIO,
+        f"input {path}: {said}. The file may be good: {mend} and run again; "
+        "where this stays, copy the file from elsewhere or move it away.",
+    ) from error
+
+
+def _said(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
 
 
 def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:

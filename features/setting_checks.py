@@ -54,6 +54,12 @@ def require_smoothing(where: str, **weights: float) -> None:
             raise DataError(f"{where}: {name} must be a number, finite and not negative, found {weight!r}.")
 
 
+def require_whole(where: str, name: str, value: Any, most: int) -> None:
+    """Raise `DataError` for a setting that is no whole number from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise DataError(f"{where}: {name} is a whole number from 1 to {most}, found {value!r}.")
+
+
 def require_counts(where: str, **counts: Any) -> None:
     """Raise `DataError` for a setting that is no whole number from 1; `max_size` may be None, for no bound."""
     for name, value in counts.items():

@@ -285,10 +285,8 @@ class Bundle:
         rows = frame[[name for name in self._raw_names() if name in frame.columns]]
         rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
         typed = workflow.typed(rows)
-        if (name := self.dated_column) in rows.columns and (
-            rows[name].dtype.kind in "iuf" or (self.dates_are_counted and not is_dates(rows[name]))
-        ):
-            self.require_dates(typed[name])
+        if (name := self.dated_column) in rows.columns and not is_dates(rows[name]):
+            self.require_dates(typed[name], rows[name].dtype.kind not in "iuf")
         return workflow.transform(typed)
 
     @property
@@ -302,20 +300,17 @@ class Bundle:
         counted = dtype == "datetime" or (how is not None and not how.pattern)
         return name if dated and counted and start is not None and start >= YEAR else None
 
-    @property
-    def dates_are_counted(self) -> bool:
-        """Whether the `dated_column` is declared in a unit, by which its texts are numbers, too."""
-        return (name := self.dated_column) is not None and self.raw_workflow.dtypes[name] != "datetime"
-
-    def require_dates(self, times: Any) -> None:
+    def require_dates(self, times: Any, were_text: bool) -> None:
         """Raise `DataError` where numbers of the `dated_column` are of another unit than they were taken for: all of
-        them are of 1970 then. times: as `Workflow.typed` gives them."""
-        name = self.dated_column
-        known = times.dropna()
-        known = known[known != 0]  # which may stand for a time that is not known
-        if name is None or not len(known) or not bool((abs(known) < YEAR).all()):
+        them are of 1970 then. times: as `Workflow.typed` gives them, of text or of numbers, which those of a column
+        that is declared in a unit are as text, too."""
+        if (name := self.dated_column) is None:
             return
         how = time_type(self.raw_workflow.dtypes[name])
+        known = times.dropna()
+        known = known[known != 0]  # which may stand for a time that is not known
+        if (were_text and how is None) or not len(known) or not bool((abs(known) < YEAR).all()):
+            return
         raise DataError(
             f"column {name!r}: its numbers are {'us' if how is None else how.form} since 1970, by which all rows are "
             "of 1970, and none was in training. Give them in that unit, or give timestamps or text (ISO 8601)."

@@ -16,6 +16,7 @@ from typing import Any
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.importers.base import Imported, field, number, numbers, read_json, scale_of
 from gigabatch.features.importers.nvtabular_categories import read_categories, read_statistics
+from gigabatch.features.operators import NVTABULAR
 from gigabatch.features.operators.base import Configured
 from gigabatch.features.operators.groups.join_external import JoinExternal
 from gigabatch.features.operators.lists.list_slice import ListSlice
@@ -34,7 +35,7 @@ SPELLED = {"boolean": "bool", "str": "string", "object": "string"}  # merlin's n
 NO_END = 2**63 - 1  # of a ListSlice
 RAW = -1  # the version of a column that no step has changed
 STATISTICS = {"count": "Int32", "mean": "float32", "std": "float32", "var": "float32"}  # NVTabular's AGG_DTYPES
-# Ours for the operators that are not taken over.
+# Ours for the operators that are not taken over; those of another name here are in NVTABULAR.
 EQUIVALENTS = {
     "Bucketize": "bucketize (its ids start at 1, with 0 for null; NVTabular's at 0)",
     "HashBucket": "hash_bucket (another hash, so its ids cannot be kept)",
@@ -43,13 +44,8 @@ EQUIVALENTS = {
     "TargetEncoding": "folded_target_encoding, fitted again",
     "JoinExternal": "join_external",
     "DifferenceLag": "difference_lag",
-    "Groupby": "groupby_to_sequence with its aggregations, or history for lists as of each row's time",
-    "LambdaOp": "lambda_function with a registered function, or expression",
-    "UDF": "lambda_function with a registered function, or expression",
     "Filter": "filter",
     "Subgraph": "the steps of the subgraph, one after the other",
-    "DropLowCardinality": "leave the columns out",
-    "ReduceDtypeSize": "cast",
 }
 
 
@@ -206,7 +202,7 @@ class _Builder:
         else:
             self.columns[node["id"]] = dict.fromkeys(outputs, node["id"])
         if kind not in HANDLERS:
-            self.problems.append(f"{kind} of {', '.join(names)} (ours: {EQUIVALENTS.get(kind, 'none')})")
+            self.problems.append(f"{kind} of {', '.join(names)} (ours: {(NVTABULAR | EQUIVALENTS).get(kind, 'none')})")
             return
         writes = set() if kind == "Dropna" else {*outputs, *(names if kind == "Rename" else ())}
         self.waiting.append(_Waiting(node, kind, reads, writes))

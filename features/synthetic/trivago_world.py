@@ -45,7 +45,6 @@ VISITS = 4  # the most items visited before one clickout
 MAX_CLICKOUTS = 8
 # What may come before a clickout, in this order: destination, poi, filter, sort order, searched item, visits, clickout.
 SLOTS = 5 + VISITS + 1
-SEGMENT_ROWS = 9.0  # about how many log rows one clickout comes with
 POIS = 500
 DAY = 86_400
 START = 1_541_030_400  # 1 November 2018, 00:00 UTC

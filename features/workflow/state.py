@@ -91,7 +91,7 @@ class StateWriter:
         self.library = _library(value)
         engine = load_engine(self.library)
         frame = value if kind == "frame" else engine.frames.DataFrame({"value": value})
-        frame, labels = self._numbered(frame, kind, label)
+        frame, labels = self._numbered(frame, label)
         name = f"{label}-{sum(other.startswith(label) for other in self.files)}.parquet"
         try:
             engine.write_parquet(frame.reset_index(drop=True), self.folder / name)
@@ -109,7 +109,7 @@ class StateWriter:
             labels = {"dtype": value.dtype.str}
         return {kind: {"file": name, **labels} if labels else name}
 
-    def _numbered(self, frame: Any, kind: str, label: str) -> tuple[Any, dict[str, Any]]:
+    def _numbered(self, frame: Any, label: str) -> tuple[Any, dict[str, Any]]:
         """The frame as the file has it, and its `labels`, where these are needed."""
         index, columns = frame.index, frame.columns
         ranged = engine_of(frame).frames.RangeIndex(len(frame))

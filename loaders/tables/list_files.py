@@ -22,7 +22,7 @@ from gigabatch.features.errors import UNREADABLE
 from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import INT32_MAX, JaggedColumn
-from gigabatch.loaders.tables.storage import HEADER_BYTES, LAYOUT_FILE, Layout
+from gigabatch.loaders.tables.storage import LAYOUT_FILE, Layout, npy_header, start_and_size
 
 DTYPES = {"ids": "<i4", "offsets": "<i8", "weights": "<f4"}
 CHECKED_OFFSETS = 1 << 22  # at a time
@@ -175,21 +175,8 @@ def _read(path: Path, dtype: str, count: int) -> Tensor:
 def _check_file(path: Path, dtype: str, count: int) -> int:
     """Bytes before the first value; `LoaderError` where the file does not hold these values and nothing else."""
     again = "Run the encode stage again."
-    try:
-        with path.open("rb") as file:
-            head = io.BytesIO(file.read(HEADER_BYTES))
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise LoaderError(f"{path}: not found. {again}") from None
-    except OSError as error:
-        raise LoaderError(f"{path}: cannot be read ({error}).") from error
-    try:
-        version = npy_format.read_magic(head)
-        if version != (1, 0):
-            raise ValueError(f"numpy format {version}, expected (1, 0)")
-        shape, fortran_order, found = npy_format.read_array_header_1_0(head)
-    except (*UNREADABLE, TokenError) as error:  # NumPy reads a header by Python's own parser
-        raise LoaderError(f"{path}: damaged header ({error}). {again}") from error
+    head, size = start_and_size(path)
+    shape, fortran_order, found, start = npy_header(head, str(path))
     if found != np.dtype(dtype) or fortran_order or len(shape) != 1:
         raise LoaderError(f"{path}: expected one column of {np.dtype(dtype)}, found {found} of shape {shape}. {again}")
     if shape[0] != count:
@@ -197,10 +184,10 @@ def _check_file(path: Path, dtype: str, count: int) -> int:
             f"{path}: holds {shape[0]} values, {LAYOUT_FILE} says {count}. The two files are of different tables: run "
             "the encode stage again."
         )
-    expected = head.tell() + np.dtype(dtype).itemsize * count
+    expected = start + np.dtype(dtype).itemsize * count
     if size != expected:
         raise LoaderError(f"{path}: {size} bytes, expected {expected}: truncated or overwritten. {again}")
-    return head.tell()
+    return start
 
 
 def _check_offsets(offsets: Tensor, num_ids: int, path: Path) -> None:

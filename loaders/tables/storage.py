@@ -180,10 +180,15 @@ class FlushBehind:
 
 def check_file(path: Path, num_rows: int, num_words: int) -> int:
     """Bytes before the first row in `path`; `LoaderError` where it does not hold these rows and nothing else."""
+    head, size = start_and_size(path)
+    return check_header(head, size, num_rows, num_words, str(path))
+
+
+def start_and_size(path: Path) -> tuple[bytes, int]:
+    """The first `HEADER_BYTES` of a file, and how many there are; `LoaderError` where it cannot be read."""
     try:
         with path.open("rb") as file:
-            head = file.read(HEADER_BYTES)
-        return check_header(head, path.stat().st_size, num_rows, num_words, str(path))
+            return file.read(HEADER_BYTES), path.stat().st_size
     except FileNotFoundError:
         raise LoaderError(f"{path}: not found. Run the encode stage again.") from None
     except OSError as error:
@@ -192,17 +197,10 @@ def check_file(path: Path, num_rows: int, num_words: int) -> int:
 
 def check_header(head: bytes, file_bytes: int, num_rows: int, num_words: int, where: str) -> int:
     """The same from the first `HEADER_BYTES` of a file and its size."""
-    file = io.BytesIO(head)
-    try:
-        version = npy_format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"numpy format {version}, expected (1, 0)")
-        shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
-    except (*UNREADABLE, TokenError) as error:  # NumPy reads a header by Python's own parser
-        raise LoaderError(f"{where}: damaged header ({error}). Run the encode stage again.") from error
+    shape, fortran_order, dtype, start = npy_header(head, where)
     if dtype != np.dtype("<i4") or fortran_order or len(shape) != 2:
         raise LoaderError(f"{where}: expected a row-major int32 matrix, found {dtype} of shape {shape}.")
-    expected = file.tell() + 4 * shape[0] * shape[1]
+    expected = start + 4 * shape[0] * shape[1]
     if file_bytes != expected:
         raise LoaderError(
             f"{where}: {file_bytes} bytes, expected {expected} for {shape[0]} rows: truncated or overwritten. "
@@ -213,7 +211,19 @@ def check_header(head: bytes, file_bytes: int, num_rows: int, num_words: int, wh
             f"{where}: holds a matrix of shape {shape}, {LAYOUT_FILE} says {(num_rows, num_words)}. "
             "The two files are of different tables: run the encode stage again."
         )
-    return file.tell()
+    return start
+
+
+def npy_header(head: bytes, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether it is in Fortran's order, and dtype of the array in a `.npy` file, and the bytes before it."""
+    file = io.BytesIO(head)
+    try:
+        version = npy_format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"numpy format {version}, expected (1, 0)")
+        return *npy_format.read_array_header_1_0(file), file.tell()
+    except (*UNREADABLE, TokenError) as error:  # NumPy reads a header by Python's own parser
+        raise LoaderError(f"{where}: damaged header ({error}). Run the encode stage again.") from error
 
 
 def read_exactly(file: io.FileIO, offset: int, out: Tensor) -> None:

@@ -244,7 +244,7 @@ def check_file(
         _check_whole(terms, path, found, rows, reasons, warnings)
         statistics = accepted.statistics.get(kind.name)
         for name in terms.columns:
-            _check_column(kind, terms, name, path, found, statistics, reasons, warnings)
+            _check_column(terms, name, path, found, statistics, reasons, warnings)
             if found.added is not None:
                 _check_added(terms, name, path, found.added, statistics, reasons)
     return FileReport(
@@ -465,7 +465,6 @@ def family(stored: str) -> str:
 
 
 def _check_column(
-    kind: RawFiles,
     terms: KindTerms,
     name: str,
     path: str,

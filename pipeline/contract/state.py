@@ -108,9 +108,9 @@ class FilesState:
     pending: dict[str, Any] | None = None
     cold: dict[str, list[str]] = field(default_factory=dict)
 
-    def of_kind(self, kind: str, state: str = ACCEPTED) -> dict[str, FileEntry]:
-        """The files of one kind and state."""
-        return {path: entry for path, entry in self.files.items() if (entry.kind, entry.state) == (kind, state)}
+    def of_kind(self, kind: str) -> dict[str, FileEntry]:
+        """The accepted files of one kind."""
+        return {path: entry for path, entry in self.files.items() if (entry.kind, entry.state) == (kind, ACCEPTED)}
 
     def ended(self) -> FilesState:
         """The record as it was before a night that has not ended, with what persons have decided since."""

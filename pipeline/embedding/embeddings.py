@@ -33,6 +33,7 @@ from torch import Tensor
 
 from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
 from gigabatch.features.engines.arrow_columns import Lookup, one_array, to_arrow
+from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, raise_of_system
 from gigabatch.features.recipes.base import HISTORY_UNTIL
@@ -143,9 +144,8 @@ def _keys_as(kind: pa.DataType, keys: Sequence[Any] | np.ndarray | pd.Series) ->
     found = found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
     if pa.types.is_null(found.type):
         return found.cast(kind)
-    is_text = pa.types.is_string(found.type) or pa.types.is_large_string(found.type)
     is_number = pa.types.is_integer(found.type) or pa.types.is_floating(found.type)
-    if not (is_text if pa.types.is_string(kind) else is_number):
+    if not (is_text(found.type) if pa.types.is_string(kind) else is_number):
         raise TypeError(f"found {found.type}")
     return found.cast(kind)
 

@@ -1,14 +1,15 @@
 """The newest feature row of every user or item, part by part, and whole feature rows made of one entity's columns.
 
-    rows = newest_rows(schema, schema.entity("item"), (engine.read_parquet(path) for path in parts))
-    words = preprocessor.pack(feature_rows(schema, entity, rows), targets=False)
+    newest = NewestRows(schema, schema.entity("item"))
+    for path in parts:
+        newest.add(engine.read_parquet(path))
+    words = preprocessor.pack(feature_rows(schema, newest.entity, newest.frame), targets=False)
 
 Frames of either engine, those with lists of pandas alone; memory holds one part and a row of each user or item.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
@@ -108,14 +109,6 @@ class NewestRows:
         if self._newest is None:
             raise DataError(f"rows of the {self.entity.name}: no frame was given.")
         return self._newest
-
-
-def newest_rows(schema: Schema, entity: Entity, frames: Iterable[Any]) -> Any:
-    """The newest row of each user or item in these frames, which come in file order; see `NewestRows`."""
-    found = NewestRows(schema, entity)
-    for frame in frames:
-        found.add(frame)
-    return found.frame
 
 
 def feature_rows(schema: Schema, entity: Entity, rows: Any) -> Any:

@@ -18,15 +18,13 @@ from gigabatch.pipeline.stages.stages import Features
 EXAMPLES = 3
 
 
-def refuse_future(features: Features, now: float | None = None) -> None:
+def refuse_future(features: Features) -> None:
     """Raise `DataError` where rows that a model would be trained or judged on lie after now.
 
     Parameters
     ----------
     features
         Tonight's.
-    now
-        Seconds since 1970, in UTC; by default the clock's.
 
     Raises
     ------
@@ -37,7 +35,7 @@ def refuse_future(features: Features, now: float | None = None) -> None:
     unit, column = unit_of_times(features), features.schema.only("time")
     if unit is None or column is None:
         return
-    allowed = (time.time() if now is None else now) + features.pipeline.config.nightly.max_future_seconds
+    allowed = time.time() + features.pipeline.config.nightly.max_future_seconds
     limit = allowed / unit_seconds(unit)
     engine, keys = load_engine(features.pipeline.engine), features.schema.names("key")
     found: list[str] = []

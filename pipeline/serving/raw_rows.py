@@ -47,7 +47,6 @@ class RawRows:
         self._nulls = NullWords(bundle.info.get("null_values", ()))
         self._marks = self._workflow.decimal_marks
         self._bundle, self._dated = bundle, bundle.dated_column
-        self._counted = self._dated is not None and bundle.dates_are_counted
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         """Values of the feature columns, in their order, of each row; `Refusal` 422 names the row that is wrong.
@@ -58,9 +57,9 @@ class RawRows:
         if not self.steps:  # the columns are those of the features stage
             return list(zip(*(values[name] for name in self._features), strict=True))
         frame = pd.DataFrame(self._typed(values), copy=False)
-        if self._dated in values and (self._counted or _kind(values[self._dated]) != "str"):
+        if self._dated in values:
             try:
-                self._bundle.require_dates(frame[self._dated])
+                self._bundle.require_dates(frame[self._dated], _kind(values[self._dated]) == "str")
             except DataError as error:
                 raise Refusal.invalid("rows", str(error)) from None
         try:

@@ -158,7 +158,7 @@ def encode_split(
     """
     with PackedWriter(folder, preprocessor.tensor_schema, num_rows) as writer:
         if cluster.distributed:
-            tables = _tables_of_workers(preprocessor, engine, parts, folder, cluster)
+            tables = _tables_of_workers(engine, parts, folder, cluster)
         else:
             tables = _tables(preprocessor, engine, parts, packed, on_host=True)
         for table in _counted_on(preprocessor, engine, parts, tables):
@@ -219,9 +219,7 @@ def _tables(
     return (_table(preprocessor, rows, on_host) for rows in found)
 
 
-def _tables_of_workers(
-    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], folder: Path, cluster: Cluster
-) -> Iterator[PackedTable]:
+def _tables_of_workers(engine: str, parts: Sequence[Part], folder: Path, cluster: Cluster) -> Iterator[PackedTable]:
     with tempfile.TemporaryDirectory(prefix=".parts-", dir=folder) as name:
         work, saved = Path(name).absolute(), folder.absolute().parent / PREPROCESSOR
         tasks = [PackTask(engine, saved, absolute(part), work / f"{number:05d}") for number, part in enumerate(parts)]

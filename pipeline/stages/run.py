@@ -174,7 +174,7 @@ def evaluate_bundle(
     settings, schema, model, split = data.config.evaluate, bundle.schema, bundle.model, data.split
     evaluated, bins = data.evaluation_tables[split], settings.calibration_bins
     found, metric, importance, members = shared_evaluation(bundle, data)
-    sample = shuffled_sample(bundle, data) if importance else None
+    sample = shuffled_sample(data) if importance else None
     compared: dict[str, Any] | None = None
     warnings: list[str] = []
     quantiles = [name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"]
@@ -274,13 +274,13 @@ def shared_evaluation(
     if not settings.importance:
         return found, None, [], members
     evaluated = data.evaluation_tables[data.split]
-    sample = shuffled_sample(bundle, data)
+    sample = shuffled_sample(data)
     shuffled = settings.model_copy(update={"importance_rows": sample.rows, "importance_repeats": sample.repeats})
     asked = bundle.model, evaluated, bundle.schema, shuffled, data.config.seed, device, ranks
     return found, *permutation_importance(*asked), members
 
 
-def shuffled_sample(bundle: Bundle, data: EvaluationData) -> ImportanceSample:
+def shuffled_sample(data: EvaluationData) -> ImportanceSample:
     """Rows and repeats of the importance, which follow from what the training saw; the same on every rank."""
     settings, table, train = data.config.evaluate, data.evaluation_tables[data.split], data.tables["train"]
     seen = rows_seen(data.config.train, len(train), id_sizes(train.schema))

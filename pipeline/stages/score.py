@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.columns.times import is_dates, is_text, iso_text
+from gigabatch.features.engines import arrow_types
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.encodings import UTF8
@@ -274,9 +275,11 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
     name = bundle.dated_column
     if name is None or name not in frame.columns or not is_dates(frame[name]):
         return frame
-    if any(_counts(path, name, bundle.dates_are_counted) for path in kept_files(raw)):  # of which a recipe makes dates
+    were_text = [text for path in kept_files(raw) if (text := _is_text(path, name)) is not None]
+    if were_text:  # of which the recipe made dates
         dtype = bundle.raw_workflow.dtypes[name]
-        bundle.require_dates(cast(frame[[name]], {name: dtype}, "score", nullable=(name,))[name])
+        times = cast(frame[[name]], {name: dtype}, "score", nullable=(name,))[name]
+        bundle.require_dates(times, all(were_text))
     return frame
 
 
@@ -290,16 +293,14 @@ def _states(raw: str) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _counts(path: str, name: str, as_text: bool) -> bool:
-    """Whether the times of a raw file's column are numbers. as_text: whether those are that are written as text."""
+def _is_text(path: str, name: str) -> bool | None:
+    """Whether the times of a raw file's column are written as text; None where they are timestamps or dates."""
     if not path.endswith(PARQUET_ENDINGS):
-        return as_text
+        return True
     with fsspec.open(path, "rb") if "://" in path else contextlib.nullcontext(path) as source:
         kind = pq.read_schema(source).field(name).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return as_text
-    return not pa.types.is_temporal(kind)
+    return None if pa.types.is_temporal(kind) else arrow_types.is_text(kind)
 
 
 def columns_of(pipeline: Pipeline, path: str) -> Sequence[str]:

@@ -7,18 +7,8 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.refit.churn import churn
 from gigabatch.features.refit.statistics import Statistics, statistics_operators
 from gigabatch.features.refit.update import checksum
-from gigabatch.features.schema import Column, Schema, Target
 from tests.cudf_api.checked import CheckedFrame
-
-SCHEMA = Schema(
-    (
-        Column("word", "categorical", "string"),
-        Column("number", "categorical", "int64"),
-        Column("x", "continuous", "float32"),
-        Column("y", "target", "float32"),
-    ),
-    (Target("y", "binary"),),
-)
+from tests.features.statistics_columns import SCHEMA
 
 
 def frame(seed):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from ruamel.yaml import YAML
 
 from gigabatch import Workflow
 from gigabatch.features.importers.nvtabular_categories import combination_of_file
@@ -49,12 +50,15 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_plain_snippets_run_one_after_the_other(folder):
     names: dict = {}
-    assert len(blocks(None)) == 3
+    assert len(blocks(None)) == 2
     for code in blocks(None):
         exec(code, names)
     encoded = pd.read_parquet("encoded-0.parquet")
     assert encoded["city"].tolist() == [3, 4, 3, 1]
     assert list(encoded.columns) == ["city", "shop", "price", "clicked", "city_shop", "price_na"]
+    (steps,) = re.findall(r"```yaml\n(- categorify.*?)```", PAGE, re.S)
+    same = Workflow.from_steps(YAML(typ="safe").load(steps))
+    assert same.to_steps() == names["workflow"].to_steps()
 
 
 def test_the_imported_workflow_is_read_as_shown(folder):

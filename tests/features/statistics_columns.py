@@ -5,6 +5,17 @@ import struct
 import pandas as pd
 
 from gigabatch.features.refit.statistics import FitContinuousStatistics
+from gigabatch.features.schema import Column, Schema, Target
+
+SCHEMA = Schema(
+    (
+        Column("word", "categorical", "string"),
+        Column("number", "categorical", "int64"),
+        Column("x", "continuous", "float32"),
+        Column("y", "target", "float32"),
+    ),
+    (Target("y", "binary"),),
+)
 
 
 def words(values):

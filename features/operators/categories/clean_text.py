@@ -9,6 +9,7 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast_text
+from gigabatch.features.setting_checks import require_whole
 
 CASES = ("lower", "upper")
 
@@ -72,8 +73,8 @@ class CleanText(ColumnOperator):
                 f"CleanText of {column!r}: replace gives a text or null by text, such as {{n/a: null, ny: new york}}; "
                 f"found {replace!r}. Put numbers and yes or no in quotes."
             )
-        if width is not None and (isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 100):
-            raise DataError(f"CleanText of {column!r}: width is a whole number from 1 to 100, found {width!r}.")
+        if width is not None:
+            require_whole(f"CleanText of {column!r}", "width", width, 100)
         if not strip and case is None and not replace and width is None:
             raise DataError(f"CleanText of {column!r}: nothing to do. Set strip, case, replace or width.")
         self.column, self.output = column, column if output is None else output

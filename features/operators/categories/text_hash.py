@@ -14,6 +14,7 @@ from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
 from gigabatch.features.reading.sources import cast_text
+from gigabatch.features.setting_checks import require_whole
 
 # Blanks and punctuation, written out: what else is a letter or a blank, engines see differently. Behind those of ASCII
 # stand Unicode's blanks, the inverted marks, and the quotes, dashes and dots of typesetting.
@@ -69,11 +70,10 @@ class TextHash(ColumnOperator):
     by_value = True
 
     def __init__(self, column: str, prefix: str, num_buckets: int = 32, letters: int | None = None) -> None:
-        for name, value, most in (("num_buckets", num_buckets, MOST_BUCKETS), ("letters", letters, 10)):
-            if value is None and name == "letters":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise DataError(f"TextHash of {column!r}: {name} is a whole number from 1 to {most}, found {value!r}.")
+        where = f"TextHash of {column!r}"
+        require_whole(where, "num_buckets", num_buckets, MOST_BUCKETS)
+        if letters is not None:
+            require_whole(where, "letters", letters, 10)
         self.column, self.prefix, self.num_buckets, self.letters = column, prefix, num_buckets, letters
 
     @property

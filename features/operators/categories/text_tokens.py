@@ -8,10 +8,10 @@ from gigabatch.features.columns.hashing import buckets_of
 from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.errors import DataError
 from gigabatch.features.exact.tally import tally
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.categories.text_hash import pieces_of, words_of
+from gigabatch.features.setting_checks import require_whole
 
 
 class TextTokens(ColumnOperator):
@@ -52,12 +52,8 @@ class TextTokens(ColumnOperator):
 
     def __init__(self, column: str, output: str, letters: int | None = None, num_buckets: int | None = None) -> None:
         for name, value, most in (("letters", letters, 10), ("num_buckets", num_buckets, 2**31 - 1)):
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise DataError(
-                    f"TextTokens of {column!r}: {name} is a whole number from 1 to {most}, found {value!r}."
-                )
+            if value is not None:
+                require_whole(f"TextTokens of {column!r}", name, value, most)
         self.column, self.output, self.letters, self.num_buckets = column, output, letters, num_buckets
 
     def compute(self, frame: Frame) -> dict[str, Column]:

@@ -10,17 +10,8 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.refit.update import checksum
-from gigabatch.features.schema import Column, Schema, Target
+from tests.features.statistics_columns import SCHEMA
 
-SCHEMA = Schema(
-    (
-        Column("word", "categorical", "string"),
-        Column("number", "categorical", "int64"),
-        Column("x", "continuous", "float32"),
-        Column("y", "target", "float32"),
-    ),
-    (Target("y", "binary"),),
-)
 OLD = [("a", 1, 1), ("a", 2, 3), ("b", 2, None), (None, 2, 5)]
 NEW = [("c", 2, 7), ("a", None, 9), ("c", 9, 11), ("e", 2, 13)]
 

@@ -26,27 +26,17 @@ from gigabatch.features.refit.statistics import (
     statistics_operators,
 )
 from gigabatch.features.refit.statistics_files import load_statistics, possible_sums, save_statistics
-from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.fit import fit_together
 from tests.examples import examples
 from tests.features.damage import damaged
 from tests.features.partitioned import COUNTS, cut
-from tests.features.statistics_columns import continuous, numbers, slow_bin, words
+from tests.features.statistics_columns import SCHEMA, continuous, numbers, slow_bin, words
 
 WORD = st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "Ä", "", "0"]))
 NUMBER = st.one_of(
     st.none(),
     st.sampled_from([0.0, -0.0, 1.0, 1.0009765625, -2.5]),
     st.floats(width=32, allow_nan=False, allow_infinity=False),
-)
-SCHEMA = Schema(
-    (
-        Column("word", "categorical", "string"),
-        Column("number", "categorical", "int64"),
-        Column("x", "continuous", "float32"),
-        Column("y", "target", "float32"),
-    ),
-    (Target("y", "binary"),),
 )
 
 

@@ -13,20 +13,11 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.refit.statistics import FillAndScale, Statistics, statistics_operators
 from gigabatch.features.refit.update import Learned, Version, checksum, updated
-from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.fit import fit_together
 from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
+from tests.features.statistics_columns import SCHEMA
 
-SCHEMA = Schema(
-    (
-        Column("word", "categorical", "string"),
-        Column("number", "categorical", "int64"),
-        Column("x", "continuous", "float32"),
-        Column("y", "target", "float32"),
-    ),
-    (Target("y", "binary"),),
-)
 ROW = st.tuples(
     st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "d", "Ä"])),
     st.integers(-3, 3),

@@ -1,7 +1,6 @@
 """A few rows through many steps: what `transform` gives, with like steps as one."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ from gigabatch.features.reading.sources import cast
 from gigabatch.features.workflow.flow import alike
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.serving.errors import Refusal
-from gigabatch.pipeline.serving.raw_rows import RawRows
+from tests.pipeline.serving.small_bundles import raw_rows_of
 
 TEXTS = {
     "CleanText": (["Oslo ", None, "BONN"], ["oslo"], {"case": "lower"}),
@@ -116,8 +115,7 @@ def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number
     for row in (pd.DataFrame({"price": [number]}), pd.DataFrame({"price": [number]}, dtype="float64")):
         found = workflow.transform(workflow.typed(row))["price"].tolist()
         np.testing.assert_array_equal(found, wanted[1:])
-    bundle = SimpleNamespace(raw_workflow=workflow, info={"null_values": [""]}, dated_column=None)
-    served = RawRows(bundle, ["price"])([{"price": "1.234,5"}, {"price": number}])
+    served = raw_rows_of(workflow, ["price"], null_values=[""])([{"price": "1.234,5"}, {"price": number}])
     np.testing.assert_array_equal([np.nan if pd.isna(value) else value for (value,) in served], wanted)
 
 
@@ -127,7 +125,7 @@ def test_a_number_in_place_of_text_with_a_decimal_comma_stays_that_number(number
 def test_a_number_kept_as_a_category_is_the_same_text_in_a_frame_and_in_a_served_row(number, text):
     step = ParseNumber("price", output="amount", decimal=",", thousands=".")
     workflow = Workflow([step], [], {"price": "string"}).fit([pd.DataFrame({"price": ["1.234,5"]})])
-    serve = RawRows(SimpleNamespace(raw_workflow=workflow, info={}, dated_column=None), ["price", "amount"])
+    serve = raw_rows_of(workflow, ["price", "amount"])
     row = pd.DataFrame({"price": [number]})
     if text is None:  # such floats skip whole numbers
         with pytest.raises(DataError, match="column 'price'"):

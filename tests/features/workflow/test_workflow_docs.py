@@ -1,4 +1,4 @@
-"""docs/workflow.md: its drawing is drawn by the code, its examples run; the reference's table is the registry."""
+"""docs/workflow.md: its examples run; the reference's table is the registry."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 from gigabatch.features.operators import operator_names
 from gigabatch.features.operators.__main__ import markdown_table
 from gigabatch.features.recipes.table.recipe import TableSettings
-from gigabatch.features.workflow.workflow import Workflow
 
 PAGE = Path(__file__).parents[3] / "docs" / "workflow.md"
 TEXT = PAGE.read_text()
@@ -37,12 +36,6 @@ def rows():
 
 def test_the_table_lists_exactly_the_registry():
     assert re.findall(r"^\| `(\w+)` \|", markdown_table(), re.MULTILINE) == list(operator_names())
-
-
-def test_the_drawing_is_that_of_the_steps_in_the_yaml(features):
-    drawn = Workflow.from_steps(features["steps"], labels=["clicked"]).fit([rows()]).to_mermaid()
-    (shown,) = blocks("mermaid")
-    assert shown == drawn, f"docs/workflow.md: its drawing should be\n{drawn}"
 
 
 def test_the_yaml_is_a_table_recipes_settings(features):

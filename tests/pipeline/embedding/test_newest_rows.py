@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Entity, ListColumn, Schema
-from gigabatch.pipeline.embedding.entities import feature_rows, kept_columns, newest_rows
+from gigabatch.pipeline.embedding.entities import NewestRows, feature_rows, kept_columns
 from tests.examples import examples
 from tests.pipeline.shop_rows import ITEM, SHOP, USER, sales
 
 TIMELESS = Schema(SHOP.columns[:-1], SHOP.targets, SHOP.entities)
+
+
+def newest_rows(schema: Schema, entity: Entity, parts: list[pd.DataFrame]) -> pd.DataFrame:
+    found = NewestRows(schema, entity)
+    for part in parts:
+        found.add(part)
+    return found.frame
 
 
 def plain(frame: pd.DataFrame, columns: list[str]) -> list[tuple]:

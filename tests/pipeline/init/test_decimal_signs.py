@@ -1,7 +1,5 @@
 """Numbers that could be read with either decimal sign are read with that which the other columns of the file prove."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,7 +12,7 @@ from gigabatch.features.workflow.steps import parse_steps
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
-from gigabatch.pipeline.serving.raw_rows import RawRows
+from tests.pipeline.serving.small_bundles import raw_rows_of
 
 COMMA = {"decimal": ",", "thousands": "."}
 COMMAS = {"temp": ["16,0", "3,9", "-5,9", "7,25"]}  # which prove a decimal comma
@@ -183,7 +181,7 @@ def test_rows_of_the_service_may_hold_numbers_where_the_file_has_text(tmp_path):
     workflow = Workflow(parse_steps(made.features["steps"]), (), made.features["inputs"])
     workflow.fit([workflow.typed(pd.DataFrame({"menge": ["755"], "klein": ["1"], "temp": ["16,0"]}))])
     names = ["menge", "klein", "temp"]
-    raw = RawRows(SimpleNamespace(raw_workflow=workflow.serving(names), info={}, dated_column=None), names)
+    raw = raw_rows_of(workflow.serving(names), names)
     for row in ([1262, 3, 16.5], ["1.262", "3", "16,5"], [1262.0, 3.0, 16.5]):
         assert raw([dict(zip(names, row, strict=True))]) == [(1262.0, 3.0, 16.5)]
 

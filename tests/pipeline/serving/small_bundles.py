@@ -1,6 +1,9 @@
-"""Small recommenders with random weights, their frames, and run folders of them with stored embeddings."""
+"""Small recommenders with random weights, their frames, and run folders of them with stored embeddings; and what serves
+the raw rows of a workflow."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +13,12 @@ import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.settings import EmbedSettings
+from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.training.train import model_inputs
 
 CREATED = "2026-11-21T00:00:00+00:00"
@@ -92,6 +97,11 @@ def random_bundle(
         for parameter in model.parameters():  # so that scores differ, and no layer is still at zero
             parameter.add_(0.3 * torch.randn_like(parameter))
     return Bundle(preprocessor, model, {"recipe": "small"})
+
+
+def raw_rows_of(workflow: Workflow, features: Sequence[str], **info) -> RawRows:
+    """The raw rows of this workflow as a service takes them, of a model that reads none of its columns."""
+    return RawRows(replace(random_bundle(interactions(), "mf"), info=info, workflow=workflow), features)
 
 
 def write_run(folder: Path, bundle: Bundle, frame: pd.DataFrame, **embedding) -> Path:

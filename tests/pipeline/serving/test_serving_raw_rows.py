@@ -5,7 +5,6 @@ import json
 import logging
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -31,6 +30,7 @@ from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples
+from tests.pipeline.serving.small_bundles import raw_rows_of
 
 STEPS = [
     {"date_parts": {"column": "at", "parts": ["hour"], "prefix": "at", "unit": "us"}},
@@ -492,7 +492,7 @@ def test_times_that_are_cast_together_are_each_s_own_and_errors_name_their_colum
     day |= {"n": whole_hours * 3600 * 10**9 - 1, "o": 3600.5 * 10**9}
     workflow.fit([workflow.typed(pd.DataFrame([day]))])
     names = [name for step in workflow.steps for name in step.outputs]
-    raw = RawRows(SimpleNamespace(raw_workflow=workflow.serving(names), info={}, dated_column=None), names)
+    raw = raw_rows_of(workflow.serving(names), names)
     expected = (8, 2026, 23, 1999, 6, 2026, (whole_hours - 1) % 24, 2023, 1, 1970)
     assert raw([day]) == [expected]
     first, second = raw([day, day | {"b": None}])
@@ -512,7 +512,7 @@ def test_a_time_in_whole_numbers_is_the_same_beside_one_with_a_fraction(dtype, w
     """As a float64 the nanosecond is one of the next microsecond, and the other is no whole number for sure."""
     workflow = Workflow(parse_steps([{"clip": {"column": "x", "low": 0.0}}]), (), {"t": dtype, "x": "float32"})
     workflow.fit([pd.DataFrame({"x": [1.0], "t": [1]})])
-    raw = RawRows(SimpleNamespace(raw_workflow=workflow, info={}, dated_column=None), ["t"])
+    raw = raw_rows_of(workflow, ["t"])
     rows = [{"t": value, "x": 1.0} for value in (whole, 4000.0, None)]
     assert raw(rows[:1]) == [(micros,)]
     assert raw(rows) == [(micros,), (4 if "ns" in dtype else 4000,), (pd.NA,)]

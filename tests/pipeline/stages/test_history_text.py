@@ -4,12 +4,15 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.interactions.histories import HistorySettings
 from gigabatch.features.recipes.interactions.recipe import InteractionsSettings
 from gigabatch.features.schema import Column, ListColumn, Schema
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.stages import score as module
 from gigabatch.pipeline.stages.score import score_run
 
@@ -31,10 +34,8 @@ def score(folder, monkeypatch, name: str, ask: pd.DataFrame, separator: str) -> 
     features = InteractionsSettings(
         path=str(folder / "log.csv"), user="who", item="what", time="when", history=HistorySettings(3, None, separator)
     )
-    bundle = SimpleNamespace(
-        preprocessor=Preprocessor(schema).fit([train]),
-        raw_workflow=SimpleNamespace(applied_inputs=["what", "history"]),
-    )
+    workflow = Workflow([], outputs=("what", "history"))
+    bundle = Bundle(Preprocessor(schema).fit([train]), torch.nn.Identity(), {}, workflow=workflow)
     config = SimpleNamespace(recipe="interactions", features=features, runs=folder, name="tiny")
     pipeline = SimpleNamespace(config=config, engine="pandas", device="cpu", store=SimpleNamespace(root=folder))
     monkeypatch.setattr(module, "obey", stop)

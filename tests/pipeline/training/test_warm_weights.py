@@ -194,7 +194,6 @@ def test_weights_and_moments_go_with_the_value(name, optimizer, tmp_path):
     start, tonight = saved(tmp_path, name, optimizer, info=info_of(name)), fitted(1)
     model, taken = carried(start, tonight)
     old, weights = start.bundle.preprocessor, start.bundle.model.state_dict()
-    columns = [0, 1, 2]
     moments, was = taken.record.moments, start.record.moments
     compared = 0
     for key, parameter in model.named_parameters():
@@ -202,23 +201,8 @@ def test_weights_and_moments_go_with_the_value(name, optimizer, tmp_path):
             assert torch.equal(parameter, weights[key])
             assert_same_state(moments.get(key), was.get(key))
             continue
-        column = COLUMNS[columns[int(key.rpartition(".")[2])]]
-        before, now = old.vocabularies[column], tonight.vocabularies[column]
-        places = {value: 3 + place for place, value in enumerate(before.values.tolist())}
-        ids = {0: 0, 1: 1, 2: 2} | {3 + i: places.get(value) for i, value in enumerate(now.values.tolist())}
-        assert None in ids.values()
-        assert any(one != other for one, other in ids.items() if other is not None)
-        for number, earlier in ids.items():
-            for name_of, state in moments.get(key, {}).items():
-                if state.dim() == 0:
-                    assert torch.equal(state, was[key][name_of])
-                elif earlier is None:
-                    assert not state[number].any()
-                else:
-                    assert torch.equal(state[number], was[key][name_of][earlier])
-            if earlier is not None:
-                assert torch.equal(parameter[number], weights[key][earlier])
-                compared += 1
+        column = COLUMNS[int(key.rpartition(".")[2])]
+        compared += rows_that_went(old.vocabularies[column], tonight.vocabularies[column], start, taken, key, parameter)
     assert compared > 20
     for row, name_of in zip(taken.columns, COLUMNS, strict=True):
         before, now = (set(p.vocabularies[name_of].values) for p in (old, tonight))
@@ -226,6 +210,26 @@ def test_weights_and_moments_go_with_the_value(name, optimizer, tmp_path):
             "column": name_of, "carried": len(before & now), "new": len(now - before),
             "dropped": len(before - now), "absent": 0,
         }  # fmt: skip
+
+
+def rows_that_went(before, now, start, taken, key, parameter):
+    """How many rows of a table went with their value, each with its moments."""
+    weights, was = start.bundle.model.state_dict()[key], start.record.moments.get(key)
+    places = {value: 3 + place for place, value in enumerate(before.values.tolist())}
+    ids = {0: 0, 1: 1, 2: 2} | {3 + i: places.get(value) for i, value in enumerate(now.values.tolist())}
+    went = {number: earlier for number, earlier in ids.items() if earlier is not None}
+    assert len(went) < len(ids)
+    assert any(number != earlier for number, earlier in went.items())
+    for name, state in taken.record.moments.get(key, {}).items():
+        if state.dim() == 0:
+            assert torch.equal(state, was[name])
+            continue
+        for number, earlier in ids.items():
+            expected = torch.zeros_like(state[number]) if earlier is None else was[name][earlier]
+            assert torch.equal(state[number], expected)
+    for number, earlier in went.items():
+        assert torch.equal(parameter[number], weights[earlier])
+    return len(went)
 
 
 def assert_same_state(one, other):
