@@ -30,8 +30,10 @@ LONGEST_NAME = 255  # bytes of a file's name, of Linux
 
 def learned(home: Path, rolled_back: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
     """Lines of the nights that trained a new model and decided about it, the newest first: no night with nothing new,
-    and none whose model was the current one already. rolled_back: if given, the last line of a person who has promoted
-    a run that is none of these comes, too, as one that names its champion, and none before it."""
+    and none whose model was the current one already; of nights in a row that came to the same run, as where it is kept
+    out and no new file comes, the last one. rolled_back: if given, the last line of a person who promoted a run that
+    is none of these comes, too, as one that names its champion, and none before it."""
+    later = None  # the run of the line that came last
     for entry in newest_records(home):
         run, action = entry.get("run"), entry.get("action")
         if rolled_back is not None and action == "promote" and _is_name(run) and run not in rolled_back:
@@ -40,7 +42,9 @@ def learned(home: Path, rolled_back: Collection[str] | None = None) -> Iterator[
         if action != "nightly" or entry.get("exit_code") not in DECIDED or not run:
             continue
         if entry["exit_code"] == PROMOTED or run != entry.get("champion"):
-            yield entry
+            if run != later:
+                yield entry
+            later = run
 
 
 def champions(home: Path, nights: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.find import FoundRun, find_run
+from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.asked import PREPROCESSOR, UPDATE, require_preprocessor, require_update
 from gigabatch.pipeline.stages.encode import CHURN_TEXT, write_churn
 from gigabatch.pipeline.stages.score import columns_of, raw_rows
@@ -26,6 +27,14 @@ from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
+
+# As Parquet files of the features stage hold the types of a schema; null is a column of which no value is known.
+STORED_AS = {
+    "string": ("string", "large_string", "string_view", "null"),
+    **{name: (name, "null") for name in ("int32", "int64", "bool")},
+    "float32": ("float", "null"),
+    "float64": ("double", "null"),
+}
 
 
 def update_preprocessor(
@@ -39,7 +48,8 @@ def update_preprocessor(
     """Write the next version of a preprocessor as an artifact of the stage `update`; print the churn and where it is.
 
     data: files of rows that no version before has seen: path, folder or glob. Raw ones, as `score --input` takes them,
-    go through the steps of the run; Parquet files of the features stage are taken as they are.
+    go through the steps of the run; Parquet files with the columns and types of the features stage are taken as they
+    are.
     preprocessor: the folder to start from; where none is given, the run's. Raw rows then go through the steps of the
     current run, which must be of the same columns. run: see `find_run`; the current one where
     it is None. The same data on the same state is the same artifact, which is then not made again. How columns are
@@ -96,6 +106,7 @@ def _feature_files(
     there = {path: _columns(path) for path in files}
     columns = [*found.schema.names("categorical", "continuous"), *lists]
     lacking = [path for path, names in there.items() if names is None or not set(columns).issubset(names)]
+    lacking = lacking or _raw_ones(pipeline, found, there, used)
     weight = found.schema.only("weight")
     if not lacking:
         if weight is None or not any(weight in (names or ()) for names in there.values()):
@@ -127,6 +138,29 @@ def _feature_files(
         made = folder / "rows.parquet"  # the same name each time, by which the same rows are the same artifact
         engine_of(rows).write_parquet(rows[columns], made)
         yield [str(made)]
+
+
+def _raw_ones(
+    pipeline: Pipeline, found: Preprocessor, there: Mapping[str, Sequence[str] | None], used: FoundRun | None
+) -> list[str]:
+    """Of Parquet files with all columns that are encoded, those of raw rows: they hold what the steps read, where these
+    replace columns, and are no files of the features stage, which has columns and types of its own."""
+    wanted = {name: STORED_AS.get(dtype) for name, dtype in found.schema.table_dtypes.items()}
+    others = []
+    for path in there:
+        stored = {field.name: str(field.type) for field in pq.read_schema(path)}
+        if not all(name in stored and (types is None or stored[name] in types) for name, types in wanted.items()):
+            others.append(path)
+    try:
+        steps = used or find_run(pipeline.config, None) if others else None
+    except RunError:  # rows of the features stage need none
+        return []
+    if steps is None:
+        return []
+    bundle = load_bundle(steps.path / "model", "cpu", pipeline.engine)
+    if bundle.workflow is None or (used is None and bundle.preprocessor.schema != found.schema):
+        return []
+    return [path for path in others if set(bundle.workflow.applied_inputs).issubset(there[path] or ())]
 
 
 def _require_weights(weight: str | None, files: Sequence[str], weighed: Sequence[str]) -> None:

@@ -179,6 +179,20 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     assert os.listdir(home / ".champions") == []
 
 
+def test_nights_that_come_to_the_same_run_again_are_one(finished):
+    """An hourly timer counted a model that was kept out each hour until the next file came: the reference of 30 nights
+    ago was one of 30 hours ago, and every thirtieth hour trained a new model on all rows."""
+    first = (finished.home / "current").resolve().name
+    kept = [*WARM, "nightly.tolerance=0", "nightly.confidence=0.999", "train.lr_max=1e-9"]
+    for day in (1, 2):
+        write_day(finished.raw, day, 600)
+        for _ in range(2):
+            assert run_nightly(finished.config, kept) == KEPT, nights(finished)[-1]["decision"]
+        assert nights(finished)[-1]["run"] == nights(finished)[-2]["run"] != first
+        assert warm_nights(finished.home) == day
+        assert champions(finished.home, 100) == [first] * day
+
+
 def test_no_reference_is_older_than_what_a_person_promoted(tmp_path, caplog):
     """Nights were kept out for a loss that a person had accepted, until the model of before was too old to compare."""
     home = tmp_path / "a"
@@ -225,7 +239,8 @@ def test_one_run_in_five_nights_is_kept_for_a_reference_of_25_to_30_nights(tmp_p
     for night in range(100):
         champion = f"r{night - night % promoted_every:03}"
         (home / champion).mkdir(parents=True, exist_ok=True)
-        append_record(home, "nightly", PROMOTED if champion == f"r{night:03}" else KEPT, "", "new", champion=champion)
+        run = f"r{night:03}"
+        append_record(home, "nightly", PROMOTED if champion == run else KEPT, "", run, champion=champion)
         keep_champions(home, 30)
         before, links = links, set(os.listdir(home / ".champions"))
         assert all(night - int(name[1:]) > 29 for name in before - links)  # none goes before its time
@@ -695,11 +710,11 @@ def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
     append_record(tmp_path, "promote", 0, "by hand", "a")
     line("cold")
     assert warm_nights(tmp_path) == 0
-    for _ in range(3):
-        line("warm")
+    for run in "bcd":
+        line("warm", run=run)
     line("warm", code=20)
     line("warm", run=None)  # nothing new: nothing was trained
-    line("warm", code=PROMOTED)
+    line("warm", code=PROMOTED, run="e")
     assert warm_nights(tmp_path) == 4
     line("anew")
     assert warm_nights(tmp_path) == 0

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -147,6 +148,48 @@ def test_raw_rows_go_through_the_steps_of_the_run(stepped, tmp_path, capsys):
     assert len({checksum(one.learned) for one in found.values()}) == 1
     assert found["new.csv"].vocabularies["town"].values.tolist()[-1] == "rome"
     assert found["new.csv"].version.rows[1] == 500
+
+
+@pytest.fixture(scope="module")
+def in_place(tiny_in, tmp_path_factory):
+    """A run of the recipe `table`, whose steps replace the columns that they read."""
+    tiny = tiny_in(tmp_path_factory.mktemp("in_place") / "tiny")
+    write_day(tiny.raw, 0)
+    features = {
+        "path": str(tiny.raw), "categorical": ["city"], "continuous": ["signal"], "keys": ["row"],
+        "targets": {"clicked": {"task": "binary"}}, "null_values": ["Bonn"],
+        "steps": [{"clean_text": {"column": "city", "case": "upper"}}, {"log": {"column": "signal", "offset": 100}}],
+    }  # fmt: skip
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "in_place", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    tiny.train("train.epochs=1")
+    return tiny
+
+
+def test_raw_rows_go_through_steps_that_replace_columns(in_place, tmp_path, capsys):
+    """Raw Parquet files have the columns of the features stage there: they were learned as they were."""
+    raw = day_of_rows(1, 500).drop(columns="clicked")
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    raw.to_parquet(tmp_path / "new.parquet", index=False)
+    call = ["update", "--config", str(in_place.config), f"artifacts={tmp_path / 'artifacts'}", "--data"]
+    states = {}
+    for name in ("new.csv", "new.parquet"):
+        assert main([*call, str(tmp_path / name)]) == 0
+        states[name] = Preprocessor.load(last_folder(capsys.readouterr().out))
+    state = states["new.parquet"]
+    assert checksum(state.learned) == checksum(states["new.csv"].learned)
+    assert set(state.vocabularies["city"].values) == {"OSLO", "LIMA", "PUNE", "CORK"}
+    (part,) = in_place.folder.glob("artifacts/features/*/train/part-*.parquet")
+    features = pd.read_parquet(part)  # rows of the features stage do not go through the steps again
+    features.to_parquet(tmp_path / "copy.parquet", index=False)
+    both = np.concatenate([features["signal"], np.log(raw["signal"] + 100).astype("float32")])
+    assert state.statistics.numbers["signal"].moments.scale().mean == pytest.approx(both.mean(dtype="float64"))
+    for path in (part, tmp_path / "copy.parquet"):
+        assert main([*call, str(path)]) == 0
+        state = Preprocessor.load(last_folder(capsys.readouterr().out))
+        mean = features["signal"].astype("float64").mean()
+        assert state.statistics.numbers["signal"].moments.scale().mean == pytest.approx(mean)
+        assert state.version.rows[1] == len(features)
 
 
 def test_raw_rows_go_through_the_steps_of_the_run_after_an_update_too(stepped, tmp_path, capsys):
