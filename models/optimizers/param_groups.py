@@ -54,7 +54,8 @@ def split_parameters(model: nn.Module) -> ParameterSplit:
 
 def linear_tables(model: nn.Module) -> list[EmbeddingTables]:
     """The tables whose rows are linear terms: those of a `LinearTerms`, and any whose rows are single numbers."""
-    terms = {module.tables for module in model.modules() if isinstance(module, LinearTerms)}
+    # Those within, where DES has put what fetches rows in the place of the tables.
+    terms = {own for module in model.modules() if isinstance(module, LinearTerms) for own in module.tables.modules()}
     return [
         module
         for module in model.modules()

@@ -191,9 +191,8 @@ class SparseGradients:
             return
         found = [one.isfinite().all() for one in gradients.values()] + ([] if is_finite is None else [is_finite()])
         if bool(torch.stack(found).all()):
-            for name, residual in self.residuals.items():
-                gradients[name].add_(residual.view_as(gradients[name]))
-            self.residuals.clear()
+            for name in self.residuals.keys() & gradients.keys():  # DDP's buckets come one by one
+                gradients[name].add_(self.residuals.pop(name).view_as(gradients[name]))
 
     def _large(self, name: str, total: Tensor) -> _Large:
         known = None if self.steps.get(name, 0) % self.refresh_steps == 0 else self.thresholds[name]
@@ -257,10 +256,11 @@ def ddp_hook(compression: SparseGradients, model: nn.Module) -> Any:
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        buffer = bucket.buffer().div_(compression.ranks.num_ranks)  # now: what is kept is of no number of ranks then
         gradients = zip(bucket.parameters(), bucket.gradients(), strict=True)
         compression.reduce({names[parameter]: gradient for parameter, gradient in gradients})
         done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer().div_(compression.ranks.num_ranks))
+        done.set_result(buffer)
         return done
 
     # torch compares the annotations of a hook as objects, which postponed ones are not.

@@ -268,6 +268,39 @@ def test_the_hook_of_ddp(tmp_path):
         assert size > 1e-4
 
 
+def kept_by_ddp(ranks, state):
+    """Mean gradient of equal rows on all ranks, which two ranks send the large half of, or what goes on from there."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 20), nn.Linear(20, 15))
+    replica = DistributedDataParallel(network)
+    compression = SparseGradients(ranks, drop=0.9, dense_below=1)
+    if state is not None:
+        compression.load_state_dict(torch.load(state))
+    replica.register_comm_hook(None, ddp_hook(compression, network))
+    found = []
+    for step in range(2 if state is None else 1):
+        network.zero_grad()
+        rows = torch.randn(8, 20, generator=torch.Generator().manual_seed(step))
+        replica(rows).square().mean().backward()
+        found.append([parameter.grad.clone() for parameter in network.parameters()])
+    return [sum(parts).numpy() for parts in zip(*found, strict=True)], compression.state_dict()
+
+
+def test_what_ddp_has_not_sent_is_sent_on_another_number_of_ranks(tmp_path):
+    """Of one rank all is sent at once: with the steps before, the sum of the whole gradients of all steps."""
+    (whole, _), *_ = together(kept_by_ddp, 1, tmp_path, None)
+    (sent, state), *_ = together(kept_by_ddp, 2, tmp_path, None)
+    assert len(state) == 6
+    assert any(one["residuals"].any() for one in state.values())
+    torch.save(state, tmp_path / "state")
+    torch.save({}, tmp_path / "nothing")
+    (last, left), *_ = together(kept_by_ddp, 1, tmp_path, tmp_path / "state")
+    (first, _), *_ = together(kept_by_ddp, 1, tmp_path, tmp_path / "nothing")
+    assert left == {}
+    for parts in zip(whole, sent, last, first, strict=True):
+        np.testing.assert_allclose(parts[1] + parts[2] - parts[3], parts[0], atol=1e-6)
+
+
 SEND = [[1, 3], [2, 4]]  # rows from a rank to a rank
 
 

@@ -30,6 +30,8 @@ LAYOUTS = [
     ("deepfm", {"linear": "rows", "fields": "rows"}, 1),
     ("dlrm", {"fields": "fields"}, 1),
     ("dlrm", {"fields": "rows"}, 1),
+    ("lr", {"linear": "rows"}, 3),
+    ("deepfm", {"linear": "rows", "fields": "rows"}, 2),
 ]
 
 
@@ -86,7 +88,7 @@ def require_equal(told, layouts):
 
 @pytest.mark.parametrize(
     ("num_ranks", "chosen", "num_steps"),
-    [(2, [0, 2, 5], 10), (2, [1, 3, 4, 6, 7, 8, 9], 2), (4, [2], 10), (8, [5], 10)],
+    [(2, [0, 2, 5], 10), (2, [1, 3, 4, 6, 7, 8, 9, 10, 11], 2), (4, [2], 10), (8, [5], 10)],
 )
 def test_steps_are_those_of_one_process(num_ranks, chosen, num_steps, tmp_path):
     layouts = [LAYOUTS[place] for place in chosen]

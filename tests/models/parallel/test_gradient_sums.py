@@ -78,6 +78,16 @@ def test_one_rank_takes_up_once_what_several_had_not_sent():
     assert again.state_dict() == {}
 
 
+def test_one_rank_takes_up_what_comes_in_several_buckets():
+    sums = SparseGradients(Ranks())
+    kept = {name: {"residuals": torch.ones(2, 1200), "thresholds": torch.ones(2), "steps": 5} for name in "ab"}
+    sums.load_state_dict(kept)
+    for expected in (2.0, 0.0):
+        for name in "ba":
+            sums.reduce(bucket := {name: torch.zeros(30, 40)})
+            assert (bucket[name] == expected).all()
+
+
 class Some(Ranks):
     """The first of so many ranks, which sends nothing here."""
 
