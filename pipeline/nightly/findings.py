@@ -348,7 +348,7 @@ def calibrations(seen: Seen, place: int, target: Target) -> dict[str, Calibratio
             scores, chosen = scores.max(1)
             hits = chosen == window.labels
         negatives = served_negatives(seen, role, window)
-        found[role] = calibration_with_intervals(scores, hits, BINS, window.weight, negatives)
+        found[role] = calibration_with_intervals(scores, hits, BINS, window.weight, negatives, window.group)
     return found
 
 

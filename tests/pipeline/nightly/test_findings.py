@@ -315,6 +315,18 @@ def test_calibration_is_that_of_both_models_and_none_is_made_up(seen, trained):
     assert module.calibrations(Seen(seen[1], {}, {"candidate": [(scores, window(of.labels, number))]}), 0, number) == {}
 
 
+def test_calibration_takes_rows_of_a_group_for_what_they_are():
+    random = np.random.default_rng(6)
+    scores = random.random(400).repeat(5)
+    labels, group = (random.random(400) < scores[::5]).astype(float).repeat(5), torch.arange(400).repeat_interleave(5)
+    bars = []
+    for given in (None, group):
+        predicted = {"candidate": [(torch.tensor(scores), window(labels, group=given))]}
+        found = module.calibrations(Seen(scores, {}, predicted), 0, BINARY)["candidate"]
+        bars.append(float((found.high - found.low).mean()))
+    assert bars[1] > 1.8 * bars[0]  # the root of 5, but for what Wilson's interval has beside it
+
+
 def test_with_a_prior_losses_and_calibration_are_those_where_the_model_serves(seen, trained, monkeypatch):
     """As of rows in which each of label 0 is there three times."""
     plain = findings(seen[0], trained[0].home)
