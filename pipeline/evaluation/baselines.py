@@ -86,7 +86,8 @@ def baselines(
     seed
         Of the sample that is learnt from.
     split
-        On whose rows the model is compared with the baselines.
+        On whose rows the model is compared with the baselines. On those of `train`, which all of them have learnt, none
+        is called worse.
     bins
         Of the calibration error.
     item_column
@@ -347,6 +348,7 @@ def _measured(
     differences = [asdict(each) for each in compared if each is not None]
     count = int((labelled.mass > 0).sum())
     worse = [each.metric for each in compared if each is not None and (each.is_worse or _is_far(each, count))]
+    worse = [] if compared_on == "train" else worse
     return Baseline(name, target.name, item.seconds, item.rows, metrics, differences, worse)
 
 

@@ -612,15 +612,18 @@ def permutation_importance(
     seed: int,
     device: str,
     ranks: Ranks | None = None,
+    prior_shift: float = 0.0,
 ) -> tuple[str, list[dict[str, Any]]]:
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
     repeats (None of one), largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is
-    AUC for a binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in
-    standard deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row,
-    there are no rows, and a warning says so. Of a rare label more rows are shuffled than its share (`rows_by_label`).
-    ranks: each measures some of the shuffled features, and all get the same result.
+    AUC for a binary target, MRR where its rows have groups, else minus the loss (of classes the log loss of the
+    probabilities that are predicted, calibrated where the model is, and without a prior's shift; of regression the
+    squared error in standard deviations of the target, whatever it was trained with); where that is no number, as the
+    AUC of one row, there are no rows, and a warning says so. Of a rare label more rows are shuffled than its share
+    (`rows_by_label`). ranks: each measures some of the shuffled features, and all get the same result. prior_shift: as
+    of `evaluate`.
     """
     rows = rows_by_label(table, settings.importance_rows or MOST_ROWS)
     num_repeats = settings.importance_repeats or MOST_REPEATS
@@ -636,7 +639,7 @@ def permutation_importance(
     def measure(words: Tensor) -> float:
         part = table.with_words(words)
         if metric == "minus loss":
-            return -_loss_in_deviations(model, part, loss, spreads, device)
+            return -_loss_in_deviations(model, part, loss, spreads, device, prior_shift)
         found = []
         predictions = loss.predict(table_outputs(model, part, device))
         for target, prediction, labels in zip(schema.targets, predictions, known.targets, strict=True):
@@ -683,15 +686,20 @@ def permutation_importance(
 
 
 def _loss_in_deviations(
-    model: Any, table: PackedTable, loss: TargetLoss, spreads: Sequence[float], device: str
+    model: Any, table: PackedTable, loss: TargetLoss, spreads: Sequence[float], device: str, prior_shift: float
 ) -> float:
-    """As `table_loss`, but of a target whose outputs are logarithms the squared error of what they predict.
+    """As `table_loss`, but of calibrated logits without `prior_shift`, as rows are as they are, and of a target whose
+    outputs are logarithms the squared error of what they predict.
 
     spreads: of each target the deviation of its labels, which such a model does not keep; not a number where they are
     all alike, which counts as 1, as in `target_scales`."""
     parts = []
     for batch, given in evaluated_blocks(model, table, device):
         outputs, labels = given.clone(), list(model.standardised(batch.targets))
+        for curve in model.calibration:
+            outputs[:, curve.output] = curve.of(given[:, curve.output].double()).to(outputs)
+        for _, output in binary_places(table.schema.targets) if prior_shift else ():
+            outputs[:, output] -= prior_shift
         for scale in model.target_scales:
             if scale.log:
                 spread = 1.0 if math.isnan(spreads[scale.target]) else spreads[scale.target]

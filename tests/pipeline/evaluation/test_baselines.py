@@ -29,7 +29,7 @@ from gigabatch.pipeline.evaluation.baselines import (
 from gigabatch.pipeline.evaluation.checks import rows_worth
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
-from gigabatch.pipeline.evaluation.told import baseline_rows
+from gigabatch.pipeline.evaluation.told import baseline_rows, baseline_title
 from gigabatch.pipeline.machine import available_cores
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
@@ -380,6 +380,20 @@ def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
     assert rows[3]["gain of logloss"] == pytest.approx(rows[3]["logloss"] - rows[0]["logloss"])
     assert rows[3]["the model is worse by"] == "logloss, auc"
     assert baseline_rows({"found": []}) == []
+
+
+def test_of_train_rows_none_is_called_worse_and_the_table_says_what_they_are():
+    """Trees that fit their own rows closer are no better model, and an error of such a gain is of no test."""
+    train = table_of("binary", 4000, 1)
+    own = evaluation_of(train, flat(train))
+    found = baselines(ALL, train, {"train": train}, {"train": own}, seed=1, split="train")
+    assert (found["worse"], [item["worse"] for item in found["found"]]) == ([], [[], [], []])
+    assert "no test" in baseline_title(found)
+    assert "error" not in baseline_title(found)
+    trees = baseline_rows(found)[3]
+    assert [name for name in trees if "worse" in name or "±" in name or "gain" in name] == []
+    assert trees["closer by logloss"] == pytest.approx(trees["logloss"] - np.log(2), rel=1e-6)
+    assert baselines(ALL, train, {"test": train}, {"test": own}, seed=1)["worse"] != []
 
 
 def test_the_models_row_has_every_metric_that_a_baseline_is_compared_by():
