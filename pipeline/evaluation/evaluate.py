@@ -513,7 +513,7 @@ def residual_means(
         if group is not None:
             alone = 1 / (share**2).sum()
             error = max(error, np.sqrt((share**2 * (residuals[own] - mean) ** 2).sum() * alone / (alone - 1)))
-        half = float(student(np.array(count)) * error)
+        half = student(count) * error
         found.append((float((share * predicted[own]).sum()), mean, mean - half, mean + half))
     return Means(*np.array(found).T) if found else None
 

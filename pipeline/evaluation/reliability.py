@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -44,11 +45,10 @@ def wilson_interval(
     return ((middle - half) / scale).clip(0, 1), ((middle + half) / scale).clip(0, 1)
 
 
-def student(units: np.ndarray, confidence: float = CONFIDENCE) -> np.ndarray:
-    """How many standard errors an interval reaches to either side whose error was found from so many independent values
-    [n]; of one and less as of two."""
-    found: np.ndarray = stdtrit(np.maximum(units - 1, 1.0), (1 + confidence) / 2)
-    return found
+def student(units: Any, confidence: float = CONFIDENCE) -> Any:
+    """How many standard errors an interval reaches to either side whose error was found from so many independent
+    values, a number or an array; of one and less as of two."""
+    return stdtrit(np.maximum(units - 1, 1.0), (1 + confidence) / 2)
 
 
 def calibration_with_intervals(
