@@ -163,13 +163,16 @@ def test_an_r2_below_0_is_told_where_no_baseline_has_said_so():
     test = table_of("regression", 200, 2)
     (target,), mean = test.schema.targets, float(test.unpack(test.words).targets[0].double().mean())
     poor, good = (evaluation_of(test, flat(test, mean + off).double()).metrics for off in (50, 0))
-    (sentence,) = below_mean([target], poor, "test", rows=200)
+    (sentence,) = below_mean([target], poor, "test", rows={"label": 200})
     r2 = -(50**2) / float(test.unpack(test.words).targets[0].double().var(correction=0))
     assert sentence.startswith(f"'label' on the test split: R² is {r2:.3g}, ")
-    assert below_mean([target], good, "test", rows=200) == []
-    assert below_mean([target], poor, "test", rows=19) == []
-    assert below_mean([target], poor, "test", rows=200, told=["'label' on the test split: the model is worse"]) == []
-    assert below_mean([target], poor, "test", rows=200, quantiles=["label"]) == []
+    assert below_mean([target], good, "test", rows={"label": 200}) == []
+    assert below_mean([target], poor, "test", rows={"label": 19}) == []
+    assert (
+        below_mean([target], poor, "test", rows={"label": 200}, told=["'label' on the test split: the model is worse"])
+        == []
+    )
+    assert below_mean([target], poor, "test", rows={"label": 200}, quantiles=["label"]) == []
 
 
 @pytest.mark.parametrize("far", [4e33, -1e5, float("inf"), float("nan")])
@@ -214,10 +217,27 @@ def test_rows_of_weight_zero_do_not_make_few_rows_many():
     predictions[0] += 3000
     found = baselines(["linear"], train, {"test": test}, {"test": evaluation_of(test, predictions)}, seed=1)
     assert found["found"][0]["worse"] == []
-    assert rows_worth(test) == pytest.approx(15)
-    assert rows_worth(train) == 4000
+    assert rows_worth(test) == pytest.approx({"label": 15})
+    assert rows_worth(train) == {"label": 4000}
     (target,) = test.schema.targets
     assert below_mean([target], {"label": {"r2": -0.03}}, "test", rows=rows_worth(test)) == []
+
+
+def test_a_mean_of_few_groups_is_no_reason_to_call_a_model_worse_than_it():
+    """Of 20 groups whose labels are alike, the mean of train has an R² of -.05 by chance in every second run."""
+    told, group = 0, torch.arange(2000, dtype=torch.int32) // 100
+    target, schema = (
+        Target("label", "regression"),
+        TensorSchema((), ("x",), (Target("label", "regression"),), False, True),
+    )
+    for seed in range(60):
+        random = torch.Generator().manual_seed(seed)
+        labels = torch.randn(20, generator=random)[group.long()] + 0.1 * torch.randn(2000, generator=random)
+        test = PackedTable.from_columns(schema, [], [labels], [labels], None, group)
+        r2 = 1 - float(labels.square().mean() / labels.var(correction=0))  # 0 is the mean of endless train rows
+        assert rows_worth(test)["label"] == pytest.approx(20, rel=0.2)
+        told += bool(below_mean([target], {"label": {"r2": r2}}, "test", rows=rows_worth(test)))
+    assert told <= 7  # 3 in the mean
 
 
 def test_rows_of_weight_zero_teach_nothing():
