@@ -111,7 +111,9 @@ def _of_groups(
     pairs, pair = np.unique(bins * (names.max(initial=0) + 1) + names, return_inverse=True)
     bin_of = pairs // (names.max(initial=0) + 1)
     total, missed = np.bincount(pair, mass), np.bincount(pair, mass * (found - share[bins]))
-    sums, squares, spread = (np.bincount(bin_of, part, minlength=len(share)) for part in (total, total**2, missed**2))
+    sums, squares, spread = np.array(
+        [np.bincount(bin_of, part, minlength=len(share)) for part in (total, total**2, missed**2)]
+    )
     groups = sums**2 / squares
     alone = share * (1 - share) * sums**2 / rows  # what the spread would be, were rows independent
     with np.errstate(invalid="ignore", divide="ignore"):
