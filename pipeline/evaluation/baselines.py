@@ -86,7 +86,8 @@ def baselines(
     seed
         Of the sample that is learnt from.
     split
-        On whose rows the model is compared with the baselines.
+        On whose rows the model is compared with the baselines. On those of `train`, which all of them have learnt, none
+        is called worse.
     bins
         Of the calibration error.
     item_column
@@ -120,7 +121,7 @@ def below_mean(
     metrics: Mapping[str, Mapping[str, float | None]],
     split: str,
     *,
-    rows: float,
+    rows: Mapping[str, float],
     quantiles: Collection[str] = (),
     told: Collection[str] = (),
 ) -> list[str]:
@@ -137,7 +138,7 @@ def below_mean(
     split
         That they are of.
     rows
-        That the split is worth (`checks.rows_worth`); fewer than 20 tell nothing.
+        That the split is worth, by target (`checks.rows_worth`); fewer than 20 tell nothing.
     quantiles
         Targets whose loss is that of a quantile, of which R² says nothing.
     told
@@ -146,15 +147,16 @@ def below_mean(
     Examples
     --------
     >>> target = Target("price", "regression")
-    >>> below_mean([target], {"price": {"r2": -20.0}}, "test", rows=100)[0].partition(": ")[2]
+    >>> below_mean([target], {"price": {"r2": -20.0}}, "test", rows={"price": 100})[0].partition(": ")[2]
     'R² is -20, and below 0 the mean of these rows alone predicts better than the model.'
     """
     found = []
     for target in targets:
         r2, where = metrics[target.name].get("r2"), f"{target.name!r} on the {split} split: "
-        if target.name in quantiles or rows < FEWEST or any(text.startswith(where) for text in told):
+        worth = rows[target.name]
+        if target.name in quantiles or worth < FEWEST or any(text.startswith(where) for text in told):
             continue
-        if r2 is not None and r2 < -(NOISE**2) / rows:
+        if r2 is not None and r2 < -(NOISE**2) / worth:
             found.append(
                 f"{where}R² is {r2:.3g}, and below 0 the mean of these rows alone predicts better than the model."
             )
@@ -347,6 +349,7 @@ def _measured(
     differences = [asdict(each) for each in compared if each is not None]
     count = int((labelled.mass > 0).sum())
     worse = [each.metric for each in compared if each is not None and (each.is_worse or _is_far(each, count))]
+    worse = [] if compared_on == "train" else worse
     return Baseline(name, target.name, item.seconds, item.rows, metrics, differences, worse)
 
 

@@ -22,6 +22,7 @@ from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.metrics.pointwise import roc_auc
 from gigabatch.pipeline.display import apart
+from gigabatch.pipeline.evaluation.paired import units_of
 from gigabatch.pipeline.evaluation.sample import hashed, spread, spread_rows
 
 CHANCE = 4.0  # standard errors that a difference must exceed, whatever its bound
@@ -33,6 +34,8 @@ UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
 OUTSIDE_SHARE, OUTSIDE_ROWS = 0.25, 50_000  # of rows beyond where 98 % of the train rows lie
 LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
+LEAK_GROUPS = 16  # of a bin, where rows have some: those of one are in one half
+CLASSES_AT_ONCE = 64
 SURE_AUC, SURE_ROWS = 0.999, 50  # of a model, and rows of either label from which on it says something
 LEAK_OF_LABEL = 1_000  # rows of each label that are looked at, where there are as many
 MOST_NAMED = 5
@@ -82,7 +85,8 @@ def data_warnings(
     found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"], preprocessor)]
     lists = [column.name for column in tables["train"].schema.lists]
     missing, unseen = with_empty_lists(missing, tables), unseen_shares(preprocessor, tables)
-    found += column_warnings(missing, unseen, rows, lists, raw_of)
+    alike = {split: _alike_nulls(preprocessor, table) for split, table in tables.items()}
+    found += column_warnings(missing, unseen, rows, lists, raw_of, alike)
     return found + range_warnings(tables) + blank_warnings(preprocessor)
 
 
@@ -109,10 +113,12 @@ def blank_warnings(preprocessor: Any) -> list[Flag]:
 def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
     """Splits that lack a class, and those whose labels, by the rows' weights, differ from train's."""
     found, masses = [], {split: _mass(table) for split, table in tables.items()}
+    samples = {split: _whole_groups(table) for split, table in tables.items()}
     for place, target in enumerate(tables["train"].schema.targets):
         labels = {split: table.unpack(table.words).targets[place].cpu() for split, table in tables.items()}
+        alike = {split: _alike_labels(target, place, batch) for split, batch in samples.items()}
         if target.task == "regression":
-            found += _means_that_differ(target, labels, masses)
+            found += _means_that_differ(target, labels, masses, alike)
             continue
         size = max(target.num_outputs, 2)
         counts = {split: values.long().bincount(masses[split], size).double() for split, values in labels.items()}
@@ -125,7 +131,7 @@ def label_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
             elif lacks and len(labels[split]):
                 text = f"target {target.name!r}: split {split!r} has {short}. Metrics of it say nothing there."
                 found.append(Flag(text, target.name, short, [split]))
-        worth = {split: _worth(values, masses[split]) for split, values in labels.items()}
+        worth = {split: _worth(values, masses[split]) / alike[split] for split, values in labels.items()}
         found += _shares_that_differ(target, counts, worth)
     return found
 
@@ -136,9 +142,91 @@ def _mass(table: PackedTable) -> Tensor | None:
     return None if weight is None else weight.cpu().double()
 
 
-def rows_worth(table: PackedTable) -> float:
-    """How many rows of one weight have means as certain as those of the table's (Kish's effective sample size)."""
-    return _worth(table.words, _mass(table))
+def rows_worth(table: PackedTable) -> dict[str, float]:
+    """By target, how many independent rows of one weight have a mean label as certain as that of the table's (Kish's
+    effective sample size); of classes that of the class which its groups tell the least of."""
+    worth, sample = _worth(table.words, _mass(table)), _whole_groups(table)
+    return {
+        target.name: worth / float(_alike_labels(target, place, sample).max())
+        for place, target in enumerate(table.schema.targets)
+    }
+
+
+def design_effects(values: Tensor, mass: Tensor | None, group: Tensor | None) -> Tensor:
+    """How many rows tell of a mean as much as one that is independent of the others, as rows of a group are not (the
+    design effect of clusters, Kish 1965, "Survey Sampling", section 5.4).
+
+    Parameters
+    ----------
+    values
+        [n, V], of which V means are taken.
+    mass
+        Weights, float64 [n] above 0, or None.
+    group
+        [n], or None.
+
+    Returns
+    -------
+    Tensor
+        float64 [V], from 1, as without groups, to what it is where the rows of each group are equal, as of a single
+        group and of values that are all alike.
+
+    Examples
+    --------
+    >>> alike, apart = [0.0, 0.0, 1.0, 1.0] * 50, [0.0, 1.0, 0.0, 1.0] * 50
+    >>> values, group = torch.tensor([alike, apart]).T, torch.arange(100).repeat_interleave(2)
+    >>> design_effects(values, None, group).round(decimals=1).tolist(), design_effects(values, None, None).tolist()
+    ([2.0, 1.0], [1.0, 1.0])
+    """
+    if group is None or not len(values):
+        return torch.ones(values.shape[1], dtype=torch.float64)
+    mass = torch.ones(len(values), dtype=torch.float64) if mass is None else mass
+    of = group.unique(return_inverse=True)[1]
+    groups, rows = units_of(mass, of), units_of(mass, None)
+    missed = mass[:, None] * (values.double() - (mass @ values.double()) / mass.sum())
+    sums = missed.new_zeros(int(of.max()) + 1, values.shape[1]).index_add_(0, of, missed)
+    spread = sums.square().sum(0) * groups / (groups - 1) if groups > 1 else torch.full_like(sums[0], math.nan)
+    alone = missed.square().sum(0) * rows / max(rows - 1, 1)
+    most = rows / groups
+    return (spread / alone).nan_to_num(nan=most, posinf=most).clamp(1.0, max(most, 1.0))
+
+
+def _whole_groups(table: PackedTable) -> Batch | None:
+    """A sample of whole groups, on the host; None of a table without groups or rows."""
+    rows = spread_rows(table, LEAK_ROWS) if table.schema.has_group else ()
+    return table.unpack(table.words[rows].cpu()) if len(rows) else None
+
+
+def _alike_labels(target: Target, place: int, batch: Batch | None) -> Tensor:
+    """`design_effects` of the labels of the target at this place, or of each of its classes: float64 [1] or [K]. batch:
+    as of `_whole_groups`."""
+    size = 1 if target.task == "regression" else max(target.num_outputs, 2)
+    if batch is None:
+        return torch.ones(size, dtype=torch.float64)
+    labels, mass = batch.targets[place], None if batch.weight is None else batch.weight.double()
+    if target.task == "regression":
+        return design_effects(labels[:, None], mass, batch.group)
+    blocks = torch.arange(size).split(CLASSES_AT_ONCE)
+    return torch.cat([design_effects(labels.long()[:, None] == block, mass, batch.group) for block in blocks])
+
+
+def _alike_nulls(preprocessor: Any, table: PackedTable) -> dict[str, float]:
+    """`design_effects` by column of what is null in it, as far as packed rows tell."""
+    batch = _whole_groups(table)
+    if batch is None:
+        return {}
+    places = {name: place for place, name in enumerate(table.schema.floats)}
+    owners = indicator_owners(table.schema)
+    nulls = {
+        column.name: batch.ids[:, place] == preprocessor.vocabularies[column.name].layout.null
+        for place, column in enumerate(table.schema.ids)
+    }
+    nulls |= {name: batch.floats[:, places[indicator]] > 0 for indicator, name in owners.items()}
+    nulls |= {item.name: own.offsets.diff() == 0 for item, own in zip(table.schema.lists, batch.lists, strict=True)}
+    if not nulls:
+        return {}
+    found = design_effects(torch.stack(list(nulls.values()), dim=1), None, batch.group)
+    return dict(zip(nulls, found.tolist(), strict=True))
 
 
 def _worth(values: Tensor, mass: Tensor | None) -> float:
@@ -157,13 +245,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _shares_that_differ(target: Target, counts: Mapping[str, Tensor], rows: Mapping[str, float]) -> list[Flag]:
-    """Sentences about the classes of a target, from their weight by split. rows: what each split is worth."""
-    if not rows["train"]:
+def _shares_that_differ(target: Target, counts: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> list[Flag]:
+    """Sentences about the classes of a target, from their weight by split. rows: what each split is worth by class."""
+    if not bool(rows["train"].any()):
         return []
     train, differ, splits = counts["train"] / counts["train"].sum(), [], []
     for split, count in counts.items():
-        if split == "train" or not rows[split]:
+        if split == "train" or not bool(rows[split].any()):
             continue
         share = count / count.sum()
         pooled = (rows["train"] * train + rows[split] * share) / (rows["train"] + rows[split])
@@ -195,7 +283,10 @@ def _shares_that_differ(target: Target, counts: Mapping[str, Tensor], rows: Mapp
     return [Flag(text, target.name, "classes are not train's", splits)]
 
 
-def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Mapping[str, Tensor | None]) -> list[Flag]:
+def _means_that_differ(
+    target: Target, labels: Mapping[str, Tensor], masses: Mapping[str, Tensor | None], alike: Mapping[str, Tensor]
+) -> list[Flag]:
+    """Sentences about the mean of a target. alike: `design_effects` of its labels by split."""
     found = {split: _mean_and_variance(values.double(), masses[split]) for split, values in labels.items()}
     if found["train"] is None:
         return []
@@ -204,7 +295,7 @@ def _means_that_differ(target: Target, labels: Mapping[str, Tensor], masses: Map
     for split, other in found.items():
         if split == "train" or other is None:
             continue
-        error = math.sqrt(variance / rows + other[1] / other[2])
+        error = math.sqrt(variance / rows * float(alike["train"]) + other[1] / other[2] * float(alike[split]))
         if abs(other[0] - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
             differ[split] = other[0]
     if not differ:
@@ -281,11 +372,13 @@ def column_warnings(
     rows: Mapping[str, int],
     lists: Collection[str] = (),
     raw_of: Callable[[str], Sequence[str]] = lambda name: (name,),
+    alike: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Flag]:
     """Columns of which more is missing in a split than in train, and those of many values that train does not have.
 
     missing, unseen: shares by split and column; rows: by split. lists: columns of lists, of which `missing` has empty
-    ones and `unseen` shares of elements. raw_of: as for `data_warnings`.
+    ones and `unseen` shares of elements. raw_of: as for `data_warnings`. alike: by split and column, how many rows tell
+    as much of its nulls as one; those that it lacks, and all without it, as much as each.
     """
 
     def called(name: str) -> str:
@@ -296,9 +389,10 @@ def column_warnings(
     for name, before in missing["train"].items():
         differ = []
         for split in missing.keys() - {"train"}:
-            now, count = missing[split][name], rows[split]
-            pooled = (before * rows["train"] + now * count) / max(rows["train"] + count, 1)
-            error = math.sqrt(pooled * (1 - pooled) * (1 / max(rows["train"], 1) + 1 / max(count, 1)))
+            of = {part: (alike or {}).get(part, {}).get(name, 1.0) for part in ("train", split)}
+            now, count, known = missing[split][name], rows[split] / of[split], rows["train"] / of["train"]
+            pooled = (before * known + now * count) / max(known + count, 1)
+            error = math.sqrt(pooled * (1 - pooled) * (1 / max(known, 1) + 1 / max(count, 1)))
             if count and abs(now - before) > max(MISSING_DIFFERENCE, CHANCE * error):
                 differ.append(split)
         if differ:
@@ -326,15 +420,20 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
     So too the length of a list. Told where the share of rows below the 1st or above the 99th percentile of the train
     rows is above `OUTSIDE_SHARE`; of each split some `OUTSIDE_ROWS` rows are looked at.
     """
-    samples = {split: table.words[spread_rows(table, OUTSIDE_ROWS)].cpu() for split, table in tables.items()}
-    floats = {split: _numbers(tables[split].unpack(words)) for split, words in samples.items()}
+    samples = {
+        split: table.unpack(table.words[spread_rows(table, OUTSIDE_ROWS)].cpu()) for split, table in tables.items()
+    }
+    floats = {split: _numbers(batch) for split, batch in samples.items()}
     if not len(floats["train"]) or not floats["train"].shape[1]:
         return []
     low, high = np.quantile(floats["train"], [0.01, 0.99], axis=0)
-    outside = {
-        split: ((values < low) | (values > high)).mean(0)
-        for split, values in floats.items()
-        if split != "train" and len(values)
+    beyond = {
+        split: (values < low) | (values > high) for split, values in floats.items() if split != "train" and len(values)
+    }
+    outside = {split: values.mean(0) for split, values in beyond.items()}
+    worth = {
+        split: len(values) / design_effects(torch.from_numpy(values), None, samples[split].group).numpy()
+        for split, values in beyond.items()
     }
     found = []
     schema = tables["train"].schema
@@ -347,7 +446,7 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
         above = {
             split: share[place]
             for split, share in outside.items()
-            if share[place] > OUTSIDE_SHARE + CHANCE * math.sqrt(OUTSIDE_SHARE / len(floats[split]))
+            if share[place] > OUTSIDE_SHARE + CHANCE * math.sqrt(OUTSIDE_SHARE / worth[split][place])
         }
         if above:
             shares = ", ".join(f"{share:.0%} of {split}" for split, share in above.items())
@@ -399,10 +498,10 @@ def list_owner(schema: TensorSchema, name: str) -> str:
 def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     """Columns that alone give a label away: an AUC above .99, R² for a regression target.
 
-    A column's values are those of an id, or of one of 256 bins of a float; each half of a sample of train rows is
-    scored by the mean labels of the other half. Of classes, the mean over one against the rest. Of a float and a
-    regression target also the squared correlation. Of lists each element alone: whether it is in a row's list, by the
-    value that `preprocessor` has for its id; and how long lists are.
+    A column's values are those of an id, or of one of 256 bins of a float, fewer of few groups; each half of a sample
+    of train rows is scored by the mean labels of the other half, which has no row of its groups. Of classes, the mean
+    over one against the rest. Of a float and a regression target also the squared correlation. Of lists each element
+    alone: whether it is in a row's list, by the value that `preprocessor` has for its id; and how long lists are.
     """
     table = train.with_words(train.words[_leak_rows(train)].cpu())
     batch = table.unpack(table.words)
@@ -411,14 +510,16 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     owners += [column.name for column in table.schema.lists]
     names = columns + [f"{own} (is null)" if (own := of_indicators.get(name)) else name for name in table.schema.floats]
     codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]
-    codes += [_binned(values) for values in batch.floats.numpy().T]
+    unit = torch.arange(len(table)) if batch.group is None else batch.group.unique(return_inverse=True)[1]
+    bins = LEAK_BINS if batch.group is None else min(LEAK_BINS, max(int(unit.max()) // LEAK_GROUPS, 2))
+    codes += [_binned(values, bins) for values in batch.floats.numpy().T]
     floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]
     for column, lists in zip(table.schema.lists, batch.lists, strict=True):
         lengths = lists.offsets.diff().numpy()
         names.append(f"{column.name} (length)")
         codes.append(np.unique(lengths, return_inverse=True)[1])
         floats.append(lengths.astype(np.float64))
-    side = (hashed(len(table)) & 1).numpy().astype(np.int64)
+    side = (hashed(len(table)) & 1)[unit].numpy().astype(np.int64)
     found = []
     for place, target in enumerate(table.schema.targets):
         labels = batch.targets[place].numpy()
@@ -536,9 +637,9 @@ def _elements_that_leak(
     ]
 
 
-def _binned(values: np.ndarray) -> np.ndarray:
-    """The number of each value's bin, of bins of about as many rows."""
-    edges = np.unique(np.quantile(values, np.linspace(0, 1, LEAK_BINS + 1)[1:-1])) if len(values) else values
+def _binned(values: np.ndarray, bins: int) -> np.ndarray:
+    """The number of each value's bin, of `bins` of about as many rows."""
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1])) if len(values) else values
     return np.searchsorted(edges, values, side="right")
 
 

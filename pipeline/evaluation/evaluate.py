@@ -32,7 +32,7 @@ from gigabatch.pipeline.config.config import LOSS_METRICS, ConfigError, Evaluate
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.checks import indicator_owners, list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
-from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
+from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals, student
 from gigabatch.pipeline.evaluation.sample import equal_parts, rows_by_label
 from gigabatch.pipeline.evaluation.told import HEADLINE, REGRESSION_HEADLINE
 from gigabatch.pipeline.reports.charts import Gains, Histogram, Means, Roc
@@ -52,7 +52,6 @@ HISTOGRAM_BINS = 40
 MOST_DRAWN = 8  # targets whose charts the report has
 MOST_CONFUSED = 10
 HIGHEST = torch.finfo(torch.float32).max  # of a prediction that is drawn
-NORMAL = 1.959964  # standard errors to either side of a 95 % interval
 MOST_ROWS, MOST_REPEATS = 20_000, 3  # of permutation importance
 FEW_ROWS = 2_000  # rather than which a feature is shuffled once
 
@@ -368,7 +367,7 @@ def quality(
         Targets of which a quantile is predicted: it is not the mean, so no mean residuals are drawn.
     """
     batch = table.unpack(table.words)
-    weight = None if batch.weight is None else batch.weight.cpu()
+    weight, group = (None if part is None else part.cpu() for part in (batch.weight, batch.group))
     other = None if beside is None else beside[2].unpack(beside[2].words)
     found = []
     for place, (target, prediction) in enumerate(zip(schema.targets, evaluation.predictions, strict=True)):
@@ -379,7 +378,7 @@ def quality(
         if place >= MOST_DRAWN:
             found.append(Quality(target.name, metrics=metrics, note=text))
             continue
-        shown = target_quality(target, prediction.cpu(), label, metrics, bins, weight, drawn, negatives)
+        shown = target_quality(target, prediction.cpu(), label, metrics, bins, weight, drawn, negatives, group)
         if shown.gains is not None:
             chosen = None
             if beside is not None and other is not None:
@@ -419,18 +418,20 @@ def target_quality(
     weight: Tensor | None,
     drawn: bool = False,
     negatives: float = 1.0,
+    group: Tensor | None = None,
 ) -> Quality:
     """Curves, histograms and tables follow the rows' weights, as the metrics beside them do. negatives: of a binary
-    target, as of `Evaluation`."""
+    target, as of `Evaluation`. group: [n], within which rows are not independent, so that intervals are wider."""
     if weight is not None:
         counted = weight > 0
         prediction, label, weight = prediction[counted], label[counted], weight[counted].double()
+        group = None if group is None else group[counted]
     if target.quantiles:
         prediction = prediction[:, target.central]
     if target.task == "regression":
-        return _values_quality(target, prediction.double(), label.double(), weight)
+        return _values_quality(target, prediction.double(), label.double(), weight, group)
     if target.task == "multiclass":
-        return _classes_quality(target, prediction, label, bins, weight)
+        return _classes_quality(target, prediction, label, bins, weight, group)
     curve = roc_curve(prediction, label, weight, max_points=400)
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
     by_label = {f"{target.name} = {value}": _histogram(prediction, edges, weight, label == value) for value in (0, 1)}
@@ -446,12 +447,14 @@ def target_quality(
         target.name,
         roc=None if auc is None else Roc(curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), auc),
         gains=gains,
-        calibration=None if drawn else calibration_with_intervals(prediction, label, bins, weight, negatives),
+        calibration=None if drawn else calibration_with_intervals(prediction, label, bins, weight, negatives, group),
         scores=Histogram(edges, by_label),
     )
 
 
-def _values_quality(target: Target, prediction: Tensor, label: Tensor, weight: Tensor | None) -> Quality:
+def _values_quality(
+    target: Target, prediction: Tensor, label: Tensor, weight: Tensor | None, group: Tensor | None
+) -> Quality:
     """Of a regression target: residuals, their means by tenth of the prediction, predicted and actual values."""
     drawn, note = prediction.abs() <= HIGHEST, ""  # NaN is not
     if lost := int((~drawn).sum()):
@@ -459,17 +462,18 @@ def _values_quality(target: Target, prediction: Tensor, label: Tensor, weight: T
             f"{lost:,} of {len(drawn):,} predictions are NaN, infinite or beyond {HIGHEST:.2g}, the largest float32; "
             "the charts are of the others."
         )
-        prediction, label, weight = prediction[drawn], label[drawn], None if weight is None else weight[drawn]
+        prediction, label = prediction[drawn], label[drawn]
+        weight, group = (None if part is None else part[drawn] for part in (weight, group))
     if not len(label):
         return Quality(target.name, note=note)
     residuals, values = label - prediction, {"predicted": prediction, "actual": label}
     edges = np.histogram_bin_edges(residuals.numpy(), HISTOGRAM_BINS)
     ends = np.histogram_bin_edges(torch.cat(list(values.values())).numpy(), HISTOGRAM_BINS)
-    mass = None if weight is None else weight.numpy()
+    mass, of = (None if part is None else part.numpy() for part in (weight, group))
     return Quality(
         target.name,
         residuals=Histogram(edges, {"rows": _histogram(residuals, edges, weight)}),
-        residual_means=residual_means(prediction.numpy(), residuals.numpy(), mass),
+        residual_means=residual_means(prediction.numpy(), residuals.numpy(), mass, of),
         predicted_actual=(prediction.numpy(), label.numpy()),
         spread=Histogram(ends, {name: _histogram(own, ends, weight) for name, own in values.items()}),
         note=note,
@@ -484,27 +488,39 @@ def _histogram(values: Tensor, edges: np.ndarray, weight: Tensor | None, among: 
     return counts
 
 
-def residual_means(predicted: np.ndarray, residuals: np.ndarray, weight: np.ndarray | None) -> Means | None:
-    """Mean residual with its 95 % interval, by tenth of the rows in order of their prediction; rows of equal prediction
-    stay together. None where no tenth has two rows with a weight.
+def residual_means(
+    predicted: np.ndarray, residuals: np.ndarray, weight: np.ndarray | None, group: np.ndarray | None = None
+) -> Means | None:
+    """Mean residual with its 95 % interval, by Student's t, by tenth of the rows in order of their prediction; rows of
+    equal prediction stay together. None where no tenth has two rows with a weight, or two groups.
 
-    predicted, residuals: float64 [n]; weight: [n] or None.
+    predicted, residuals: float64 [n]; weight: [n] or None; group: [n], within which rows are not independent, or None.
     """
     mass = np.ones(len(predicted)) if weight is None else weight.astype(np.float64)
     bins = equal_parts(predicted, 10)
     found = []
     for number in np.unique(bins):
         own = (bins == number) & (mass > 0)
-        if (count := int(own.sum())) < 2:
+        if not own.any():
             continue
+        unit = np.arange(own.sum()) if group is None else np.unique(group[own], return_inverse=True)[1]
         share = mass[own] / mass[own].sum()
+        count = 1 / (np.bincount(unit, share) ** 2).sum()  # of one weight they would be as many as this
+        if count < 1 + 1e-9:
+            continue
         mean = float((share * residuals[own]).sum())
-        error = math.sqrt(float(((share * (residuals[own] - mean)) ** 2).sum()) * count / (count - 1))
-        found.append((float((share * predicted[own]).sum()), mean, mean - NORMAL * error, mean + NORMAL * error))
+        error = np.sqrt((np.bincount(unit, share * (residuals[own] - mean)) ** 2).sum() * count / (count - 1))
+        if group is not None:
+            alone = 1 / (share**2).sum()
+            error = max(error, np.sqrt((share**2 * (residuals[own] - mean) ** 2).sum() * alone / (alone - 1)))
+        half = student(count) * error
+        found.append((float((share * predicted[own]).sum()), mean, mean - half, mean + half))
     return Means(*np.array(found).T) if found else None
 
 
-def _classes_quality(target: Target, prediction: Tensor, label: Tensor, bins: int, weight: Tensor | None) -> Quality:
+def _classes_quality(
+    target: Target, prediction: Tensor, label: Tensor, bins: int, weight: Tensor | None, group: Tensor | None
+) -> Quality:
     """Of classes: the confusion matrix, the pairs most confused, the classes worst found, and the likeliest class's
     calibration."""
     size = target.num_outputs
@@ -519,7 +535,7 @@ def _classes_quality(target: Target, prediction: Tensor, label: Tensor, bins: in
         confusion=Confusion(names, counts),
         most_confused=most_confused(names, counts),
         classes=class_rows(names, counts),
-        calibration=calibration_with_intervals(confidence, hits, bins, weight),
+        calibration=calibration_with_intervals(confidence, hits, bins, weight, group=group),
         scores=Histogram(edges, right),
     )
 
@@ -596,15 +612,18 @@ def permutation_importance(
     seed: int,
     device: str,
     ranks: Ranks | None = None,
+    prior_shift: float = 0.0,
 ) -> tuple[str, list[dict[str, Any]]]:
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
     repeats (None of one), largest first. Settings that are None stand for `MOST_ROWS` and `MOST_REPEATS`. The metric is
-    AUC for a binary target, MRR where its rows have groups, else minus the loss (of regression the squared error in
-    standard deviations of the target, whatever it was trained with); where that is no number, as the AUC of one row,
-    there are no rows, and a warning says so. Of a rare label more rows are shuffled than its share (`rows_by_label`).
-    ranks: each measures some of the shuffled features, and all get the same result.
+    AUC for a binary target, MRR where its rows have groups, else minus the loss (of classes the log loss of the
+    probabilities that are predicted, calibrated where the model is, and without a prior's shift; of regression the
+    squared error in standard deviations of the target, whatever it was trained with); where that is no number, as the
+    AUC of one row, there are no rows, and a warning says so. Of a rare label more rows are shuffled than its share
+    (`rows_by_label`). ranks: each measures some of the shuffled features, and all get the same result. prior_shift: as
+    of `evaluate`.
     """
     rows = rows_by_label(table, settings.importance_rows or MOST_ROWS)
     num_repeats = settings.importance_repeats or MOST_REPEATS
@@ -620,7 +639,7 @@ def permutation_importance(
     def measure(words: Tensor) -> float:
         part = table.with_words(words)
         if metric == "minus loss":
-            return -_loss_in_deviations(model, part, loss, spreads, device)
+            return -_loss_in_deviations(model, part, loss, spreads, device, prior_shift)
         found = []
         predictions = loss.predict(table_outputs(model, part, device))
         for target, prediction, labels in zip(schema.targets, predictions, known.targets, strict=True):
@@ -667,15 +686,20 @@ def permutation_importance(
 
 
 def _loss_in_deviations(
-    model: Any, table: PackedTable, loss: TargetLoss, spreads: Sequence[float], device: str
+    model: Any, table: PackedTable, loss: TargetLoss, spreads: Sequence[float], device: str, prior_shift: float
 ) -> float:
-    """As `table_loss`, but of a target whose outputs are logarithms the squared error of what they predict.
+    """As `table_loss`, but of calibrated logits without `prior_shift`, as rows are as they are, and of a target whose
+    outputs are logarithms the squared error of what they predict.
 
     spreads: of each target the deviation of its labels, which such a model does not keep; not a number where they are
     all alike, which counts as 1, as in `target_scales`."""
     parts = []
     for batch, given in evaluated_blocks(model, table, device):
         outputs, labels = given.clone(), list(model.standardised(batch.targets))
+        for curve in model.calibration:
+            outputs[:, curve.output] = curve.of(given[:, curve.output].double()).to(outputs)
+        for _, output in binary_places(table.schema.targets) if prior_shift else ():
+            outputs[:, output] -= prior_shift
         for scale in model.target_scales:
             if scale.log:
                 spread = 1.0 if math.isnan(spreads[scale.target]) else spreads[scale.target]

@@ -37,6 +37,14 @@ class Labelled:
         """Weight of each row, float64 [n]."""
         return torch.ones(len(self.labels), dtype=torch.float64) if self.weight is None else self.weight.double()
 
+    @property
+    def units(self) -> float:
+        """Of how many groups of one weight, or rows where there are none, a standard error is as certain as that of
+        these (Kish 1965, "Survey Sampling", section 11.7); of a binary target those of its rarer label."""
+        if self.task != "binary":
+            return units_of(self.mass, self.group)
+        return min(units_of(self.mass * (self.labels == label), self.group) for label in (0, 1))
+
     def of(self, chosen: Tensor) -> Labelled:
         """Those of bool [n]."""
         labels, weight, group = (
@@ -44,6 +52,14 @@ class Labelled:
         )
         assert labels is not None
         return Labelled(self.task, labels, weight, group)
+
+
+def units_of(mass: Tensor, group: Tensor | None) -> float:
+    """(sum of w)² / (sum of w²) of the weights [n] of rows, or of groups: float64; 0 where nothing weighs anything."""
+    if group is not None:
+        mass = group.unique(return_inverse=True)[1].bincount(mass)
+    squares = float(mass.square().sum())
+    return float(mass.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
 @dataclass(frozen=True)

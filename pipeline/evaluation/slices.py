@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from gigabatch.features.schema import Target, indicator_name
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.display import digits_apart
 from gigabatch.pipeline.evaluation.checks import indicator_owners
-from gigabatch.pipeline.evaluation.paired import Labelled, with_error
+from gigabatch.pipeline.evaluation.paired import Labelled, units_of, with_error
+from gigabatch.pipeline.evaluation.reliability import student
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 
 MOST_ROWS = 100_000  # that are looked at
@@ -75,9 +75,9 @@ def worst_slices(
 
     Slices are the values of each categorical column, null and unseen among them, and the fifths of each number and of
     each list's length, that hold `FEWEST_ROWS` rows. An interval is that of a mean of independent rows (of groups where
-    there are some), and of binary labels not below that of labels drawn by the predicted chances. It is at 95 % over
-    all slices and both tables together (Bonferroni): of the slices of a model that is as good everywhere, none is told
-    in 95 of 100 runs. At most `MOST_ROWS` rows are looked at, the same each time.
+    there are some) by Student's t, and of binary labels not below that of labels drawn by the predicted chances. It is
+    at 95 % over all slices and both tables together (Bonferroni): of the slices of a model that is as good everywhere,
+    none is told in 95 of 100 runs. At most `MOST_ROWS` rows are looked at, the same each time.
 
     Parameters
     ----------
@@ -124,11 +124,11 @@ def _of_target(
     weight, group = batch.weight, batch.group
     counted = torch.ones(len(labels), dtype=torch.bool) if weight is None else weight > 0
 
-    def measured(rows: Tensor | None) -> tuple[float, float]:
-        if rows is None:
-            return with_error(metric, scores, Labelled(target.task, labels, weight, group))
-        of_rows = (None if part is None else part[rows] for part in (weight, group))
-        return with_error(metric, scores[rows], Labelled(target.task, labels[rows], *of_rows))
+    def measured(rows: Tensor | None) -> tuple[float, float, float]:
+        chosen = slice(None) if rows is None else rows
+        of_rows = (None if part is None else part[chosen] for part in (weight, group))
+        labelled = Labelled(target.task, labels[chosen], *of_rows)
+        return *with_error(metric, scores[chosen], labelled), labelled.units
 
     whole = torch.ones(len(labels), dtype=torch.float64) if weight is None else weight.double()
     served = whole if negatives == 1 else whole * torch.where(labels > 0, 1.0, negatives)
@@ -147,13 +147,14 @@ def _of_target(
         enough = target.task != "binary" or FEWEST_OF_LABEL <= int(labels[own].sum()) <= len(own) - FEWEST_OF_LABEL
         if math.isfinite(overall) and enough:
             looked += 1
-            value, error = measured(own)
+            value, error, units = measured(own)
             gap = overall - value if metric == "auc" else value - overall
-            worse.append((gap, error, head | {metric: value}))
+            worse.append((gap, error, units, head | {metric: value}))
         if missed is not None:
             looked += 1
             mass = served[own]
-            miss, error = _mean_with_error(missed[own], mass, None if group is None else group[own])
+            of = None if group is None else group[own]
+            miss, error = _mean_with_error(missed[own], mass, of)
             # Labels that are rare vary less in a slice than by chance, as where none of them fell into it.
             if variance is None:
                 # Of a label drawn as the rows that are there were, at odds that are `negatives` times those served.
@@ -163,8 +164,15 @@ def _of_target(
                 of_rows = variance[own]
             error = max(error, float((whole[own].square() * of_rows).sum().sqrt() / mass.sum()))
             means = [float((part[own].double() * mass).sum() / mass.sum()) for part in (labels, scores)]
-            off.append((miss, error, head | {"mean label": means[0], "mean prediction": means[1], "off by": miss}))
-    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * max(looked, 1)))
+            off.append(
+                (
+                    miss,
+                    error,
+                    units_of(mass, of),
+                    head | {"mean label": means[0], "mean prediction": means[1], "off by": miss},
+                )
+            )
+    sure = 1 - (1 - CONFIDENCE) / max(looked, 1)
     usual = None
     if missed is not None and bool(counted.any()):
         mean = float((missed * served).sum() / served.sum())
@@ -175,8 +183,8 @@ def _of_target(
         looked,
         int(counted.sum()),
         overall if math.isfinite(overall) else None,
-        _surest((gap, z * error, row) for gap, error, row in worse if gap > 0),
-        _surest((abs(miss) - abs(usual or 0), z * error, row) for miss, error, row in off),
+        _surest((gap, student(units, sure) * error, row) for gap, error, units, row in worse if gap > 0),
+        _surest((abs(miss) - abs(usual or 0), student(units, sure) * error, row) for miss, error, units, row in off),
         usual,
     )
 

@@ -7,22 +7,23 @@ looking at them would take longer than a few seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from scipy.special import ndtri
+from scipy.special import stdtrit
 from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, roc_auc
 from gigabatch.pipeline.bundle import Bundle
-from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals
+from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals, student
 from gigabatch.pipeline.evaluation.slices import variance_by_prediction
 from gigabatch.pipeline.nightly.codes import MIN_ROWS
 from gigabatch.pipeline.nightly.comparison import Seen, Window
@@ -34,7 +35,6 @@ BUDGET = 20_000_000  # rows times columns that are looked at, some seconds
 MOST_VALUES = 20  # of a column that are slices, the most frequent ones
 MOST_COLUMNS = 10  # with unseen values that are listed
 CHANCE = 0.05  # that any slice is called worse though none is
-TWO_SIDED = 1.96  # standard errors, 95 %
 BINS = 15  # of a calibration
 
 
@@ -71,7 +71,8 @@ class Measure:
 class Slice:
     """Rows of one value of one column on which the new model is worse beyond chance.
 
-    candidate, current: the measure's means. worse: their difference, above 0. noise: what chance reaches.
+    candidate, current: the measure's means. worse: their difference, above 0. noise: what chance reaches, found from so
+    many independent `units`.
     """
 
     target: str
@@ -83,14 +84,15 @@ class Slice:
     current: float
     worse: float
     noise: float
+    units: float = math.inf
 
 
 @dataclass(frozen=True)
 class Part:
     """Rows that hold, or do not hold, values that a model has no id for.
 
-    candidate, current: the measure's means; gain: of the new model, more is better, with `noise`, 1.96 standard errors;
-    NaN without a current model. auc, auc_current: NaN where a part has one class.
+    candidate, current: the measure's means; gain: of the new model, more is better, with `noise`, half of its 95 %
+    interval; NaN without a current model. auc, auc_current: NaN where a part has one class.
     """
 
     rows: str
@@ -269,7 +271,8 @@ def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.nda
     """Means by group: `rows` that weigh anything, of how many of one weight they tell as much (`effective`; Kish 1965,
     "Survey Sampling", section 11.7), `candidate`, `current`, `worse` (how much the candidate is, by the paired
     difference of each row) and its standard `error`, not below that of `Measure.chance` or of whole `Measure.group`s,
-    float64 [size] each; NaN where a group has no row that weighs anything.
+    and of how many of these, or else rows, it is found (`units`): float64 [size] each; NaN where a group has no row
+    that weighs anything.
 
     codes: the group of each row, int64 [N], from 0 to size - 1.
     """
@@ -287,23 +290,25 @@ def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.nda
         worse = sums(weight * difference) / total
         effective = total**2 / sums(weight**2)
         deviations = weight * (difference - worse[codes])
-        spread = _spread(codes, weight, deviations, size)
+        spread, units = _spread(codes, weight, deviations, size)
         if measure.group is not None and len(codes):
             number = int(measure.group.max()) + 1
             pairs, place = np.unique(codes * number + measure.group[some], return_inverse=True)
             of_pairs = np.bincount(place, weight), np.bincount(place, deviations)
-            spread = np.maximum(spread, _spread(pairs // number, *of_pairs, size))
+            of_groups, units = _spread(pairs // number, *of_pairs, size)
+            spread = np.fmax(spread, of_groups)
         means = {"candidate": sums(weight * new) / total, "current": sums(weight * old) / total}
         if measure.chance is not None:
             spread = np.maximum(spread, sums(measure.chance[some]))
-        return {"rows": rows, "effective": effective, **means, "worse": worse, "error": np.sqrt(spread) / total}
+        error = np.sqrt(spread) / total
+        return {"rows": rows, "effective": effective, **means, "worse": worse, "error": error, "units": units}
 
 
-def _spread(codes: np.ndarray, weight: np.ndarray, deviations: np.ndarray, size: int) -> np.ndarray:
-    """Sum of the squared weighted deviations by code, as of a sample of so few: float64 [size]."""
+def _spread(codes: np.ndarray, weight: np.ndarray, deviations: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sum of the squared weighted deviations by code, as of a sample of so few, and how few: float64 [size] each."""
     total, squares = (np.bincount(codes, part, minlength=size) for part in (weight, weight**2))
     effective = total**2 / squares
-    return np.bincount(codes, deviations**2, minlength=size) * effective / (effective - 1)
+    return np.bincount(codes, deviations**2, minlength=size) * effective / (effective - 1), effective
 
 
 def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterator[Slice]:
@@ -317,8 +322,8 @@ def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterat
         if np.isfinite(found["worse"][place]):
             numbers = {name: float(found[name][place]) for name in ("candidate", "current", "worse")}
             text = "null" if distinct[place] != distinct[place] or distinct[place] is None else str(distinct[place])
-            rows, error = int(found["rows"][place]), float(found["error"][place])
-            yield Slice(target, column, text, rows, measure.name, **numbers, noise=error)
+            rows, error, units = int(found["rows"][place]), float(found["error"][place]), float(found["units"][place])
+            yield Slice(target, column, text, rows, measure.name, **numbers, noise=error, units=units)
 
 
 def worse_slices(slices: list[Slice]) -> tuple[Slice, ...]:
@@ -328,8 +333,8 @@ def worse_slices(slices: list[Slice]) -> tuple[Slice, ...]:
     """
     if not slices:
         return ()
-    errors = float(ndtri(1 - CHANCE / len(slices)))
-    found = [Slice(**(vars(item) | {"noise": errors * item.noise})) for item in slices]
+    errors = [float(stdtrit(max(item.units - 1, 1.0), 1 - CHANCE / len(slices))) for item in slices]
+    found = [replace(item, noise=times * item.noise) for times, item in zip(errors, slices, strict=True)]
     worse = [item for item in found if item.worse > max(item.noise, 0.0)]
     return tuple(sorted(worse, key=lambda item: item.noise - item.worse))
 
@@ -348,7 +353,7 @@ def calibrations(seen: Seen, place: int, target: Target) -> dict[str, Calibratio
             scores, chosen = scores.max(1)
             hits = chosen == window.labels
         negatives = served_negatives(seen, role, window)
-        found[role] = calibration_with_intervals(scores, hits, BINS, window.weight, negatives)
+        found[role] = calibration_with_intervals(scores, hits, BINS, window.weight, negatives, window.group)
     return found
 
 
@@ -400,7 +405,7 @@ def _part(seen: Seen, measure: Measure, step: int, text: str, rows: np.ndarray) 
                 heavy = bool(chosen.any()) if weight is None else bool((weight > 0).any())
                 if heavy:
                     areas[role] = float(roc_auc(scores[::step][chosen], window.labels[::step][chosen], weight))
-    noise, gain = TWO_SIDED * found["error"], 0.0 - found["worse"]
+    noise, gain = float(student(found["units"])) * found["error"], 0.0 - found["worse"]
     share = float(rows.mean()) if len(rows) else 0.0
     means = found["candidate"], found["current"]
     return Part(text, int(rows.sum()), share, *means, gain, noise, areas["candidate"], areas["current"])

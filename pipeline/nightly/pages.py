@@ -567,6 +567,8 @@ def _slices(found: Findings | None) -> list[Part]:
         "these slices in one night of twenty."
     )
     rows = [asdict(item) for item in found.slices[:SLICES_SHOWN]]
+    for row in rows:
+        del row["units"]
     if len({row["target"] for row in rows}) == 1:
         rows = [{name: value for name, value in row.items() if name != "target"} for row in rows]
     return [Part(text=text, rows=[{"column": row.pop("column"), **row} for row in rows])]
@@ -646,7 +648,7 @@ def _unseen(found: Findings | None) -> list[Part]:
     if found is None or not found.unseen:
         return []
     text = f"{_rows_looked_at(found)} of the window by whether a model has an id for their values. Mean {found.measure}"
-    text += "; noise: 1.96 standard errors of the gain. Values of few rows say little."
+    text += "; noise: half of the gain's 95 % interval. Values of few rows say little."
     rows = [asdict(item) for item in found.unseen]
     keep = [name for name in rows[0] if name in ("rows", "count") or any(row[name] == row[name] for row in rows)]
     return [Part(text=text, rows=[{_UNSEEN.get(name, name): row[name] for name in keep} for row in rows])]

@@ -190,7 +190,7 @@ def render_report(data: ReportData) -> str:
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Headings of gains, whose numbers get a sign."""
-    return [name for name in headings(rows) if name.startswith("gain of ")]
+    return [name for name in headings(rows) if name.startswith(("gain of ", "closer by "))]
 
 
 def breakable(text: str) -> Markup:

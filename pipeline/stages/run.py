@@ -48,7 +48,7 @@ from gigabatch.pipeline.evaluation.evaluate import (
 )
 from gigabatch.pipeline.evaluation.sample import rows_by_label, rows_of_rarest_label
 from gigabatch.pipeline.evaluation.slices import worst_slices
-from gigabatch.pipeline.evaluation.told import baseline_rows, ranking_rows
+from gigabatch.pipeline.evaluation.told import LEARNT, baseline_rows, ranking_rows
 from gigabatch.pipeline.reports.report import FLAG, Quality, ReportData, write_report
 from gigabatch.pipeline.runs.earlier import HISTORY_TEXT, history_rows
 from gigabatch.pipeline.stages.finished import (
@@ -193,8 +193,6 @@ def evaluate_bundle(
             quantiles=quantiles,
             keep=data.keep_baselines,
         )
-        if split == "train":  # whose labels the baselines have learnt by heart, as far as they can
-            compared["worse"] = []
         warnings += compared["worse"]
     warnings += below_mean(
         schema.targets, found[split].metrics, split, rows=rows_worth(evaluated), quantiles=quantiles, told=warnings
@@ -276,7 +274,7 @@ def shared_evaluation(
     evaluated = data.evaluation_tables[data.split]
     sample = shuffled_sample(data)
     shuffled = settings.model_copy(update={"importance_rows": sample.rows, "importance_repeats": sample.repeats})
-    asked = bundle.model, evaluated, bundle.schema, shuffled, data.config.seed, device, ranks
+    asked = bundle.model, evaluated, bundle.schema, shuffled, data.config.seed, device, ranks, prior[0]
     return found, *permutation_importance(*asked), members
 
 
@@ -497,7 +495,7 @@ def evaluation_report(
         },
         metric_notes=tile_notes(results),
         split_rows=rows.get(split),
-        split_more=results["rows_told"],
+        split_more=results["rows_told"] + (f", {LEARNT}" if split == "train" else ""),
         baselines=told_columns(baseline_rows(compared)) if compared else (),
         baselines_title=baselines_title(compared, results) if compared else "",
         splits=told_columns(

@@ -20,7 +20,7 @@ from gigabatch.pipeline.config.config import ConfigError, MlflowSettings
 from gigabatch.pipeline.store.files import json_text
 
 log = logging.getLogger(__name__)
-RUN, CHAMPION = "gigabatch.run", "champion"
+RUN, MEASURED, CHAMPION = "gigabatch.run", "gigabatch.measured", "champion"
 FILES = ("report.html", "summary.json", "metrics.jsonl")
 MOST = {"params": 100, "metrics": 1000}  # of one request of MLflow's REST interface
 DEFAULTS = {  # of MLflow's environment; by its own a server that is not there is asked for four minutes
@@ -82,7 +82,8 @@ def _log_run(settings: MlflowSettings, run: Path, name: str) -> str:
         return str(known[0].info.run_id)
     summary = json.loads((run / "summary.json").read_text())
     created = int(datetime.fromisoformat(summary["created_utc"]).timestamp() * 1000)
-    made = client.create_run(experiment, start_time=created, tags={RUN: run.name}, run_name=run.name).info.run_id
+    tags = {RUN: run.name} | ({MEASURED: measured["id"]} if (measured := summary.get("measured")) else {})
+    made = client.create_run(experiment, start_time=created, tags=tags, run_name=run.name).info.run_id
     params = [Param(key, value[:LONGEST]) for key, value in _flat(summary["config"])]
     metrics = [Metric(key, value, created, step) for key, value, step in _metrics(run, summary)]
     for start in range(0, len(params), MOST["params"]):
@@ -109,7 +110,8 @@ def _is_database(uri: str) -> bool:
 
 
 def _metrics(run: Path, summary: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
-    """Names, values and steps: of the learning curve, and of every target and split at the end."""
+    """Names, values and steps: of the learning curve, and of every target and split at the end. Of a final run those of
+    the run that it was measured by, as its own few rows of valid and test are no measurement."""
     last = 0
     for line in (run / "metrics.jsonl").read_text().splitlines():
         point = json.loads(line)
@@ -118,7 +120,7 @@ def _metrics(run: Path, summary: Mapping[str, Any]) -> Iterator[tuple[str, float
             if point.get(name) is not None:
                 member = f"member-{point['member']}/" if "member" in point else ""
                 yield f"{member}{name}", float(point[name]), last
-    for split, targets in summary["targets"].items():
+    for split, targets in (summary.get("measured") or summary)["targets"].items():
         for target, values in targets.items():
             for name, value in values.items():
                 if isinstance(value, int | float):

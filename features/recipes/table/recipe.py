@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -699,8 +700,7 @@ class TableRecipe(Recipe):
 
     def _as_checked(self, frame: Any) -> Any:
         """Rows of a file as they are checked: with clean labels, beside each list column the lengths of its lists,
-        float32 and null where one is empty or null, and beside each text of numbers the numbers, float64; of rows that
-        are left out for want of a label null, as no step reads their text."""
+        float32 and null where one is empty or null, and beside each text of numbers the numbers, float64."""
         frame = clean_labels(frame, self.targets)
         for name in lists_of(self._dtypes()):
             _, lengths = list_entries(frame[name], f"list column {name!r}")
@@ -708,13 +708,25 @@ class TableRecipe(Recipe):
             known[lengths == 0] = float("nan")
             frame = frame.assign(**{length_name(name): known})
         for name, steps in self._numbers_in_text().items():
-            column = frame[name]
-            for target in self.targets if self.settings.drop_null_targets else ():
-                column = column.where(frame[target].notna())
+            frame = frame.assign(**{number_name(name): self._numbers_of(frame, name, steps)})
+        return frame
+
+    def _numbers_of(self, frame: Any, name: str, steps: Sequence[ColumnOperator]) -> Any:
+        """What `steps` make of a column of text. Text that is no number is an error, but in rows that are left out for
+        want of a label: then theirs are null, as no step of a training reads them."""
+
+        def made(column: Any) -> Any:
             for step in steps:
                 column = step.made_of(column.to_frame(step.inputs[0]))[step.outputs[0]]
-            frame = frame.assign(**{number_name(name): column})
-        return frame
+            return column
+
+        labelled = frame[name]
+        for target in self.targets if self.settings.drop_null_targets else ():
+            labelled = labelled.where(frame[target].notna())
+        if labelled.isna().sum() > frame[name].isna().sum():
+            with suppress(DataError):
+                return made(frame[name])
+        return made(labelled)
 
     def _numbers_in_text(self) -> dict[str, tuple[ColumnOperator, ...]]:
         """Of columns of the files that hold text."""
@@ -870,7 +882,8 @@ class TableRecipe(Recipe):
             if target.threshold is not None
         }
         made_from |= {
-            number_name(name): [to_steps(operators), chosen.drop_null_targets]
+            # By which statistics that were kept when rows without a label had no numbers are made again.
+            number_name(name): [to_steps(operators), "all rows" if chosen.drop_null_targets else False]
             for name, operators in self._numbers_in_text().items()
         }
         filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)

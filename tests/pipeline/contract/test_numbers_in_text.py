@@ -11,6 +11,8 @@ from ruamel.yaml import YAML
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import accept, check_new, contract_path, decide, finish, learn_contract
+from gigabatch.pipeline.contract.drift import drift
+from gigabatch.pipeline.contract.measure import measure_file
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -251,6 +253,27 @@ def test_text_of_rows_without_a_label_that_are_left_out_is_not_read(tmp_path):
     numbers = shop_day(6)["price"][4:]
     assert report.measured.statistics.numbers["price (number)"].moments.count == numbers.notna().sum()
     assert not report_of(shop, unlabelled(6, 100), drop_null_targets=True).accepted
+
+
+def test_rows_whose_labels_are_yet_to_come_are_measured_as_all_others_are(tmp_path):
+    """What is scored has no label yet. Numbers in text were null there, and so drifted where labels were late."""
+    shop, how = Shop(tmp_path), STEPS | {"drop_null_targets": True, "categorical": ["city"]}
+    (kind,) = TableRecipe(shop.config(**how).features).raw_files()
+
+    def measured(day: int, known: float, times: float = 1.0):
+        frame = texts(day)
+        late = frame.index >= known * len(frame)
+        frame.loc[late, "price"] = texts(day, times).loc[late, "price"]
+        path = shop.write(day, frame.assign(bought=shop_day(day)["bought"].astype(object).where(~late)))
+        return measure_file(kind, "pandas", str(path)).statistics
+
+    def drifted(new) -> set:
+        found = drift(measured(0, 0.98), new, labels=["bought"])
+        return {(item.column, item.measure) for item in found.measures if item.verdict != "ok"}
+
+    assert drifted(measured(1, 0.98)) == set()
+    assert drifted(measured(1, 0.5)) == {("bought", "nulls")}  # labels that are late are told, and as that
+    assert ("price (number)", "psi") in drifted(measured(1, 0.5, times=3.0))  # and so is what will be scored
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

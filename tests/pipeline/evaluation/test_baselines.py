@@ -29,7 +29,7 @@ from gigabatch.pipeline.evaluation.baselines import (
 from gigabatch.pipeline.evaluation.checks import rows_worth
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.sample import spread
-from gigabatch.pipeline.evaluation.told import baseline_rows
+from gigabatch.pipeline.evaluation.told import baseline_rows, baseline_title
 from gigabatch.pipeline.machine import available_cores
 from gigabatch.pipeline.training.target_metrics import target_metrics
 
@@ -163,13 +163,16 @@ def test_an_r2_below_0_is_told_where_no_baseline_has_said_so():
     test = table_of("regression", 200, 2)
     (target,), mean = test.schema.targets, float(test.unpack(test.words).targets[0].double().mean())
     poor, good = (evaluation_of(test, flat(test, mean + off).double()).metrics for off in (50, 0))
-    (sentence,) = below_mean([target], poor, "test", rows=200)
+    (sentence,) = below_mean([target], poor, "test", rows={"label": 200})
     r2 = -(50**2) / float(test.unpack(test.words).targets[0].double().var(correction=0))
     assert sentence.startswith(f"'label' on the test split: R² is {r2:.3g}, ")
-    assert below_mean([target], good, "test", rows=200) == []
-    assert below_mean([target], poor, "test", rows=19) == []
-    assert below_mean([target], poor, "test", rows=200, told=["'label' on the test split: the model is worse"]) == []
-    assert below_mean([target], poor, "test", rows=200, quantiles=["label"]) == []
+    assert below_mean([target], good, "test", rows={"label": 200}) == []
+    assert below_mean([target], poor, "test", rows={"label": 19}) == []
+    assert (
+        below_mean([target], poor, "test", rows={"label": 200}, told=["'label' on the test split: the model is worse"])
+        == []
+    )
+    assert below_mean([target], poor, "test", rows={"label": 200}, quantiles=["label"]) == []
 
 
 @pytest.mark.parametrize("far", [4e33, -1e5, float("inf"), float("nan")])
@@ -214,10 +217,27 @@ def test_rows_of_weight_zero_do_not_make_few_rows_many():
     predictions[0] += 3000
     found = baselines(["linear"], train, {"test": test}, {"test": evaluation_of(test, predictions)}, seed=1)
     assert found["found"][0]["worse"] == []
-    assert rows_worth(test) == pytest.approx(15)
-    assert rows_worth(train) == 4000
+    assert rows_worth(test) == pytest.approx({"label": 15})
+    assert rows_worth(train) == {"label": 4000}
     (target,) = test.schema.targets
     assert below_mean([target], {"label": {"r2": -0.03}}, "test", rows=rows_worth(test)) == []
+
+
+def test_a_mean_of_few_groups_is_no_reason_to_call_a_model_worse_than_it():
+    """Of 20 groups whose labels are alike, the mean of train has an R² of -.05 by chance in every second run."""
+    told, group = 0, torch.arange(2000, dtype=torch.int32) // 100
+    target, schema = (
+        Target("label", "regression"),
+        TensorSchema((), ("x",), (Target("label", "regression"),), False, True),
+    )
+    for seed in range(60):
+        random = torch.Generator().manual_seed(seed)
+        labels = torch.randn(20, generator=random)[group.long()] + 0.1 * torch.randn(2000, generator=random)
+        test = PackedTable.from_columns(schema, [], [labels], [labels], None, group)
+        r2 = 1 - float(labels.square().mean() / labels.var(correction=0))  # 0 is the mean of endless train rows
+        assert rows_worth(test)["label"] == pytest.approx(20, rel=0.2)
+        told += bool(below_mean([target], {"label": {"r2": r2}}, "test", rows=rows_worth(test)))
+    assert told <= 7  # 3 in the mean
 
 
 def test_rows_of_weight_zero_teach_nothing():
@@ -380,6 +400,20 @@ def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
     assert rows[3]["gain of logloss"] == pytest.approx(rows[3]["logloss"] - rows[0]["logloss"])
     assert rows[3]["the model is worse by"] == "logloss, auc"
     assert baseline_rows({"found": []}) == []
+
+
+def test_of_train_rows_none_is_called_worse_and_the_table_says_what_they_are():
+    """Trees that fit their own rows closer are no better model, and an error of such a gain is of no test."""
+    train = table_of("binary", 4000, 1)
+    own = evaluation_of(train, flat(train))
+    found = baselines(ALL, train, {"train": train}, {"train": own}, seed=1, split="train")
+    assert (found["worse"], [item["worse"] for item in found["found"]]) == ([], [[], [], []])
+    assert "no test" in baseline_title(found)
+    assert "error" not in baseline_title(found)
+    trees = baseline_rows(found)[3]
+    assert [name for name in trees if "worse" in name or "±" in name or "gain" in name] == []
+    assert trees["closer by logloss"] == pytest.approx(trees["logloss"] - np.log(2), rel=1e-6)
+    assert baselines(ALL, train, {"test": train}, {"test": own}, seed=1)["worse"] != []
 
 
 def test_the_models_row_has_every_metric_that_a_baseline_is_compared_by():

@@ -307,6 +307,62 @@ def test_a_model_that_knows_all_labels_is_told_where_no_column_is(auc, positives
         assert f"on the test split the model reaches an AUC of {auc:.4f}" in found[0]
 
 
+def in_groups(seed: int, task="binary", groups=40, rows=50, shift=0.0):
+    """A frame whose searches of 50 rows have one label, city and price each, nearly."""
+    random = np.random.default_rng(1_000_000 + seed)  # `drawn` takes the other one
+    search = np.arange(groups).repeat(rows)
+    label = drawn(task, seed, groups, shift)[search]
+    if task == "regression":
+        label = label + random.normal(0, 0.1, len(search))
+    city = np.where(random.random(groups) < 0.3 + shift, None, random.choice(["Oslo", "Bonn"], groups))
+    price = random.normal(10 * shift, 1, groups)
+    frame = pd.DataFrame({"search": search + 1000 * seed, "city": city[search], "price": price[search]})
+    return frame.assign(y=np.asarray(label, "int32" if task == "multiclass" else "float32"))
+
+
+def told_of(frames, task) -> dict:
+    classes = ("egg", "ham", "spam") if task == "multiclass" else ()
+    target = Target("y", task, len(classes) or 1, classes)
+    columns = (
+        Column("city", "categorical", "string"), Column("price", "continuous", "float64"),
+        Column("y", "target", "int32" if task == "multiclass" else "float32"), Column("search", "group", "int64"),
+    )  # fmt: skip
+    preprocessor = Preprocessor(Schema(columns, (target,))).fit([frames["train"]])
+    missing = {split: {"city": frame["city"].isna().mean()} for split, frame in frames.items()}
+    tables = {split: pack(preprocessor, frame) for split, frame in frames.items()}
+    return {flag.about: str(flag) for flag in data_warnings(preprocessor, tables, missing)}
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_splits_of_few_groups_differ_by_chance(task):
+    """Of 40 searches a split, whose rows are alike, half of such tables had a warning."""
+    told = sum(
+        bool(told_of({split: in_groups(3 * seed + place, task) for place, split in enumerate(("train", "test"))}, task))
+        for seed in range(30)
+    )
+    assert told <= 3
+    other = {
+        "train": in_groups(1, task, 400),
+        "test": in_groups(2, task, 400, shift=0.25 if task != "regression" else 2),
+    }
+    assert set(told_of(other, task)) == {"y", "city", "price"}
+
+
+def test_a_column_that_names_groups_gives_no_label_away_that_is_theirs():
+    """Labels of a search are alike, so one half of its rows told those of the other by its city: of a table whose test
+    has other searches."""
+    random, search = np.random.default_rng(1), np.arange(400).repeat(10)
+    label = (random.random(400) < 0.4)[search]
+    schema = TensorSchema((IdColumn("address", 400),), ("height",), (Target("y", "binary"),), False, True)
+    heights = torch.as_tensor(random.normal(size=400)[search], dtype=torch.float32)
+    columns = [torch.as_tensor(search, dtype=torch.int32)], [heights], [torch.as_tensor(label, dtype=torch.float32)]
+    group = torch.as_tensor(search, dtype=torch.int32)
+    assert leak_warnings(PackedTable.from_columns(schema, *columns, None, group)) == []
+    columns[1][0] = columns[2][0] + 0.01 * heights
+    (found,) = leak_warnings(PackedTable.from_columns(schema, *columns, None, group))
+    assert "'height' may leak" in found
+
+
 def test_unseen_shares_are_counted_from_ids():
     columns = Column("city", "categorical", "string"), Column("y", "target", "float32")
     train = pd.DataFrame({"city": ["a", "a", "b", None], "y": [0.0, 1.0, 0.0, 1.0]})

@@ -13,6 +13,7 @@ from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSc
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model, TargetScale
+from gigabatch.models.output_curves import OutputCurve
 from gigabatch.pipeline.config.config import EvaluateSettings, parse_config
 from gigabatch.pipeline.evaluation.evaluate import (
     ImportanceSample,
@@ -238,6 +239,45 @@ def test_metrics_of_clicks_in_groups_are_in_the_report_beside_the_headline():
     assert set(found.headline) == {"auc", "logloss", "ece", "mrr"}
     (shown,) = quality(schema, found, table, 15)
     assert shown.metrics == metrics
+
+
+def test_importance_of_classes_is_of_the_probabilities_that_are_predicted():
+    """A model that is far too sure: by its own logits a shuffled column cost ten times what its predictions lose."""
+    random = torch.Generator().manual_seed(8)
+    targets = [Target("colour", "multiclass", 3), Target("bought", "binary")]
+    table = make_table(targets, [torch.zeros(ROWS, dtype=torch.int32), torch.zeros(ROWS)])
+    floats = table.unpack(table.words).floats[:, :2].double()
+    truth = torch.stack([floats[:, 0], -floats[:, 0], floats[:, 1]], 1)
+    colour = torch.multinomial(truth.softmax(1), 1, generator=random)[:, 0].int()
+    bought = (torch.rand(ROWS, generator=random) < floats[:, 0].sigmoid()).float()
+    table = make_table(targets, [colour, bought])
+
+    def outputs(ids, floats):
+        one, other = floats[:, 0], floats[:, 1]
+        return 10 * torch.stack([one, -one, other, one], 1)
+
+    model, shift, schema = Fixed(outputs), -1.5, schema_of(*targets)  # of train.prior, which rows as they are lack
+    curves = [OutputCurve(place, (0.0,), (0.0,), 0.1) for place in range(4)]
+    model.calibration = (*curves[:3], curves[3].shifted(shift))
+    settings = EvaluateSettings(importance_rows=ROWS, importance_repeats=1)
+    name, found = permutation_importance(model, table, schema, settings, 1, "cpu", None, shift)
+
+    def loss(floats):
+        given = outputs(None, floats).numpy() / 10
+        classes = np.exp(given[:, :3]) / np.exp(given[:, :3]).sum(1, keepdims=True)
+        return sk.log_loss(colour, classes) + sk.log_loss(bought, 1 / (1 + np.exp(-given[:, 3])))
+
+    drops = {}
+    generator = torch.Generator().manual_seed(1)
+    for feature in feature_words(table):
+        order = torch.randperm(ROWS, generator=generator)
+        shuffled = floats.clone()
+        if feature in ("used", "noise"):
+            place = ["used", "noise"].index(feature)
+            shuffled[:, place] = floats[order][:, place]
+        drops[feature] = loss(shuffled) - loss(floats)
+    assert name == "minus loss"
+    assert {row["name"]: row["mean"] for row in found} == pytest.approx(drops, abs=1e-5)
 
 
 def test_importance_finds_what_the_model_uses_and_gives_nothing_to_the_rest(binary):

@@ -151,6 +151,28 @@ def test_counts_that_are_rare_are_not_off_where_none_fell_into_a_slice(weight):
     assert found.off[0]["slice"] == "shop = 7"
 
 
+def test_slices_of_few_groups_are_not_told_by_chance():
+    """Twenty cities of four shops each, all predicted as well: half of the runs told a city that does worse or is off,
+    as the spread of four was taken for known."""
+    told, shop = 0, np.arange(80).repeat(60)
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        known, unknown = random.normal(size=(2, 80))[:, shop]
+        label = known + unknown + random.normal(size=len(shop))
+        frame = pd.DataFrame({"city": [f"c{number % 20}" for number in shop], "y": label, "g": shop})
+        target = Target("y", "regression")
+        columns = (
+            Column("city", "categorical", "string"),
+            Column("y", "target", "float32"),
+            Column("g", "group", "int64"),
+        )
+        preprocessor = Preprocessor(Schema(columns, (target,))).fit([frame])
+        (found,) = worst_slices(pack(preprocessor, frame), preprocessor, predicted(known))
+        assert found.looked == 40
+        told += bool(found.worse or found.off)
+    assert told <= 3  # 1 in the mean
+
+
 def test_the_variance_about_a_prediction_is_that_of_its_tenth():
     random = np.random.default_rng(1)
     scores, missed, mass = *random.normal(size=(2, 200)), np.tile([0.0, 1.0, 2.0, 0.5], 50)

@@ -114,7 +114,7 @@ def test_the_slice_that_got_worse_is_named_and_no_other():
     assert (found.column, found.value, found.rows) == ("city", "Lima", lima.sum())
     difference = (measure.values["candidate"] - measure.values["current"])[lima]
     assert found.worse == pytest.approx(difference.mean())
-    one_sided = scipy.stats.norm.isf(0.05 / 6)  # of six slices
+    one_sided = scipy.stats.t.isf(0.05 / 6, lima.sum() - 1)  # of six slices
     assert found.noise == pytest.approx(one_sided * difference.std(ddof=1) / np.sqrt(lima.sum()))
 
 
@@ -166,6 +166,23 @@ def test_rows_of_a_group_are_not_as_many_independent_ones():
         seen = Seen(pd.DataFrame({"shop": shop}), {}, predicted)
         named += bool(worse_slices(list(slices_of(measure_of(seen, 0), "y", "shop", shop))))
     assert named <= 6  # 2 in the mean
+
+
+def test_the_spread_of_a_few_groups_is_itself_uncertain():
+    """Of four shops a city, of which chance makes some alike, nearly every third night named a city."""
+    named, shop = 0, np.arange(80).repeat(60)
+    city = pd.Series(shop % 20)
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        labels, group = random.normal(size=4800), torch.tensor(shop)
+        of = window(labels, Target("y", "regression"), group=group)
+        predicted = {
+            role: [(torch.tensor(labels + random.normal(size=4800) + random.normal(size=80)[shop]), of)]
+            for role in ("candidate", "current")
+        }
+        seen = Seen(pd.DataFrame({"city": city}), {}, predicted)
+        named += bool(worse_slices(list(slices_of(measure_of(seen, 0), "y", "city", city))))
+    assert named <= 6  # 3 in the mean
 
 
 def test_the_chance_of_a_difference_is_the_variance_over_labels_that_are_drawn():
@@ -313,6 +330,18 @@ def test_calibration_is_that_of_both_models_and_none_is_made_up(seen, trained):
     assert_neighbours(curves["current"], scores, of.labels)
     number = Target("clicked", "regression")
     assert module.calibrations(Seen(seen[1], {}, {"candidate": [(scores, window(of.labels, number))]}), 0, number) == {}
+
+
+def test_calibration_takes_rows_of_a_group_for_what_they_are():
+    random = np.random.default_rng(6)
+    scores = random.random(400).repeat(5)
+    labels, group = (random.random(400) < scores[::5]).astype(float).repeat(5), torch.arange(400).repeat_interleave(5)
+    bars = []
+    for given in (None, group):
+        predicted = {"candidate": [(torch.tensor(scores), window(labels, group=given))]}
+        found = module.calibrations(Seen(scores, {}, predicted), 0, BINARY)["candidate"]
+        bars.append(float((found.high - found.low).mean()))
+    assert bars[1] > 1.8 * bars[0]  # the root of 5, but for what Wilson's interval has beside it
 
 
 def test_with_a_prior_losses_and_calibration_are_those_where_the_model_serves(seen, trained, monkeypatch):

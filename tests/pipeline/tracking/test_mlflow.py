@@ -54,6 +54,39 @@ def test_runs_are_logged_once_and_the_champion_follows_promotion_and_rollback(fi
     assert (champion.tags[RUN], len(client.search_model_versions("name = 'tiny'"))) == (second, 2)
 
 
+def test_a_final_run_is_logged_with_the_metrics_of_the_run_that_measured_it(tmp_path):
+    """Those of its own test rows, few as they are, stood in the same column as measurements."""
+    measured = {
+        "id": "0a1b",
+        "rows": 900,
+        "metrics": {"test": {"auc": 0.75}},
+        "targets": {"test": {"y": {"auc": 0.75}}},
+    }
+    few = {split: {"y": {"auc": 0.99, "ece": 0.3}} for split in ("valid", "test")}
+    summary = {
+        "targets": few,
+        "created_utc": "2026-11-01T00:00:00+00:00",
+        "seconds": {"train": 2.0},
+        "config": {"a": 1},
+    }
+    client, logged = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}"), []
+    settings = MlflowSettings(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", artifacts=tmp_path / "logged")
+    for name, more in (("final", {"measured": measured}), ("usual", {"measured": None}), ("old", {})):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "summary.json").write_text(json.dumps(summary | more))
+        (folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "valid_loss": 0.5}) + "\n")
+        track_run(settings, folder, "shop")
+        (run,) = client.search_runs([client.get_experiment_by_name("shop").experiment_id], f"tags.`{RUN}` = '{name}'")
+        logged.append(run.data)
+    final, usual, old = logged
+    assert final.metrics == {"test/auc": 0.75, "valid_loss": 0.5, "seconds/train": 2.0}
+    assert final.tags["gigabatch.measured"] == "0a1b"
+    own = {"valid/auc": 0.99, "valid/ece": 0.3, "test/auc": 0.99, "test/ece": 0.3}
+    assert usual.metrics == old.metrics == {**own, "valid_loss": 0.5, "seconds/train": 2.0}
+    assert "gigabatch.measured" not in usual.tags
+
+
 def test_a_server_that_cannot_be_reached_changes_nothing_of_a_run(finished, caplog, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     setting = {"track.mlflow": {"uri": "http://someone:secret@127.0.0.1:9"}}
