@@ -18,7 +18,7 @@ from gigabatch.models.kernels.row_update.reference import clipped
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
 from gigabatch.models.kernels.row_update.sums import summed_rows
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
-from gigabatch.models.optimizers.eager import EagerOptimizer
+from gigabatch.models.optimizers.eager import EagerOptimizer, require_mark
 from gigabatch.models.optimizers.first_sums import squares_of_visits
 from gigabatch.models.optimizers.row_gradients import gradients_together
 
@@ -44,6 +44,8 @@ class RowOptimizer(EagerOptimizer):
         0 for sums that begin at zero.
     version: of the kernel, see `gigabatch.models.kernels.kernel`.
     """
+
+    mark = "rowwise"
 
     def __init__(
         self,
@@ -88,6 +90,12 @@ class RowOptimizer(EagerOptimizer):
             group.setdefault("trust_floor", TRUST_FLOOR)
             group.setdefault("initial_visits", 0.0)
             group.setdefault("steps_taken", 0)
+
+    def state_shapes(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """As `RowRule.new_state` begins it, under the settings that are restored with it."""
+        rule = RowRule(**{name: group[name] for name in RULE_SETTINGS if name in group})
+        begun = rule.new_state(parameter.new_empty(parameter.shape, device="meta"))
+        return {name: tuple(value.shape) for name, value in begun.items()}
 
     def add_param_group(self, param_group: Group) -> None:
         """The group of the modules' tables; another one, which no step would move, is a `ModelError`."""
@@ -308,6 +316,8 @@ class Optimizers:
                 f"optimizer state: {len(self.optimizers)} optimizers are to be restored, the state holds "
                 f"{len(saved) if isinstance(saved, list) else 'none'}. It is of a run with other settings."
             )
+        for optimizer, one in zip(self.optimizers, saved, strict=True):  # before the first one is changed
+            require_mark(optimizer, one["param_groups"])
         for optimizer, one in zip(self.optimizers, saved, strict=True):
             optimizer.load_state_dict(one)
 
