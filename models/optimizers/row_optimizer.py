@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import count, pairwise
@@ -283,23 +284,50 @@ def require_own_tables(owned: bool) -> None:
     )
 
 
-class Optimizers:
-    """Several optimizers as one: a step is a step of each, the parameter groups are those of all."""
+class Optimizers(Optimizer):
+    """Several optimizers as one: a step is a step of each, the parameter groups are those of all.
+
+    An `Optimizer` as torch's schedules ask for, which holds nothing of its own: `Optimizer.__init__` is not called.
+    """
 
     def __init__(self, *optimizers: Optimizer) -> None:
+        self._take(optimizers)
+
+    def _take(self, optimizers: tuple[Optimizer, ...]) -> None:
         self.optimizers = optimizers
+        shared = [optimizer.defaults for optimizer in optimizers]  # by which schedules know what they may move
+        self.defaults = {key: value for key, value in shared[0].items() if all(key in one for one in shared)}
+        self._optimizer_step_pre_hooks = OrderedDict()
+        self._optimizer_step_post_hooks = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"optimizers": self.optimizers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._take(state["optimizers"])
 
     @property
-    def param_groups(self) -> list[Group]:
+    def param_groups(self) -> list[Group]:  # type: ignore[override]
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
-    def state(self) -> dict[Tensor, Any]:
+    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
         return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
 
-    def step(self) -> None:
+    def add_param_group(self, param_group: Group) -> None:
+        """A `ModelError`: which of the optimizers is to move the group?"""
+        raise ModelError("several optimizers as one take no further group. Add it to one of `optimizers`.")
+
+    @Optimizer.profile_hook_step
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """A step of each; returns the closure's loss, or None."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for optimizer in self.optimizers:
             optimizer.step()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for optimizer in self.optimizers:
@@ -308,7 +336,7 @@ class Optimizers:
     def state_dict(self) -> dict[str, Any]:
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
         """What `state_dict` gave, of the same kinds in the same order."""
         saved = state.get("optimizers")
         if not isinstance(saved, list) or len(saved) != len(self.optimizers):
