@@ -274,7 +274,7 @@ def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str, s
     added = partial(_added, xp, last=last, present=groups[last], num_groups=num_groups)
     if column.dtype.kind in "iub":
         pieces = _whole_pieces(whole_values(column, where), squares)
-        parts = ((kind, unit, added(piece)) for kind, unit, piece in pieces)
+        parts: Iterator[tuple[int, int, Any]] = ((kind, unit, added(piece)) for kind, unit, piece in pieces)
     else:
         rows = (_HostRows if xp is np else _SortedRows)(xp, groups, _numbers(column, where), num_groups)
         parts = rows.sums(squares)

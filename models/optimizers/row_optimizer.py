@@ -319,7 +319,7 @@ class Optimizers(Optimizer):
         raise ModelError("several optimizers as one take no further group. Add it to one of `optimizers`.")
 
     @Optimizer.profile_hook_step
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """A step of each; returns the closure's loss, or None."""
         loss = None
         if closure is not None:
@@ -336,7 +336,7 @@ class Optimizers(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave, of the same kinds in the same order."""
         saved = state.get("optimizers")
         if not isinstance(saved, list) or len(saved) != len(self.optimizers):
