@@ -13,6 +13,12 @@ def require(condition: bool, message: str) -> None:
         raise ModelError(message)
 
 
+def require_rows(rows: int) -> None:
+    """Raise `ModelError` for a batch of 0 rows, which has no mean loss: what torch gives for it is NaN."""
+    if rows == 0:  # not `require`, whose condition would fix the rows of a graph
+        raise ModelError("loss: a batch of 0 rows has no mean loss. Leave empty batches out.")
+
+
 def require_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
     """Raise `ModelError`, which lists the known names, unless all of `names` are among them."""
     if unknown := [name for name in names if name not in known]:

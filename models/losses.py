@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gigabatch.models.errors import ModelError, require, require_known
+from gigabatch.models.errors import ModelError, require, require_known, require_rows
 
 TASKS = ("binary", "multiclass", "regression")
 REGRESSION_LOSSES = ("mse", "huber", "quantile", "poisson", "tweedie")
@@ -269,8 +269,9 @@ class TargetLoss(nn.Module):
         a batch whose weights are all 0. smoothed: False for targets that are probabilities already, without
         `label_smoothing`.
 
-        A class outside [0, K) is an `IndexError` on a CPU, as of torch.
+        A class outside [0, K) is an `IndexError` on a CPU, as of torch; a batch of 0 rows a `ModelError`.
         """
+        require_rows(len(outputs))
         loss = outputs.new_zeros((), dtype=torch.float32)
         for losses in self._of_rows(outputs, targets, weight, self.label_smoothing if smoothed else 0.0):
             loss = loss + weighted_mean(losses, weight)

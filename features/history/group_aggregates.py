@@ -13,7 +13,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes, sorted_rows
 from gigabatch.features.history.grouped_sums import added_in_groups, totals_in_groups
 
-AGGREGATIONS = ("first", "last", "count", "nunique", "min", "max", "sum", "mean")
+AGGREGATIONS = ("first", "last", "count", "nunique", "min", "max", "sum", "mean", "std", "var")
+UNORDERED = AGGREGATIONS[2:]  # which are the same in any order
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,8 @@ class GroupsOfRows:
 
         first, last: of those rows, null where they are; min, max: of the column's type, null without a known value.
         count: int64, of rows; nunique: int64, of known values. sum: int64 of whole numbers and flags, else float64;
-        mean: float64; both exact, rounded once, and null without a known value.
+        mean: float64; both exact, rounded once, and null without a known value. var: of a sample, exact and rounded
+        once, null for fewer than two known values; std: its root; both float64.
         Errors (`DataError`): other types than numbers and flags where they are compared or added, and those that are no
         category where they are told apart; a sum of whole numbers that leaves int64, an infinity that is added.
         """
@@ -54,7 +56,7 @@ class GroupsOfRows:
             return engine.series(self.last - self.first + 1, like)
         if how == "nunique":
             return engine.series(self._distinct(name), like)
-        if how in ("sum", "mean"):
+        if how in ("sum", "mean", "std", "var"):
             return self._total(name, how, like)
         places = self.first if how == "first" else self.last if how == "last" else self._extreme(name, how)
         found: Any = self.frame[name].take(self.rows[places]).reset_index(drop=True)
@@ -100,12 +102,11 @@ class GroupsOfRows:
         engine = engine_of(self.frame)
         xp = engine.arrays
         column, places = self._known(name)
-        totals = totals_in_groups(
-            column.take(places).reset_index(drop=True), self.group[places], len(self.last), self.where
-        )
-        none = totals.count == 0
-        if how == "mean" or column.dtype.kind not in "iub":
-            found = totals.mean() if how == "mean" else totals.sum()
+        known, squares = column.take(places).reset_index(drop=True), how in ("std", "var")
+        totals = totals_in_groups(known, self.group[places], len(self.last), self.where, squares)
+        none = totals.count < (2 if squares else 1)
+        if how != "sum" or column.dtype.kind not in "iub":
+            found = getattr(totals, how)()
             found[none] = 0.0
             return engine.series(xp.asarray(found), like, valid=xp.asarray(~none))
         total, fits = totals.whole_sum()

@@ -154,17 +154,21 @@ class GroupTotals:
         found = self._in_chunks(lambda rows: self._sum_over(np.maximum(self.count[rows], 1), rows))
         return np.where(self.count > 0, found, np.nan)
 
-    def std(self) -> np.ndarray:
-        """float64, the root of the nearest to each exact variance of a sample (n - 1); NaN for fewer than two."""
-        found = self._in_chunks(self._deviation)
+    def var(self) -> np.ndarray:
+        """float64, the nearest to each exact variance of a sample (n - 1); NaN for fewer than two."""
+        found = self._in_chunks(self._variance)
         return np.where(self.count > 1, found, np.nan)
+
+    def std(self) -> np.ndarray:
+        """float64, the root of each `var`."""
+        return np.sqrt(self.var())
 
     def _sum_over(self, divisor: np.ndarray, rows: slice) -> np.ndarray:
         from gigabatch.features.exact.group_loops import quotients
 
         return quotients(*_digits(self.sums, rows, len(divisor)), divisor)
 
-    def _deviation(self, rows: slice) -> np.ndarray:
+    def _variance(self, rows: slice) -> np.ndarray:
         from gigabatch.features.exact.group_loops import variances
 
         count = np.maximum(self.count[rows], 2)
@@ -172,7 +176,7 @@ class GroupTotals:
         squares, square_unit = _digits(self.squares, rows, len(count))
         sum_place = max(-((square_unit - 2 * unit) // BITS), 0)
         exponent = 2 * unit - BITS * sum_place
-        return np.sqrt(variances(sums, squares, count, exponent, sum_place, *divmod(square_unit - exponent, BITS)))
+        return variances(sums, squares, count, exponent, sum_place, *divmod(square_unit - exponent, BITS))
 
     def _in_chunks(self, function: Any) -> np.ndarray:
         starts = range(0, len(self.count), CHUNK)
@@ -258,9 +262,9 @@ def _added(xp: Any, values: Any, last: Any, present: Any, num_groups: int) -> An
     return found
 
 
-def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str) -> GroupTotals:
-    """Counts and sums of a column without nulls, by the group of each row, ascending; of whole numbers and flags
-    without a detour by floats, so that `whole_sum` may be asked.
+def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str, squares: bool = False) -> GroupTotals:
+    """Counts and sums, and `squares` for variances, of a column without nulls, by the group of each row, ascending; of
+    whole numbers and flags without a detour by floats, so that `whole_sum` may be asked.
 
     `DataError`, naming the column, as in `GroupedSums.of`, and for integers of 2^63 and beyond.
     """
@@ -269,17 +273,30 @@ def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str) -
     last = _ends(xp, groups)
     added = partial(_added, xp, last=last, present=groups[last], num_groups=num_groups)
     if column.dtype.kind in "iub":
-        values = whole_values(column, where)
-        pieces = zip(WHOLE_UNITS, (values & MASK, (values >> BITS) & MASK, values >> 2 * BITS), strict=True)
-        sums = {unit: added(piece) for unit, piece in pieces}
+        pieces = _whole_pieces(whole_values(column, where), squares)
+        parts: Iterator[tuple[int, int, Any]] = ((kind, unit, added(piece)) for kind, unit, piece in pieces)
     else:
         rows = (_HostRows if xp is np else _SortedRows)(xp, groups, _numbers(column, where), num_groups)
-        sums = {}
-        for kind, unit, found in rows.sums(squares=False):
-            if kind == SUM:
-                sums[unit] = sums.get(unit, 0) + found
+        parts = rows.sums(squares)
+    found: dict[int, dict[int, Any]] = {COUNT: {}, SUM: {}, SQUARES: {}}
+    for kind, unit, part in parts:
+        found[kind][unit] = found[kind].get(unit, 0) + engine.to_host(part)
     counts = engine.to_host(added(groups * 0 + 1))
-    return GroupTotals(counts, {unit: engine.to_host(found) for unit, found in sums.items()}, {}, *[np.empty(0)] * 2)
+    return GroupTotals(counts, found[SUM], found[SQUARES], *[np.empty(0)] * 2)
+
+
+def _whole_pieces(values: Any, squares: bool) -> Iterator[tuple[int, int, Any]]:
+    """Triples (kind, unit, int64 array) that hold every int64 value, and its square, in multiples of 2^unit."""
+    low, middle, high = values & MASK, (values >> BITS) & MASK, values >> 2 * BITS
+    for unit, piece in zip(WHOLE_UNITS, (low, middle, high), strict=True):
+        yield SUM, unit, piece
+    if not squares:
+        return
+    # Of (high 2^52 + middle 2^26 + low)^2. A product is less than 2^54 and is cut in two, to be added up as often.
+    products = (low * low, 2 * low * middle, middle * middle + 2 * low * high, 2 * middle * high, high * high)
+    for place, product in enumerate(products):
+        yield SQUARES, BITS * place, product & MASK
+        yield SQUARES, BITS * (place + 1), product >> BITS
 
 
 def _numbered(xp: Any, codes: Any) -> tuple[Any, Any]:

@@ -34,6 +34,11 @@ class LooksBack(ColumnOperator):
         return self.asks_at
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether its rows look at later ones, so that it is computed from all rows alone."""
+        return False
+
+    @property
     def summed(self) -> tuple[str, ...]:
         """Columns of which sums are taken."""
         return ()

@@ -131,7 +131,8 @@ def leading_steps(steps: Sequence[Configured], kept: Sequence[str]) -> int:
     of the columns `kept`. 0 where none of them looks back."""
     number = 0
     for step in steps:
-        if not (isinstance(step, LooksBack) or looks_at_own_row(step)) or set(step.outputs).intersection(kept):
+        back = isinstance(step, LooksBack) and not step.looks_ahead
+        if not (back or looks_at_own_row(step)) or set(step.outputs).intersection(kept):
             break
         number += 1
     return number if any(isinstance(step, LooksBack) for step in steps[:number]) else 0

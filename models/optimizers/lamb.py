@@ -77,6 +77,8 @@ class Lamb(EagerOptimizer):
     [2.6464, 3.6464]
     """
 
+    mark = "always_adapt"
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[Group],
@@ -120,6 +122,10 @@ class Lamb(EagerOptimizer):
         for group in self.param_groups:  # a state that was saved before a setting was there
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+
+    def state_shapes(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """As `make_bundles` begins it."""
+        return {"num_steps": (), "exp_avg": tuple(parameter.shape), "exp_avg_sq": tuple(parameter.shape)}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; settings that do not exist or are out of range are a `ModelError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import count, pairwise
@@ -18,7 +19,7 @@ from gigabatch.models.kernels.row_update.reference import clipped
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
 from gigabatch.models.kernels.row_update.sums import summed_rows
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
-from gigabatch.models.optimizers.eager import EagerOptimizer
+from gigabatch.models.optimizers.eager import EagerOptimizer, require_mark
 from gigabatch.models.optimizers.first_sums import squares_of_visits
 from gigabatch.models.optimizers.row_gradients import gradients_together
 
@@ -44,6 +45,8 @@ class RowOptimizer(EagerOptimizer):
         0 for sums that begin at zero.
     version: of the kernel, see `gigabatch.models.kernels.kernel`.
     """
+
+    mark = "rowwise"
 
     def __init__(
         self,
@@ -88,6 +91,12 @@ class RowOptimizer(EagerOptimizer):
             group.setdefault("trust_floor", TRUST_FLOOR)
             group.setdefault("initial_visits", 0.0)
             group.setdefault("steps_taken", 0)
+
+    def state_shapes(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """As `RowRule.new_state` begins it, under the settings that are restored with it."""
+        rule = RowRule(**{name: group[name] for name in RULE_SETTINGS if name in group})
+        begun = rule.new_state(parameter.new_empty(parameter.shape, device="meta"))
+        return {name: tuple(value.shape) for name, value in begun.items()}
 
     def add_param_group(self, param_group: Group) -> None:
         """The group of the modules' tables; another one, which no step would move, is a `ModelError`."""
@@ -275,23 +284,50 @@ def require_own_tables(owned: bool) -> None:
     )
 
 
-class Optimizers:
-    """Several optimizers as one: a step is a step of each, the parameter groups are those of all."""
+class Optimizers(Optimizer):
+    """Several optimizers as one: a step is a step of each, the parameter groups are those of all.
+
+    An `Optimizer` as torch's schedules ask for, which holds nothing of its own: `Optimizer.__init__` is not called.
+    """
 
     def __init__(self, *optimizers: Optimizer) -> None:
+        self._take(optimizers)
+
+    def _take(self, optimizers: tuple[Optimizer, ...]) -> None:
         self.optimizers = optimizers
+        shared = [optimizer.defaults for optimizer in optimizers]  # by which schedules know what they may move
+        self.defaults = {key: value for key, value in shared[0].items() if all(key in one for one in shared)}
+        self._optimizer_step_pre_hooks = OrderedDict()
+        self._optimizer_step_post_hooks = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"optimizers": self.optimizers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._take(state["optimizers"])
 
     @property
-    def param_groups(self) -> list[Group]:
+    def param_groups(self) -> list[Group]:  # type: ignore[override]
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
-    def state(self) -> dict[Tensor, Any]:
+    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
         return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
 
-    def step(self) -> None:
+    def add_param_group(self, param_group: Group) -> None:
+        """A `ModelError`: which of the optimizers is to move the group?"""
+        raise ModelError("several optimizers as one take no further group. Add it to one of `optimizers`.")
+
+    @Optimizer.profile_hook_step
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """A step of each; returns the closure's loss, or None."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for optimizer in self.optimizers:
             optimizer.step()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for optimizer in self.optimizers:
@@ -308,6 +344,8 @@ class Optimizers:
                 f"optimizer state: {len(self.optimizers)} optimizers are to be restored, the state holds "
                 f"{len(saved) if isinstance(saved, list) else 'none'}. It is of a run with other settings."
             )
+        for optimizer, one in zip(self.optimizers, saved, strict=True):  # before the first one is changed
+            require_mark(optimizer, one["param_groups"])
         for optimizer, one in zip(self.optimizers, saved, strict=True):
             optimizer.load_state_dict(one)
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gigabatch.models.errors import ModelError, require
+from gigabatch.models.errors import ModelError, require, require_rows
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number
@@ -293,6 +293,7 @@ class GPLVMF(Model):
         spread over the stored rows that have it. Not a number where a kernel matrix is not positive definite.
         """
         require(self.rows.most_rows > 0, "gplvmf: no rows are remembered; call remember(ids, floats, targets) first.")
+        require_rows(len(batch.ids))
         self.is_binary.fill_(loss.tasks[0][0] == "binary")
         users = batch.ids[: self.settings.users_per_step, self.user_key].long()
         share = torch.ones_like(users, dtype=torch.float32) if batch.weight is None else batch.weight[: len(users)]

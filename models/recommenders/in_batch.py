@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gigabatch.models.errors import require_rows
+
 
 def window_softmax(
     users: Tensor, items: Tensor, keys: Tensor, log_q: Tensor, positive: Tensor, temperature: float, window: int
@@ -33,6 +35,7 @@ def window_softmax(
     correction. positive [B] bool.
     """
     num_rows = len(users)
+    require_rows(num_rows)
     whole = num_rows // window * window
     rows = (items, keys, log_q, positive)
     found = []
@@ -58,6 +61,7 @@ def _block_softmax(users: Tensor, rows: Sequence[Tensor], temperature: float) ->
 
 def beside(rows: Tensor, num_negatives: int) -> Tensor:
     """Each row and the `num_negatives` after it, around the end: [B, ...] -> [B, 1 + K, ...], K at most B - 1."""
+    require_rows(len(rows))
     count = min(num_negatives, len(rows) - 1)
     return torch.stack([rows.roll(-shift, 0) for shift in range(count + 1)], dim=1)
 

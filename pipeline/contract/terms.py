@@ -15,7 +15,7 @@ from ruamel.yaml.error import YAMLError
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import RawFiles, number_name
 from gigabatch.features.setting_checks import time_unit
-from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.files import atomic_write, behind_links
 from gigabatch.pipeline.store.keys import text_checksum
 
 FORMAT = 1
@@ -184,8 +184,8 @@ class Contract:
         """Write the file with comments, whole or not at all."""
         body = contract_text(self)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (body + f"# What was learned; another text above means that a person has edited it.\n"
-                            f"learned: {text_checksum(body)}\n").encode())  # fmt: skip
+        end = "# What was learned; another text above means that a person has edited it.\n"
+        atomic_write(behind_links(path), f"{body}{end}learned: {text_checksum(body)}\n".encode())
 
 
 MEASURES = {

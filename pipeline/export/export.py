@@ -40,11 +40,12 @@ from gigabatch.pipeline.export.onnx_rows import (
     rows_graph,
 )
 from gigabatch.pipeline.store.files import refusals_named, write_json
-from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
+from gigabatch.pipeline.store.locks import locked, own_folder, remove_leftovers, temporary_path
 
 log = logging.getLogger(__name__)
 LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")  # of what writes the files
 TRACED_ROWS = 128
+LOCK = ".export.lock"  # in the folder, while it is written
 ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -70,7 +71,8 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
     An export that is there stays whole then; `export.json` is removed before the files that it names are replaced, or
     removed where they are of formats that are not asked for, and written last, so what lies there without one, after a
-    kill, is no export. Files that it does not name stay, with a warning where they have a format's name.
+    kill, is no export. Files that it does not name stay, with a warning where they have a format's name. A second
+    export to the same folder waits for the first.
     """
     require_formats(formats)
     engines = {engine_of(vocabulary.values).NAME for vocabulary in bundle.preprocessor.vocabularies.values()}
@@ -84,7 +86,7 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     lists = [column.slice(0, TRACED_ROWS) for column in sample.lists]
     program = traced(bundle.model, sample.ids[:TRACED_ROWS].clone(), sample.floats[:TRACED_ROWS].clone(), lists)
     found = []
-    with _made(folder), own_folder(scratch := temporary_path(folder / "export")):
+    with _made(folder), _alone(folder), own_folder(scratch := temporary_path(folder / "export")):
         for name in dict.fromkeys(formats):
             chosen = FORMATS[name]
             with refusals_named(folder):
@@ -122,6 +124,22 @@ def _made(folder: Path) -> Iterator[None]:
             for path in new:
                 path.rmdir()
         raise
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other export writes to the folder: of two at once files of both would lie there."""
+    lock = folder / LOCK
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)  # one that has failed takes its new folder away again
+        with suppress(FileNotFoundError):
+            file = locked(lock)
+            break
+    with file:
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _named(folder: Path) -> set[str]:

@@ -36,7 +36,7 @@ from gigabatch.pipeline.stages.asked import Evaluation, Request, evaluation_fold
 from gigabatch.pipeline.stages.finished import SPLITS, Run
 from gigabatch.pipeline.stages.run import evaluate_bundle, evaluation_report, threshold_summary
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, learnt_of, packed_splits
-from gigabatch.pipeline.store.files import replacing, require_writable, write_json
+from gigabatch.pipeline.store.files import behind_links, replacing, require_writable, write_json
 from gigabatch.pipeline.store.keys import bytes_checksum
 
 log = logging.getLogger(__name__)
@@ -352,7 +352,7 @@ def write_frame(frame: Any, path: Path) -> None:
     a spreadsheet would take some for formulas.
     """
     require_table(path)
-    with replacing(path) as temporary:
+    with replacing(behind_links(path)) as temporary:
         if path.suffix == ".csv":
             if names := formula_columns(frame):
                 log.warning(

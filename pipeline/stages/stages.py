@@ -1410,6 +1410,7 @@ class ModelTraining:
                     ranks=ranks,
                     id_counts=id_counts(preprocessor),
                     codistillation=self.codistillation,
+                    run=asked.folder.relative_to(self.work.parent).as_posix(),
                     **watched,
                 )
         return trained, carried

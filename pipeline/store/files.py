@@ -94,6 +94,12 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def behind_links(path: Path) -> Path:
+    """The file that a name of a user's means: where it is a link, what that leads to, as `cp` and an `open` to write
+    have it. `replacing` would put a file in the link's place."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def atomic_write(path: Path, content: bytes) -> bytes:
     """Replace a file's content, whole or not at all; gives `content`, of which a checksum is that of what was written,
     while another process may have replaced the file since."""

@@ -42,7 +42,7 @@ def own_folder(path: Path) -> Iterator[None]:
     The kernel drops the lock of a killed process, which is how `remove_leftovers` knows that nobody writes there.
     """
     lock = path.with_name(path.name + ".lock")
-    with _locked(lock):
+    with locked(lock):
         try:
             path.mkdir()
             yield
@@ -53,7 +53,7 @@ def own_folder(path: Path) -> Iterator[None]:
 
 # flock rather than the package filelock: both uses need the open file. A holder writes its name into the one that is
 # locked, and a lock on a file that a cleaner has removed meanwhile is taken again.
-def _locked(lock: Path) -> IO[str]:
+def locked(lock: Path) -> IO[str]:
     """The lock file, open and locked; again where a cleaner removed it between the two steps."""
     while True:
         with refusals_named(lock.parent):

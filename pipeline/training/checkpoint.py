@@ -63,7 +63,10 @@ class Progress:
 
 @dataclass
 class TrainingState:
-    """All parts of a run that a checkpoint puts back; losses: those of the current epoch's steps, on the device."""
+    """All parts of a run that a checkpoint puts back; losses: those of the current epoch's steps, on the device.
+
+    run: what names the run; its checkpoint in the folder of another is refused.
+    """
 
     model: nn.Module
     optimizer: Any
@@ -75,6 +78,7 @@ class TrainingState:
     tables: SpreadTables | None = None
     ranks: Ranks | None = None
     sums: GradientSums | None = None
+    run: str = ""
 
 
 class _Digesting:
@@ -108,6 +112,7 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         "gradients": {} if state.sums is None else state.sums.state_dict(),
         "precision": state.precision.name,
         "threads": torch.get_num_threads(),
+        "run": state.run,
         **random_states(state.losses.device),
     }
     if state.ranks is not None and not state.ranks.is_first:
@@ -187,9 +192,9 @@ def load_checkpoint(path: Path, state: TrainingState) -> Progress:
     """Put everything back where it was; torch reads it without executing anything (`weights_only`).
 
     Raises:
-        TrainingError: for a damaged file, one without its checksum or of another content than this run's, and for one
-            of another precision (`auto` on another machine) or with other settings of the average, whose remaining
-            steps would not be the same.
+        TrainingError: for a damaged file, one without its checksum, of another run or content, and for one of another
+            precision (`auto` on another machine) or with other settings of the average, whose remaining steps would not
+            be the same.
     """
     spread = state.tables is not None  # of whole tables a rank reads its own rows
     where = torch.device("cpu") if spread else state.losses.device
@@ -221,7 +226,18 @@ def read_checked(path: Path, device: torch.device, mmap: bool, use: Callable[[An
         ) from error
 
 
+def require_run(path: Path, content: Mapping[str, Any], run: str) -> None:
+    """Raise `TrainingError` for what another run wrote: weights of its shapes would pass for this one's."""
+    found = content.get("run", "")  # of an earlier version it says nothing, as of a training by hand
+    if found != run:
+        raise TrainingError(
+            f"checkpoint {path}: saved by another run ({found or 'without a name'}, this is {run or 'without one'}). "
+            "Put it back into its own folder, or remove it to train from the start."
+        )
+
+
 def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
+    require_run(path, content, state.run)
     if content["precision"] != state.precision.name:
         raise TrainingError(
             f"checkpoint {path}: its steps ran in {content['precision']} and this run would go on in "

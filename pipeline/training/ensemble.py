@@ -31,7 +31,13 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.training.beside import Beside, CannotCross, MemberDone, MemberTraining, Train, train_beside
 from gigabatch.pipeline.training.calibration import fits_level, prior_shift, require_calibratable, require_prior_fits
-from gigabatch.pipeline.training.checkpoint import TrainingError, checksum_file, read_checked, write_checked
+from gigabatch.pipeline.training.checkpoint import (
+    TrainingError,
+    checksum_file,
+    read_checked,
+    require_run,
+    write_checked,
+)
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.train import Trained, calibrate, table_loss, write_curve
@@ -80,6 +86,8 @@ class _Finished:
         """What `write` wrote, on the host."""
 
         def use(content: dict[str, Any]) -> _Finished:
+            require_run(path, content, _run_of(path))
+            del content["run"]
             carried = content.pop("carried")
             if carried is not None:
                 carried["record"] = TrainingRecord(**carried["record"])
@@ -96,7 +104,13 @@ class _Finished:
         carried = None if self.carried is None else dict(vars(self.carried))
         if carried is not None:  # its moments are those that the training began with
             carried["record"] = {"trained": carried["record"].trained}
-        write_checked(path, vars(self) | {"record": dict(vars(self.record)), "carried": carried})
+        told = {"record": dict(vars(self.record)), "carried": carried, "run": _run_of(path)}
+        write_checked(path, vars(self) | told)
+
+
+def _run_of(path: Path) -> str:
+    """What names the training of a member: its folder, in that of the run."""
+    return f"{path.parent.parent.name}/{path.parent.name}"
 
 
 def train_member(train: Train, asked: MemberTraining) -> MemberDone:

@@ -150,6 +150,7 @@ def train_model(
     ranks: Ranks | None = None,
     id_counts: Mapping[int, Tensor] | None = None,
     codistillation: Codistillation | None = None,
+    run: str = "",
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
@@ -196,6 +197,8 @@ def train_model(
         occurs: where tables are spread, the plan follows it.
     codistillation
         The group that this training is, whose peers teach it; `train` has the group's own rows.
+    run
+        Names the training: a checkpoint in `folder` that one of another name wrote is refused.
 
     Returns
     -------
@@ -299,7 +302,8 @@ def train_model(
             shrink_sums(optimizer, settings.sums_kept)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
     sums = None if step.parallel is None else step.parallel.sums
-    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables, ranks, sums)
+    parts = (model, optimizer, loader, losses, precision, average, step.loss_scale, tables, ranks, sums)
+    state = TrainingState(*parts, run=run)
     done, started = Progress(), time.perf_counter()
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():

@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from gigabatch.pipeline.display import format_value, is_number, metric_label
-from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.files import atomic_write, behind_links
 from gigabatch.pipeline.views.parts import bars, beside, block, figure
 
 MOST_BARS = 25
@@ -40,7 +40,7 @@ class Figure:
         """Write a page that needs no other file to `path`, whole or not at all."""
         head = '<!DOCTYPE html><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         body = f'<body style="font:14px/1.5 system-ui,sans-serif;margin:1.5em">{self._repr_html_()}</body>'
-        atomic_write(Path(path), f"{head}<title>Figure</title>{body}\n".encode())
+        atomic_write(behind_links(Path(path)), f"{head}<title>Figure</title>{body}\n".encode())
 
     def __repr__(self) -> str:
         titles = [match[1] for part in self.parts for match in re.finditer(r"<b[^>]*>(.*?)</b>", part)]

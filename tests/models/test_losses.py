@@ -122,6 +122,17 @@ def test_a_batch_whose_weights_are_all_zero_teaches_nothing(batch):
     assert not outputs.grad.any()
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_of_no_rows_has_no_mean_and_sums_of_0(batch, weighted):
+    outputs, targets, weight = batch
+    none = outputs[:0], [target[:0] for target in targets], weight[:0] if weighted else None
+    with pytest.raises(ModelError, match="loss: a batch of 0 rows has no mean loss"):
+        TargetLoss(TASKS)(*none)
+    sums, count = TargetLoss(TASKS).sums(*none)
+    assert (sums.tolist(), count.item()) == ([0.0, 0.0, 0.0], 0.0)
+    assert [len(found) for found in TargetLoss(TASKS).predict(none[0])] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("outside", [-100, -1, 3, -(2**31)])
 def test_a_class_outside_is_an_error(outside):
     """Also -100, which torch's loss ignores by default."""

@@ -121,6 +121,22 @@ def test_it_learns_scores_each_row_alone_and_is_built_again_from_json(name, sett
     check_round_trip(name, inputs, **settings)
 
 
+@pytest.mark.parametrize(("name", "settings", "inputs"), CASES)
+def test_no_rows_have_no_predictions_and_no_loss(name, settings, inputs):
+    model = build(name, inputs, **settings)
+    if hasattr(model, "remember"):
+        rows = random_rows(model.inputs)
+        model.remember(rows.ids, rows.floats, rows.targets, rows.lists)
+    none = random_rows(model.inputs).part(torch.arange(0))
+    with torch.no_grad():
+        outputs = model.eval()(*none.given)
+    assert outputs.shape == (0, inputs.num_outputs)
+    (probabilities,) = BINARY.predict(model.in_target_units(outputs))
+    assert probabilities.shape == (0,)
+    with pytest.raises(ModelError, match="loss: a batch of 0 rows has no mean loss"):
+        model.train().training_loss(none, BINARY)
+
+
 @pytest.mark.parametrize("kind", ["bins", "periodic"])
 @pytest.mark.parametrize(
     ("name", "settings"),

@@ -16,7 +16,8 @@ from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals
 from gigabatch.features.history.key_index import Indexed, values_at
 from gigabatch.features.operators.base import FittedOperator, listed
 
-STATISTICS = ("count", "sum", "mean", "min", "max", "std")
+STATISTICS = ("count", "sum", "mean", "min", "max", "std", "var")
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class JoinGroupby(FittedOperator):
     """Join the statistics of a row's group in the train split.
 
     The float32 columns are called `<value>_<statistic>_by_<key>_<key>`. Nulls of a value take no part; an unseen or
-    null key, or a group without a known value, gives null. std is that of a sample (n - 1) and null for one value. Sums
-    are exact, so the state is the same for any partitioning; integers beyond 2^53 are rounded to float64 first.
+    null key, or a group without a known value, gives null. std and var are those of a sample (n - 1), null for one
+    value. Sums are exact, so the state is the same for any partitioning; integers beyond 2^53 are rounded to float64
+    first.
 
     A train row is part of its own group's statistic. If a value is the target, or tells it, that leaks the answer into
     the row: use TargetEncoding or AsOf there.
@@ -43,13 +45,13 @@ class JoinGroupby(FittedOperator):
     values
         Columns of numbers or booleans.
     statistics
-        Any of count, sum, mean, min, max, std.
+        Any of count, sum, mean, min, max, std, var.
 
     Raises
     ------
     DataError
         No key, value or statistic, an unknown statistic; an infinity, a value beyond 1e30 or a column that is no
-        number.
+        number; a variance beyond float32.
 
     Examples
     --------
@@ -96,7 +98,11 @@ class JoinGroupby(FittedOperator):
         table, totals = partial.on_host()
         for value, total in zip(self.values, totals, strict=True):
             for statistic in self.statistics:
-                table[self._name(value, statistic)] = _statistic(total, statistic)
+                table[self._name(value, statistic)] = found = _statistic(total, statistic)
+                if (found > LARGEST).any():  # the square of a value, which alone may be so large
+                    raise DataError(
+                        f"JoinGroupby: the variance of column {value!r} leaves float32. Take std, or rescale it first."
+                    )
         return GroupTable(engine_of(partial.keys).from_pandas(table))
 
     def columns(self, frame: Frame, state: GroupTable) -> dict[str, Column]:
@@ -120,5 +126,6 @@ def _statistic(total: GroupTotals, name: str) -> np.ndarray:
         "min": lambda: total.low,
         "max": lambda: total.high,
         "std": total.std,
+        "var": total.var,
     }[name]()
     return np.where(total.count > 0, found, np.nan)

@@ -1,8 +1,10 @@
-"""DifferenceLag: how a value changed since an earlier row of its group."""
+"""DifferenceLag: how a value changed since an earlier row of its group, or will change until a later one."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from gigabatch.features.columns.numbers import number_parts, whole_values
@@ -15,13 +17,18 @@ from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.looking_back import LooksBack
 
+log = logging.getLogger(__name__)
+
 
 class DifferenceLag(WithinGroups, LooksBack):
-    """Subtract the value of an earlier row of the group.
+    """Subtract the value of an earlier row of the group, or of a later one.
 
     The difference to the row `lag` places earlier is taken before it is rounded to float32. It is null where there is
     no such row, where either value is null and where a key is null. Row order is kept. Group-wise: needs every row of a
     group.
+
+    A negative lag looks at later rows, which a row that is scored when it comes does not have: what is learned from
+    them in training is a leak, unless the column is known ahead, as a planned price is. A warning says so.
 
     Parameters
     ----------
@@ -34,12 +41,12 @@ class DifferenceLag(WithinGroups, LooksBack):
     output
         Name of the new float32 column.
     lag
-        How many places earlier, at least 1.
+        How many places earlier; a negative one is as many places later.
 
     Raises
     ------
     DataError
-        A lag below 1; an order that holds nulls, is of another type than integers or repeats within a group.
+        A lag of 0; an order that holds nulls, is of another type than integers or repeats within a group.
 
     Examples
     --------
@@ -56,14 +63,20 @@ class DifferenceLag(WithinGroups, LooksBack):
     reads, writes = ("by", "order", "column"), ("output",)
 
     def __init__(self, by: Sequence[str], order: str, column: str, output: str, lag: int = 1) -> None:
-        if lag < 1:
-            raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
+        if lag == 0:
+            raise DataError(
+                f"DifferenceLag of {column!r}: lag must not be 0. Give 1 for the row before, -1 for the next."
+            )
         self.by, self.order = listed(by, "DifferenceLag"), order
         self.column, self.output, self.lag = column, output, lag
 
     @property
     def asks_at(self) -> str:
         return self.order
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.lag < 0
 
     def kept(self, rows: Frame, until: int) -> Any:
         """The last `lag` rows of each group."""
@@ -87,16 +100,27 @@ class DifferenceLag(WithinGroups, LooksBack):
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         engine = engine_of(frame)
-        xp, lag = engine.arrays, self.lag
+        xp, places = engine.arrays, abs(self.lag)
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
         high, low = number_parts(frame[self.column], "DifferenceLag")
         known = ~xp.isnan(high)
-        later, earlier = rows[lag:], rows[: max(len(rows) - lag, 0)]
+        own, other = rows[places:], rows[: max(len(rows) - places, 0)]
+        if self.looks_ahead:
+            own, other = other, own
+            _warn_of_leak(self.output)
         difference = xp.zeros(len(frame), dtype="float64")
         valid = xp.zeros(len(frame), dtype=bool)
-        difference[later] = high[later] - high[earlier] + (low[later] - low[earlier])
-        valid[later] = (groups[later] >= 0) & (groups[later] == groups[earlier]) & known[later] & known[earlier]
+        difference[own] = high[own] - high[other] + (low[own] - low[other])
+        valid[own] = (groups[own] >= 0) & (groups[own] == groups[other]) & known[own] & known[other]
         return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
+
+
+@cache
+def _warn_of_leak(output: str) -> None:
+    log.warning(
+        "DifferenceLag of %r looks at later rows (its lag is negative). Rows that are scored when they come do not "
+        "have them: leave the column out of the features, unless what it is made of is known ahead.", output,
+    )  # fmt: skip
 
 
 def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], operator: str) -> tuple[Any, Any]:

@@ -199,6 +199,13 @@ class InteractionsSettings(InteractionRules):
         require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, *made})
 
     @property
+    def sides(self) -> dict[str, SideTable]:
+        """The side tables, of whose lists those that share a column of another table have the type that it has."""
+        types = {name: dtype for side in self.side_tables.values() for name, dtype in side.types.items()}
+        types |= {self.user: self.id_type, self.item: self.id_type} | categorical_types(self.contexts, "")
+        return {name: side.sharing(types) for name, side in self.side_tables.items()}
+
+    @property
     def layout(self) -> Layout:
         """What is what in the frame that is read."""
         categorical = {self.user: self.id_type, self.item: self.id_type} | categorical_types(self.contexts, "")
@@ -331,7 +338,7 @@ class InteractionsRecipe(Recipe):
             for split, pattern in chosen.paths.items()
         ]  # fmt: skip
         keys = {"user": chosen.user, "item": chosen.item}
-        sides = chosen.side_tables.items()
+        sides = chosen.sides.items()
         return (*rows, *(side.raw_files(name, keys[name], chosen.id_type, nulls) for name, side in sides))
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
@@ -387,5 +394,5 @@ class InteractionsRecipe(Recipe):
         keys = {"user": chosen.user, "item": chosen.item}
         return {
             name: side.read(engine, keys[name], chosen.id_type, chosen.null_values, self.cache, self.leave_out)
-            for name, side in chosen.side_tables.items()
+            for name, side in chosen.sides.items()
         }

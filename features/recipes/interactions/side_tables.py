@@ -88,6 +88,21 @@ class SideTable:
             seen[name] = place
 
     @property
+    def types(self) -> dict[str, str]:
+        """Types of the categorical columns."""
+        return categorical_types(self.categorical, f"side table {self.path}")
+
+    def sharing(self, types: Mapping[str, str]) -> SideTable:
+        """The table with the elements of those lists that share one of these columns, by its type, said."""
+        lists = {
+            name: {"elements": types[str(options["shares"])]} | options
+            if isinstance(options, Mapping) and str(options.get("shares")) in {*types} - {*self.types}
+            else options
+            for name, options in self.lists.items()
+        }
+        return replace(self, lists=lists)
+
+    @property
     def list_columns(self) -> tuple[ListColumn, ...]:
         """The columns of lists, in order."""
         where, types = f"side table {self.path}", categorical_types(self.categorical, f"side table {self.path}")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import statistics
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import torch
 from gigabatch.features.columns import lists as lists_module
 from gigabatch.features.history.group_aggregates import AGGREGATIONS
 from gigabatch.features.operators.categories.text_tokens import TextTokens
+from gigabatch.features.operators.history.difference_lag import DifferenceLag
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
 from gigabatch.features.operators.history.history import History
 from gigabatch.features.recipes.base import HISTORY_UNTIL
@@ -147,6 +149,24 @@ def test_aggregations_of_groups_are_those_of_pandas(stand_in, engine, nulls):
         assert plain(found["x_sum"]) == totals
         sums = [sum(group["whole"].tolist()) for _, group in sorted(frame.groupby("user"))]
         assert plain(found["whole_sum"]) == sums
+        near = frame.assign(whole=frame["whole"] - 2**53).groupby("user")["whole"]  # which moves no variance
+        spreads = [statistics.variance(group.tolist()) if len(group) > 1 else None for _, group in sorted(near)]
+        assert plain(found["whole_var"]) == pytest.approx(spreads, rel=1e-15)
+    alone = {f"{name}_{how}": (name, how) for name in ("whole", "x", "flag") for how in AGGREGATIONS[2:]}
+    step = GroupbyToSequence(["user"], aggregations=alone)
+    found = step(stand_in.from_pandas(frame))
+    for name in ("user", *alone):
+        assert plain(found[name]) == plain(expected[name]), name
+
+
+@pytest.mark.parametrize("lag", [2, -1])
+def test_differences_to_earlier_and_later_rows_are_those_of_pandas(stand_in, engine, lag):
+    frame = log_of("string", "string", 5).assign(x=np.random.default_rng(4).normal(size=120))
+    step = DifferenceLag(["user"], "row", "x", "d", lag)
+    found = step(stand_in.from_pandas(frame))
+    shifted = frame.sort_values("row").groupby("user")["x"].shift(lag)
+    expected = (frame["x"] - shifted).astype("float32")
+    assert [None if np.isnan(one) else one for one in expected] == plain(found["d"])
 
 
 @pytest.mark.parametrize("letters", [None, 3])

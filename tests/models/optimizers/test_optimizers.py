@@ -1,10 +1,12 @@
 """Optimizers by name: which parameters they decay, and the settings that a schedule moves."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, lr_scheduler
 
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
@@ -14,7 +16,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
 from gigabatch.models.optimizers.param_groups import split_parameters
 from gigabatch.models.optimizers.registry import build_optimizer, set_lr_and_momentum
-from gigabatch.models.optimizers.row_optimizer import RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 from gigabatch.models.optimizers.schedule import OneCycle
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
@@ -429,3 +431,73 @@ def test_training_lowers_the_loss(model, name, lr, settings):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.2 * losses[0]
+
+
+LR = 0.2
+SCHEDULES = {
+    "step": lambda moved: lr_scheduler.StepLR(moved, 2, 0.5),
+    "cosine": lambda moved: lr_scheduler.CosineAnnealingLR(moved, 5),
+    "one cycle": lambda moved: lr_scheduler.OneCycleLR(moved, LR, total_steps=8),
+    "cyclic": lambda moved: lr_scheduler.CyclicLR(moved, 0.01, LR, 2),
+    "own": lambda moved: lr_scheduler.LambdaLR(moved, lambda step: 1 / (1 + step)),
+    "in turn": lambda moved: lr_scheduler.SequentialLR(
+        moved, [lr_scheduler.LinearLR(moved, 0.1, total_iters=2), lr_scheduler.ExponentialLR(moved, 0.9)], [2]
+    ),
+}
+
+
+def tabled():
+    """A model with a table and a layer, the optimizers that `adamw` has for rows, and a backward pass."""
+    torch.manual_seed(0)
+    tables, layer = EmbeddingTables([5], [4]), torch.nn.Linear(4, 1)
+    model = torch.nn.ModuleList([tables, layer])
+    moved = build_optimizer(model, "adamw", lr=LR, rowwise=True)
+    return moved, model, lambda: layer(tables(torch.tensor([[1], [2]])).flatten(1)).square().sum().backward()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_of_torch_move_several_optimizers_as_they_move_one(name):
+    moved, model, backward = tabled()
+    alone = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=LR)
+    one, several = SCHEDULES[name](alone), SCHEDULES[name](moved)
+    assert isinstance(moved, Optimizers)
+    for _ in range(6):
+        found = {(group["lr"], group["betas"][0]) for group in moved.param_groups}
+        assert found == {(alone.param_groups[0]["lr"], alone.param_groups[0]["betas"][0])}
+        still = alone.param_groups[0]["lr"] == 0
+        before = [parameter.clone() for parameter in model.parameters()]
+        moved.zero_grad()
+        backward()
+        for optimizer, schedule in ((alone, one), (moved, several)):
+            optimizer.step()
+            schedule.step()
+        assert all(torch.equal(*pair) == still for pair in zip(before, model.parameters(), strict=True))
+    assert several.state_dict().keys() == one.state_dict().keys()
+
+
+def test_a_plateau_lowers_the_rate_of_all_groups():
+    moved, _, _ = tabled()
+    schedule = lr_scheduler.ReduceLROnPlateau(moved, factor=0.5, patience=0)
+    for loss in (1.0, 1.0, 1.0):
+        schedule.step(loss)
+    assert {group["lr"] for group in moved.param_groups} == {LR / 4}
+
+
+def test_several_optimizers_are_copied_hooked_and_closed_over_as_one_is():
+    moved, model, backward = tabled()
+    lr_scheduler.StepLR(moved, 1)
+    told = []
+    moved.register_step_post_hook(lambda optimizer, args, kwargs: told.append(optimizer))
+    assert moved.step(lambda: (backward(), 7)[1]) == 7
+    assert told == [moved]
+    again, other = copy.deepcopy((moved, model))
+    assert [part.state_dict()["param_groups"] for part in again.optimizers] == [
+        part.state_dict()["param_groups"] for part in moved.optimizers
+    ]
+    own = {id(parameter) for parameter in other.parameters()}
+    assert {id(parameter) for group in again.param_groups for parameter in group["params"]} == own
+    again.step()
+    assert not told[1:]
+    with pytest.raises(ModelError, match="take no further group"):
+        moved.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})

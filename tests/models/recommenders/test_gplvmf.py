@@ -61,6 +61,12 @@ def batch_of(ids, floats, target, weight=None):
     return Batch(ids, floats, (target,), weight)
 
 
+def test_a_batch_of_no_rows_is_refused():
+    ids, floats, target = table()
+    with pytest.raises(ModelError, match="loss: a batch of 0 rows has no mean loss"):
+        build().training_loss(batch_of(ids[:0], floats[:0], target[:0]), TargetLoss([("regression", 1)]))
+
+
 def latent_rows(model, ids, floats):
     """Points of the kernel at the latent means: item, weather and weekday, then the hour."""
     means = [t.detach().double().numpy() for t in model.means.tables]

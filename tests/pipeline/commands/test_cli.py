@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -323,6 +324,38 @@ def test_ctrl_c_stops_without_a_traceback(gigabatch, monkeypatch, stop):
     """Whatever a library makes of it (R9)."""
     monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: stop())
     assert gigabatch("train")[::2] == (130, "gigabatch: stopped by SIGINT; run again to go on.\n")
+
+
+STARTS = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and so do its children
+sys.argv = ["gigabatch", "--version"]
+"""
+BY_MODULE = 'runpy.run_module("gigabatch", run_name="__main__")'
+BY_SCRIPT = "from gigabatch.__main__ import main\nsys.exit(main())"  # as pip writes it
+
+
+@pytest.mark.parametrize("start", [BY_MODULE, BY_SCRIPT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_command_is_imported_stops_it_without_a_traceback(tmp_path, number, start):
+    (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(300)\n")
+    code = f"{STARTS}sys.path.insert(0, {str(tmp_path)!r})\n{start}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    with child:
+        try:
+            assert child.stdout.readline() == "importing\n"
+            child.send_signal(number)
+            assert child.stderr.read() == f"gigabatch: stopped by {number.name}; run again to go on.\n"
+            assert child.wait(60) == 128 + number
+        finally:
+            child.kill()
+
+
+def test_the_installed_command_is_the_one_that_takes_signals_at_once():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"gigabatch": "gigabatch.__main__:main"}
 
 
 def test_sigterm_stops_as_ctrl_c_does_and_the_handlers_are_put_back(gigabatch, tiny, monkeypatch):

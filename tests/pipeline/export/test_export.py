@@ -5,6 +5,8 @@ import json
 import logging
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -28,6 +30,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, model_outputs
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.export import export
 from gigabatch.pipeline.export.export import export_bundle, traced
 from gigabatch.pipeline.export.export_check import (
     ABSOLUTE,
@@ -372,6 +375,44 @@ def test_a_disk_that_is_full_ends_no_process(tmp_path):
     arguments = [sys.executable, "-c", NO_ROOM, str(tmp_path / "model.pt2")]
     told = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stdout.split()) == (0, ["EFBIG"]), told.stderr[-2000:]
+
+
+def test_an_export_waits_for_another_one_to_the_same_folder(bundle, tmp_path, monkeypatch):
+    folder, traced_now = tmp_path / "new" / "export", threading.Event()
+    real = export.traced
+    monkeypatch.setattr(export, "traced", lambda *given: (real(*given), traced_now.set())[0])
+    with export._made(folder), export._alone(folder):
+        second = threading.Thread(target=export_bundle, args=(bundle, folder, ["torch"]))
+        second.start()
+        assert traced_now.wait(120)
+        time.sleep(0.3)
+        assert {path.name for path in folder.iterdir()} == {export.LOCK}
+    second.join(120)
+    assert {path.name for path in folder.iterdir()} == {"export.json", "model.pt2"}
+
+
+def test_an_export_that_fails_beside_one_that_waits_leaves_it_a_folder(tmp_path):
+    folder, held, done = tmp_path / "new" / "export", threading.Event(), []
+
+    def wait():
+        held.wait(10)
+        with export._made(folder), export._alone(folder):
+            done.append(folder.is_dir())
+
+    second = threading.Thread(target=wait)
+    second.start()
+
+    def fail():
+        with export._made(folder), export._alone(folder):
+            held.set()
+            time.sleep(0.2)
+            raise ExportError("no room")
+
+    with pytest.raises(ExportError):
+        fail()
+    second.join(10)
+    assert done == [True]
+    assert list(folder.iterdir()) == []
 
 
 def test_without_its_packages_onnx_is_refused(bundle, tmp_path, monkeypatch):

@@ -296,6 +296,26 @@ def test_text_that_a_spreadsheet_runs_is_written_as_it_is_and_warned_of(tmp_path
     assert not caplog.messages
 
 
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_an_output_that_is_a_link_is_written_through(tmp_path, name, there):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").mkdir()
+    behind, link, other = tmp_path / "disk" / name, tmp_path / "out" / name, tmp_path / "out" / f"one-{name}"
+    if there:
+        behind.write_text("before")
+    link.symlink_to(other)
+    other.symlink_to(behind)
+    frame = pd.DataFrame({"id": [1, 2], "predicted_y": [-0.5, 0.5]})
+    write_frame(frame, link)
+    assert link.is_symlink()
+    assert other.is_symlink()
+    read = pd.read_csv if name == "x.csv" else pd.read_parquet
+    pd.testing.assert_frame_equal(read(behind), frame)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == [name]
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
 def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_path):
     tiny = tiny_in(tmp_path / "tiny")
     raw = day_of_rows(0)

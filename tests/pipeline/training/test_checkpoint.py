@@ -185,3 +185,15 @@ def test_a_checkpoint_of_another_number_of_threads_is_taken_and_said_so(tmp_path
     checksum_file(path).write_text(file_checksum(path, BLAKE2B))
     assert load_checkpoint(path, make_state()).step == 1
     assert "the last bits of the weights will be others" in caplog.text
+
+
+@pytest.mark.parametrize(("saved", "own"), [("abc", "def"), ("abc/member-0", "abc/member-1"), ("", "abc"), ("abc", "")])
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, saved, own):
+    path, state, other = tmp_path / "checkpoint.pt", make_state(), make_state()
+    state.run, other.run = saved, own
+    save_checkpoint(path, state, Progress(step=1))
+    assert load_checkpoint(path, state).step == 1
+    before = {name: value.clone() for name, value in other.model.state_dict().items()}
+    with pytest.raises(TrainingError, match=f"saved by another run .{saved or 'without a name'}, this is {own}"):
+        load_checkpoint(path, other)
+    assert all(torch.equal(value, before[name]) for name, value in other.model.state_dict().items())

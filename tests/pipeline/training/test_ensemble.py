@@ -141,6 +141,25 @@ def test_a_damaged_member_is_told_of_before_the_others_are_trained(tiny, monkeyp
     assert len(begun) == 2
 
 
+def test_a_member_in_the_folder_of_another_is_refused(tiny, monkeypatch):
+    real, begun = stages.train_model, []
+
+    def killed(*arguments, **named):
+        begun.append(named["folder"])
+        if len(begun) > 1:
+            raise RuntimeError("the machine went away")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(stages, "train_model", killed)
+    with pytest.raises(RuntimeError, match="went away"):
+        tiny.train(TWO)
+    other = begun[0].with_name("member-1")
+    for path in begun[0].glob("member.pt*"):
+        shutil.copy(path, other / path.name)
+    with pytest.raises(TrainingError, match=r"member\.pt: saved by another run .*/member-0, this is .*/member-1"):
+        tiny.train(TWO)
+
+
 def test_calibration_is_fitted_to_the_mean_and_not_to_members(tiny):
     plain, calibrated = tiny.train(TWO), tiny.train(TWO, "train.calibration=temperature")
     bundle, encoded = plain.bundle(), tiny.pipeline().features().encode()

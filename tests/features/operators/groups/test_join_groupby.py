@@ -21,11 +21,12 @@ def rounded_once(count, units, squares, low, high):
     one = 1 << 1074
     found = {"count": float(count), "sum": units / one, "mean": units / (count * one), "min": low, "max": high}
     if count > 1:
-        found["std"] = math.sqrt((count * squares * one - units * units) / (count * (count - 1) * one * one))
+        found["var"] = (count * squares * one - units * units) / (count * (count - 1) * one * one)
+        found["std"] = math.sqrt(found["var"])
     return found
 
 
-def slow_table(frame, by, values):
+def slow_table(frame, by, values, statistics=STATISTICS):
     """The state's table by a loop over rows and groups."""
     exact = {}
     for row in frame.to_dict("records"):
@@ -41,7 +42,7 @@ def slow_table(frame, by, values):
             sums = [sum(x**power for x in seen) * 2**1074 for power in (1, 2)]
             assert all(Fraction(item).denominator == 1 for item in sums)
             found = rounded_once(len(seen), *map(int, sums), *map(float, (min(seen), max(seen)))) if seen else {}
-            record |= {f"{name}_{kind}_by_{'_'.join(by)}": found.get(kind, math.nan) for kind in STATISTICS}
+            record |= {f"{name}_{kind}_by_{'_'.join(by)}": found.get(kind, math.nan) for kind in statistics}
         records.append(record)
     return pd.DataFrame(records)
 
@@ -63,11 +64,13 @@ NARROW = st.integers(-99, 99).map(lambda n: n / 4)
 @settings(max_examples=examples(40), deadline=None)
 def test_the_table_equals_a_slow_exact_one_bit_by_bit(rows, chunk, count, seed):
     frame = pd.DataFrame(rows, columns=["k", "x", "n"]).astype({"k": "str", "x": "float64", "n": "float64"})
-    operator = JoinGroupby(("k",), ["x", "n"], STATISTICS)
+    huge = bool((frame["x"].abs() > 1e19).any())  # whose variance leaves float32
+    asked = tuple(kind for kind in STATISTICS if kind != "var" or not huge)
+    operator = JoinGroupby(("k",), ["x", "n"], asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouped_sum, "CHUNK", chunk)
         found = operator.fit(cut(frame, count, seed)).table
-    expected = slow_table(frame, ["k"], ["x", "n"])
+    expected = slow_table(frame, ["k"], ["x", "n"], asked)
     if len(expected) == 0:
         assert len(found) == 0
         return
@@ -88,7 +91,27 @@ def test_literal_groups_unseen_and_null_keys_in_row_order():
 
 
 def test_unknown_statistics_and_huge_values_are_errors():
-    with pytest.raises(DataError, match=r"unknown: \['median'\]. Known: count, sum, mean, min, max, std"):
+    with pytest.raises(DataError, match=r"unknown: \['median'\]. Known: count, sum, mean, min, max, std, var"):
         JoinGroupby(("k",), ["x"], ["median"])
     with pytest.raises(DataError, match=r"column 'x' holds values beyond 1e\+30"):
         JoinGroupby(("k",), ["x"], ["sum"]).fit([pd.DataFrame({"k": ["a"], "x": [1e31]})])
+
+
+def test_a_variance_beyond_float32_is_refused_and_its_root_given():
+    frame = pd.DataFrame({"k": ["a", "a", "b"], "x": [3e20, -3e20, 1.0]})
+    with pytest.raises(DataError, match=r"variance of column 'x' leaves float32\. Take std"):
+        JoinGroupby(["k"], ["x"], ["mean", "var"]).fit([frame])
+    operator = JoinGroupby(["k"], ["x"], ["std"])
+    np.testing.assert_allclose(
+        operator.apply(frame, operator.fit([frame]))["x_std_by_k"], [3e20 * 2**0.5, 3e20 * 2**0.5, np.nan], rtol=1e-7
+    )
+
+
+def test_variances_are_those_of_pandas():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"k": rng.integers(0, 9, 200), "x": rng.normal(50, 3, 200), "n": rng.integers(-5, 5, 200)})
+    operator = JoinGroupby(["k"], ["x", "n"], ["var"])
+    found = operator.apply(frame, operator.fit(cut(frame, 3, 1)))
+    for name in ("x", "n"):
+        expected = frame.groupby("k")[name].transform("var").astype("float32")
+        np.testing.assert_allclose(found[f"{name}_var_by_k"], expected, rtol=1e-6)

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
+from gigabatch.features.recipes.carrying import leading_steps
 from tests.examples import examples
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 1), st.none() | st.floats(-9, 9)))
 
 
-@given(rows=ROWS, lag=st.integers(1, 4), seed=st.integers(0, 99))
+@given(rows=ROWS, lag=st.integers(-4, 4).filter(bool), seed=st.integers(0, 99))
 @settings(max_examples=examples(80), deadline=None)
 def test_equals_the_difference_from_a_shift_within_sorted_groups(rows, lag, seed):
     frame = pd.DataFrame(rows, columns=["k", "j", "x"]).astype({"k": "str", "j": "int64", "x": "float64"})
@@ -35,8 +36,24 @@ def test_a_repeated_order_within_a_group_is_an_error_across_groups_it_is_not():
 
 
 def test_a_lag_of_zero_is_an_error():
-    with pytest.raises(DataError, match=r"lag must be at least 1, found 0"):
+    with pytest.raises(DataError, match=r"lag must not be 0"):
         DifferenceLag(("k",), "at", "x", "d", 0)
+
+
+def test_a_lead_warns_once_of_a_leak(caplog):
+    frame = pd.DataFrame({"k": ["a", "b", "a"], "at": [1, 1, 2], "x": [5, 9, 7]})
+    step = DifferenceLag(("k",), "at", "x", "until the next", -1)
+    for _ in range(2):
+        np.testing.assert_array_equal(step(frame)["until the next"], np.float32([-2, np.nan, np.nan]))
+    assert [record.message.partition(".")[0] for record in caplog.records] == [
+        "DifferenceLag of 'until the next' looks at later rows (its lag is negative)"
+    ]
+
+
+def test_rows_of_a_lead_are_not_finished_before_later_ones_come():
+    back, ahead = (DifferenceLag(("k",), "at", "x", "d", lag) for lag in (1, -1))
+    assert leading_steps([back], ["k"]) == 1
+    assert leading_steps([ahead], ["k"]) == leading_steps([ahead, back], ["k"]) == 0
 
 
 @pytest.mark.parametrize("dtype", ["int64", "Int64"])

@@ -1,5 +1,6 @@
 """GroupbyToSequence against a loop over groups."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -128,11 +129,11 @@ AGGREGATED = st.lists(
     ),
     max_size=30,
 )
-HOWS = ("first", "last", "count", "nunique", "min", "max", "sum", "mean")
+HOWS = ("first", "last", "count", "nunique", "min", "max", "sum", "mean", "std", "var")
 
 
 def by_hand(values, how):
-    """Of one group's values in order, None for null; sums and means as fractions, rounded once."""
+    """Of one group's values in order, None for null; sums, means and variances as fractions, rounded once."""
     known = [value for value in values if value is not None]
     if how in ("first", "last"):
         return values[0 if how == "first" else -1]
@@ -145,6 +146,12 @@ def by_hand(values, how):
     total = sum(Fraction(value) for value in known)
     if how == "mean":
         return float(total / len(known))
+    if how in ("std", "var"):
+        if len(known) < 2:
+            return None
+        mean = total / len(known)
+        variance = float(sum((Fraction(value) - mean) ** 2 for value in known) / (len(known) - 1))
+        return math.sqrt(variance) if how == "std" else variance
     return float(total) if isinstance(known[0], float) else int(total)
 
 
@@ -189,11 +196,21 @@ def test_aggregations_are_those_of_pandas_with_their_types():
     found = GroupbyToSequence(["k"], "at", ["i"], 3, None, asked)(frame)
     groups = frame.sort_values("at").groupby("k")
     for new, (name, how) in asked.items():
-        wanted = groups[name].agg("size" if how == "count" else how)
+        wanted = groups[name].agg({"count": "size", "std": "first", "var": "first"}.get(how, how))
         if new == "f_mean":  # pandas' own is rounded to float32
             wanted = frame["f"].astype("float64").groupby(frame["k"]).mean()
-        assert found[new].tolist() == wanted.tolist(), new
-        kept = "float64" if how == "mean" else "int64" if how in ("count", "nunique") else str(frame[name].dtype)
+        if how in ("std", "var"):
+            exact = frame[name].astype("float64").groupby(frame["k"]).agg(how)
+            np.testing.assert_allclose(found[new], exact, rtol=1e-12)
+        else:
+            assert found[new].tolist() == wanted.tolist(), new
+        kept = (
+            "float64"
+            if how in ("mean", "std", "var")
+            else "int64"
+            if how in ("count", "nunique")
+            else str(frame[name].dtype)
+        )
         if how == "sum":
             kept = "float64" if name == "f" else "int64"
         assert str(found[new].dtype) == kept, new
@@ -208,7 +225,7 @@ def test_a_group_without_a_value_is_null_and_counted():
     found = GroupbyToSequence(["k"], "at", ["at"], 9, None, asked)(frame)
     for new, (name, how) in asked.items():
         value = 2.5 if name == "f" else 2
-        second = {"count": 2, "nunique": 1, "last": None}.get(how, value)
+        second = {"count": 2, "nunique": 1, "last": None, "std": None, "var": None}.get(how, value)
         if name == "n":
             second = {"count": 2, "nunique": 0}.get(how)
         first = {"count": 2, "nunique": 0}.get(how)
@@ -220,10 +237,53 @@ def test_no_rows_give_no_groups():
     frame = pd.DataFrame({"k": [None, None], "at": [1, 2], "x": [0.5, 1.5]})
     for some in (frame, frame.head(0)):
         asked = {how: ["x", how] for how in HOWS}
-        assert GroupbyToSequence(["k"], "at", ["at"], 9, None, asked)(some).shape == (0, 10)
+        assert GroupbyToSequence(["k"], "at", ["at"], 9, None, asked)(some).shape == (0, 12)
+        alone = GroupbyToSequence(["k"], "at", aggregations=asked)(some)
+        assert list(alone.columns) == ["k", *HOWS]
+        assert len(alone) == 0
 
 
-@pytest.mark.parametrize("how", ["min", "max", "sum", "mean"])
+def test_aggregations_alone_make_no_lists_and_without_first_and_last_need_no_order():
+    rng = np.random.default_rng(6)
+    frame = pd.DataFrame({"k": rng.integers(0, 9, 80), "j": pd.array(rng.choice(["a", "b", None], 80), "str")})
+    frame = frame.assign(at=7, x=rng.normal(size=80))  # an order that would be refused for its repeats
+    asked = {how: ("x", how) for how in HOWS[2:]}
+    found = GroupbyToSequence(["k", "j"], aggregations=asked)(frame)
+    expected = frame.groupby(["k", "j"])["x"].agg(["size", *HOWS[3:]]).reset_index()
+    assert list(found.columns) == ["k", "j", *asked]
+    assert found["k"].tolist() == expected["k"].tolist()
+    assert found["j"].tolist() == expected["j"].tolist()
+    for how in asked:
+        np.testing.assert_allclose(found[how], expected["size" if how == "count" else how], rtol=1e-9)
+    again = GroupbyToSequence(["k", "j"], aggregations=asked)(frame.sample(frac=1, random_state=1))
+    pd.testing.assert_frame_equal(found, again)
+    step = GroupbyToSequence(["k"], aggregations={"x": ("x", "max")})
+    assert (step.inputs, step.outputs, step.columns_after(["k", "x", "y"])) == (("k", "x"), ("x",), ("k", "x"))
+    steps = [{"groupby_to_sequence": {"by": ["k"], "aggregations": {"spread": ["x", "std"]}}}]
+    (made,) = Workflow.from_steps(steps).fit_transform([frame])
+    np.testing.assert_allclose(made["spread"], frame.groupby("k")["x"].std(), rtol=1e-9)
+    frame["at"] = rng.permutation(80)
+    ends = GroupbyToSequence(["k"], "at", aggregations={"one": ("x", "first"), "two": ("x", "last")})(frame)
+    groups = frame.sort_values("at").groupby("k")["x"]
+    assert ends["one"].tolist() == groups.first().tolist()
+    assert ends["two"].tolist() == groups.last().tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"order": "at"}, r"\(or aggregations alone\)"),
+     ({"order": "at", "aggregations": {}}, r"\(or aggregations alone\)"),
+     ({"order": "at", "columns": ["x"]}, "max_length is of lists. Give one"),
+     ({"max_length": 3, "aggregations": {"m": ["x", "max"]}}, "max_length is of lists. Leave it out"),
+     ({"aggregations": {"m": ["x", "last"]}}, "name a column under order, which lists, first and last follow"),
+     ({"columns": ["x"], "max_length": 3}, "name a column under order, which lists")],
+)  # fmt: skip
+def test_what_lists_and_ends_need_is_asked_for(arguments, message):
+    with pytest.raises(DataError, match=message):
+        GroupbyToSequence(["k"], **arguments)
+
+
+@pytest.mark.parametrize("how", ["min", "max", "sum", "mean", "std", "var"])
 def test_text_dates_and_infinities_are_not_added_up(how):
     frame = pd.DataFrame({"k": [1], "at": [0], "s": ["7"], "d": pd.to_datetime(["2026-01-01"]), "f": [np.inf]})
     for name in "sd":

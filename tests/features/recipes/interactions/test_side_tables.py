@@ -267,6 +267,30 @@ def test_lists_of_a_side_table_are_looked_up_by_key(log, films, tmp_path, kind):
     pd.testing.assert_frame_equal(found[features], expected[features])
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("shared", ["what", "hour", "born"])
+def test_a_list_has_the_type_of_the_column_of_another_table_that_it_shares(log, tmp_path, kind, shared):
+    log = log.assign(what=log["what"].astype("category").cat.codes.astype("int64"))
+    log["who"] = log["who"].astype("category").cat.codes.astype("int64")
+    pd.DataFrame({"who": range(200), "born": np.arange(200) % 24}).to_csv(tmp_path / "users.csv", index=False)
+    items = pd.DataFrame({"what": range(log["what"].max() + 1)})
+    near = [[one, (one + 1) % 5] for one in items["what"]]
+    path = tmp_path / f"items.{kind}"
+    if kind == "parquet":
+        items.assign(near=near).to_parquet(path)
+    else:
+        items.assign(near=["|".join(map(str, row)) for row in near]).to_csv(path, index=False)
+    sides = {
+        "user": SideTable(str(tmp_path / "users.csv"), categorical={"born": "int64"}),
+        "item": SideTable(str(path), lists={"near": {"shares": shared}}),
+    }
+    tables = build(tmp_path, log, id_type="int64", contexts={"hour": "int64"}, side_tables=sides)
+    (column,) = tables.schema.lists
+    assert (column.shares, column.elements) == (shared, "int64")
+    rows = all_rows(tables)
+    assert [list(row) for row in rows["near"]] == [near[item] for item in rows["what"]]
+
+
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
