@@ -67,7 +67,8 @@ SCALES = (
 )  # fmt: skip
 CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
-SLASHED, PADDED = r"\s*\d{1,2}/\d{1,2}/\d{2}\s*$", r"\s*\d{2}/\d{2}/\d{2}\s*$"
+SHORT_DAY, PADDED = r"\s*\d{1,2}[-./]\d{1,2}[-./]\d{2}\s*$", r"\s*\d{2}[-./]\d{2}[-./]\d{2}\s*$"
+DAY_NAME = re.compile(r"(date|datum|data|fecha)$")
 MOST_LATE = 0.05  # share of days in the future, of which more say that the numbers are none
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 TWO_DECIMALS = r"[^0-9.,]*[0-9]+([.,][0-9]{3})*([.,][0-9]{1,2})?[^0-9.,]*$"  # with whatever sign of a currency beside
@@ -337,7 +338,7 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
     known = texts.kept(~null)
     if not len(known.distinct):
         return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value", null_words=words)
-    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(known.distinct):
+    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(name, known.distinct):
         return _of_categories(name, known, words, "versions, of which 1.10 is another than 1.1")
     odd = weak_words = tuple[str, ...]()
     left = known
@@ -384,13 +385,14 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
     return found
 
 
-def _are_versions(known: pd.Series) -> bool:
+def _are_versions(name: str, known: pd.Series) -> bool:
     """Whether texts of a column that is named as one of versions are such, and neither dates nor numbers."""
     if not all_match(known, VERSION) or not found_in(known, "[.]").any():
         return False
     if not found_in(known, TWO_POINTS).any():
         return known.nunique() <= MOST_VERSIONS
-    return written_dates(known, False) is None
+    times = written_dates(known, False)
+    return times is None or _may_be_codes(name, Texts.of(known), times.values)
 
 
 def _two_decimals(known: pd.Series) -> tuple[str, ...]:
@@ -467,10 +469,15 @@ def _values_seen(name: str, known: Texts, csv: bool, own: tuple[str, ...], decim
 
 def _may_be_codes(name: str, known: Texts, moments: np.ndarray) -> bool:
     """Whether days such as 2/6/20 may be sizes or codes: neither the name nor zeros in front say that they are days,
-    and the name is one of codes, or more than a few moments (microseconds) lie in the future."""
-    texts = known.distinct
-    if TIME_NAME.search(spaced_lower(name)) or not all_match(texts, SLASHED) or all_match(texts, PADDED):
+    and other signs than slashes stand between the numbers, as in versions and scores, the name is one of codes, or more
+    than a few moments (microseconds) lie in the future."""
+    texts, lower = known.distinct, spaced_lower(name)
+    if not all_match(texts, SHORT_DAY) or all_match(texts, PADDED):
         return False
+    if TIME_NAME.search(lower) or DAY_NAME.search(lower):
+        return False
+    if not bool(found_in(texts, "/").all()):
+        return True
     return is_code_name(name) or bool(known.counts[moments > now_us()].sum() / known.num_rows > MOST_LATE)
 
 

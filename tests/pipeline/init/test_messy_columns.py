@@ -11,11 +11,13 @@ import pytest
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
+from gigabatch.pipeline.init.doubts import doubts
 from gigabatch.pipeline.init.draft import draft_columns, draft_config
 from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.look import look_at
@@ -109,6 +111,51 @@ def test_dates_with_names_of_months_and_weekdays_are_times(tmp_path, form):
     assert sorted(found["Release Date"]) == sorted((read - pd.Timestamp(0)) // pd.Timedelta("1us"))
     if "PDT" in form:
         assert made.notes["inputs.Release Date"].endswith("; PDT is passed over, so times are those of the clock")
+
+
+@pytest.mark.parametrize(
+    ("months", "form", "dtype"),
+    [
+        ("Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.", "{day}. {month} {year}", "%d. %b %Y"),
+        ("Jan Feb Mär Apr Mai Jun Jul Aug Sep Okt Nov Dez", "{day:02}-{month}-{short}", "%d-%b-%y"),
+        ("janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.", "{day} {month} {year}", "%d %b %Y"),
+        ("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+         "{day} de {month} de {year}", "%d de %b de %Y"),
+        ("maart april mei juni juli augustus september oktober", "{day} {month} {year} 14:05", "%d %b %Y %H:%M"),
+        ("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec", "{month} {day}th, {year}", "%b %d, %Y"),
+        ("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC", "{day:02}{month}{year}", "%d%b%Y"),
+        ("1 2 3 4 5 6 7 8 9 10 11 12", "{month}-{day}-{short}", "%m-%d-%y"),
+        ("1 2 3 4 5 6 7 8 9 10 11 12", "{day}.{month}.{short}", "%d.%m.%y"),
+    ],
+)  # fmt: skip
+def test_dates_with_months_of_other_languages_and_without_zeros_are_times(tmp_path, months, form, dtype):
+    names = months.split()
+    first = 3 if names[0] == "maart" else 1
+    days = [datetime.date(1999 + k % 7, first + k % len(names), 1 + k % 28) for k in range(ROWS)]
+    texts = [form.format(day=day.day, month=names[day.month - first], year=day.year, short=f"{day.year % 100:02}")
+             for day in days]  # fmt: skip
+    made, found = drafted(tmp_path, texts, "sold_date")
+    assert made.features["inputs"] == {"sold_date": f"datetime[{dtype}]"}
+    clock = (14 * 60 + 5) * 60_000_000 if "%H" in dtype else 0
+    epoch = datetime.date(1970, 1, 1)
+    assert sorted(found["sold_date"]) == sorted((day - epoch).days * 86_400_000_000 + clock for day in days)
+
+
+def test_short_days_between_other_signs_than_slashes_need_the_name_of_a_day(tmp_path):
+    texts = [f"{1 + k % 6}-{k % 7 + 1}-{10 + k % 5}" for k in range(ROWS)]
+    assert column_seen("sets", pd.Series(texts), None).kind == "category"
+    assert column_seen("version", pd.Series(texts).str.replace("-", "."), None).kind == "category"
+    assert column_seen("Geburtsdatum", pd.Series(texts), None).kind == "date"
+
+
+def test_a_month_with_a_number_is_one_of_a_year_where_some_number_is_no_day():
+    months = ["Jan-24", "Feb-31", "Mrz-09"]
+    assert column_seen("issue_d", pd.Series([*months, "Dez-99"]), None).dtype == "datetime[%b-%y]"
+    seen = column_seen("issue_d", pd.Series(months), None)
+    assert seen.kind == "category"
+    (said,) = doubts("issue_d", seen)
+    assert said.startswith("Texts of issue_d ('Jan-24') may be months with their years or days without them")
+    assert not list(doubts("area", column_seen("area", pd.Series(["Out-24", "Zone-31"]), None)))
 
 
 @pytest.mark.parametrize(
@@ -1272,3 +1319,18 @@ def test_numbers_of_rows_of_which_a_part_of_a_table_has_some_are_left_out(tmp_pa
         "rownames": f"{told}; carried to predictions as a key", "Unnamed: 0": told, "index": told,
     }  # fmt: skip
     assert made.features["keys"] == ["rownames"]
+
+
+def test_groups_of_lakhs_are_numbers_and_a_sign_between_digits_is_none(tmp_path):
+    numbers = [7 + 997 * k * k for k in range(ROWS)]
+    texts = [f"₹{number // 100_000},{number // 1000 % 100:02},{number % 1000:03}.5" if number >= 100_000
+             else f"₹{number:,}.5" for number in numbers]  # fmt: skip
+    assert 10**7 < max(numbers) < 10**9
+    texts = [re.sub(r"^₹(\d+)(\d\d),", r"₹\1,\2,", text) if number >= 10**7 else text
+             for text, number in zip(texts, numbers, strict=True)]  # fmt: skip
+    made, found = drafted(tmp_path, texts, "price")
+    (step,) = [step["parse_number"] for step in made.features["steps"] if "parse_number" in step]
+    assert step["column"] == "price"
+    assert "decimal" not in step
+    assert sorted(ParseNumber(**step)(found)["price"]) == [number + 0.5 for number in numbers]
+    assert column_seen("x", pd.Series(["5€50", "7€"]), None).kind == "category"
