@@ -31,17 +31,15 @@ from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, raise_of_machine, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
-from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened, unreadable
+from gigabatch.features.reading.encodings import UTF8, ZSTD, csv_source, not_text, opened, unreadable
 from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
 TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
-PACKED = (".gz", ".zip")  # behind them
+PACKED = (".gz", ".zip", ZSTD)  # behind them
 CSV_ENDINGS = tuple(ending + packed for ending in TEXT_ENDINGS for packed in ("", *PACKED))
 PARQUET_ENDINGS = (".parquet", ".pq")
-KNOWN_ENDINGS = (
-    f"{', '.join(TEXT_ENDINGS)}, each with {' or '.join(PACKED)} behind or not, {', '.join(PARQUET_ENDINGS)}"
-)
+KNOWN_ENDINGS = f"{', '.join(TEXT_ENDINGS)}, each with {', '.join(PACKED[:-1])} or {PACKED[-1]} behind or not, {', '.join(PARQUET_ENDINGS)}"
 SHEET_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods")
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
 SAME_TABLE = (".csv", ".tsv", *PARQUET_ENDINGS)  # of files that may be one table each way

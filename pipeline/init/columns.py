@@ -19,7 +19,7 @@ from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import microseconds
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators.numbers.parse_duration import ParseDuration
+from gigabatch.features.operators.numbers.parse_duration import DAYS_AND_CLOCK, IN_UNITS, ISO, WORDS, ParseDuration
 from gigabatch.features.operators.numbers.parse_number import APOSTROPHE, DASHES, MINUS, SIGNS, ParseNumber
 from gigabatch.pipeline.init.dates import (
     TIME_NAME,
@@ -66,6 +66,10 @@ SCALES = (
     {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
 )  # fmt: skip
 CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
+DURATION = f"-?({ISO}|{DAYS_AND_CLOCK}|{IN_UNITS})$|{CLOCK.pattern.removeprefix('^')}"
+TWO_UNITS = r"^-?p[0-9t]|[0-9] *(d|day|days)\b.*:|[0-9] *[a-z]+[., a-z]*[0-9.]+ *[a-z]"
+DAYS_AND_MINUTES = r"[a-zA-Z],? *[+]?[0-9]+:[0-9]+\s*$"
+UNIT_WORDS = ("h", *(word for words in WORDS for word in words.split("|") if len(word) > 1))
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
 SHORT_DAY, PADDED = r"\s*\d{1,2}[-./]\d{1,2}[-./]\d{2}\s*$", r"\s*\d{2}[-./]\d{2}[-./]\d{2}\s*$"
 DAY_NAME = re.compile(r"(date|datum|data|fecha)$")
@@ -545,7 +549,7 @@ def _parsed_numbers(name: str, known: Texts, weak: tuple[str, ...] = (), decimal
     ways, of which those with this decimal sign are tried first; one value for each of the different texts."""
     distinct = known.distinct
     words: dict[str, Any] = {"null_values": list(weak)} if weak else {}
-    if all_match(distinct, CLOCK.pattern):
+    if all_match(distinct, CLOCK.pattern) or (not is_code_name(name) and are_durations(distinct)):
         return _durations(name, distinct, words)
     if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
@@ -817,11 +821,39 @@ def list_separator(texts: pd.Series) -> str:
     return ""
 
 
-def _durations(name: str, distinct: pd.Series, words: dict[str, Any]) -> Seen:
-    """A column of durations with colons, as seconds."""
+def are_durations(texts: pd.Series) -> bool:
+    """Whether all texts are durations with days or units, such as "5h 52m", and some say so themselves: two units in
+    one text, a time behind days, ISO 8601, or several units in words. "5 m" and "7 s" may be something else.
+
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.columns import are_durations
+    >>> are_durations(pd.Series(["5h 52m", "45m"])), are_durations(pd.Series(["5 m", "7 s"]))
+    (True, False)
+    """
+    lower = texts.str.strip().str.lower()
+    if not all_match(lower, DURATION):
+        return False
+    if bool(found_in(lower, TWO_UNITS).any()):
+        return True
+    units = lower.str.extract(r"([a-z]+)", expand=False)
+    return bool(units.isin(UNIT_WORDS).all()) and units.str.slice(0, 1).nunique() > 1
+
+
+def _durations(name: str, distinct: pd.Series, words: dict[str, Any]) -> Seen | None:
+    """A column of durations, as seconds."""
     options: dict[str, Any] = {"column": name, **words}
-    seconds = ParseDuration(**options)(distinct.to_frame(name))[name].to_numpy(dtype="float64")
-    note = f"{distinct[0]!r} is {seconds[0]:.12g} seconds, taken for mm:ss"
+    of_days = found_in(distinct, DAYS_AND_MINUTES)
+    if bool(of_days.any()):
+        options["short"] = "hh:mm"
+    try:
+        seconds = ParseDuration(**options)(distinct.to_frame(name))[name].to_numpy(dtype="float64")
+    except DataError:
+        return None
+    short = of_days | found_in(distinct, r"^\s*-?[0-9]+:[0-9.]+\s*$")
+    place = int(short.argmax())  # the first one where there is none
+    note = f"{distinct[place]!r} is {seconds[place]:.12g} seconds"
+    if short.any() or all_match(distinct, CLOCK.pattern):
+        note += f", taken for {options.get('short', 'mm:ss')}"
     return Seen(name, "number", seconds, "string", [{"parse_duration": options}], note=note)
 
 

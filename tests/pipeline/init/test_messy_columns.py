@@ -11,6 +11,7 @@ import pytest
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.bundle import load_bundle
@@ -1334,3 +1335,36 @@ def test_groups_of_lakhs_are_numbers_and_a_sign_between_digits_is_none(tmp_path)
     assert "decimal" not in step
     assert sorted(ParseNumber(**step)(found)["price"]) == [number + 0.5 for number in numbers]
     assert column_seen("x", pd.Series(["5€50", "7€"]), None).kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("write", "short"),
+    [
+        (lambda s: f"{s // 3600}h {s // 60 % 60}m {s % 60}s", None),
+        (lambda s: f"{s // 3600}h{s // 60 % 60:02}m{s % 60:02}s" if s >= 3600 else f"{s}s", None),
+        (lambda s: f"{s} sec" if s % 60 else f"{s // 60} min" if s % 3600 else f"{s // 3600} hours", None),
+        (lambda s: str(pd.Timedelta(seconds=s)), None),
+        (lambda s: str(datetime.timedelta(seconds=s)), None),
+        (lambda s: pd.Timedelta(seconds=s).isoformat(), None),
+        (lambda s: f"PT{s // 60}M{s % 60}S", None),
+        (lambda s: f"{s // 86_400} days {s // 3600 % 24:02}:{s // 60 % 60:02}", "hh:mm"),
+    ],
+)
+def test_durations_with_units_and_days_are_seconds(tmp_path, write, short):
+    seconds = [k * k * 1531 % 400_000 // 60 * 60 + (0 if short else k % 60) for k in range(ROWS)]
+    made, found = drafted(tmp_path, [write(each) for each in seconds], "x")
+    (step,) = [step["parse_duration"] for step in made.features["steps"] if "parse_duration" in step]
+    assert step.get("short") == short
+    assert sorted(ParseDuration(**step)(found)["x"]) == sorted(seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("x", ["5 m", "7 s"]), ("x", ["5 d", "7 s"]), ("x", ["3br 2ba", "4br 1ba"]), ("x", ["90 min", "2 Seasons"]),
+        ("x", ["-1 days 02:00:00", "1 days 02:00:00"]), ("x", ["P1", "P2"]), ("item_id", ["5d 3h", "7d"]),
+        ("x", ["3 days ago", "2 hours ago"]),
+    ],
+)  # fmt: skip
+def test_texts_that_may_be_no_durations_are_categories(name, texts):
+    assert column_seen(name, pd.Series(texts), None).kind == "category"
