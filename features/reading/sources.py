@@ -39,7 +39,10 @@ TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
 PACKED = (".gz", ".zip", ZSTD)  # behind them
 CSV_ENDINGS = tuple(ending + packed for ending in TEXT_ENDINGS for packed in ("", *PACKED))
 PARQUET_ENDINGS = (".parquet", ".pq")
-KNOWN_ENDINGS = f"{', '.join(TEXT_ENDINGS)}, each with {', '.join(PACKED[:-1])} or {PACKED[-1]} behind or not, {', '.join(PARQUET_ENDINGS)}"
+KNOWN_ENDINGS = (
+    f"{', '.join(TEXT_ENDINGS)}, each with {', '.join(PACKED[:-1])} or {PACKED[-1]} behind or not, "
+    f"{', '.join(PARQUET_ENDINGS)}"
+)
 SHEET_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods")
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
 SAME_TABLE = (".csv", ".tsv", *PARQUET_ENDINGS)  # of files that may be one table each way
