@@ -35,10 +35,12 @@ from gigabatch.features.reading.encodings import UTF8, ZSTD, csv_source, not_tex
 from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
-TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
+BESIDE = (".user", ".item")  # RecBole's other tables of a folder, none of which has the rows of its .inter file
+TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt", ".inter", *BESIDE)
 PACKED = (".gz", ".zip", ZSTD)  # behind them
 CSV_ENDINGS = tuple(ending + packed for ending in TEXT_ENDINGS for packed in ("", *PACKED))
 PARQUET_ENDINGS = (".parquet", ".pq")
+IN_FOLDERS = tuple(ending for ending in CSV_ENDINGS if not ending.startswith(BESIDE)) + PARQUET_ENDINGS
 KNOWN_ENDINGS = (
     f"{', '.join(TEXT_ENDINGS)}, each with {', '.join(PACKED[:-1])} or {PACKED[-1]} behind or not, "
     f"{', '.join(PARQUET_ENDINGS)}"
@@ -102,7 +104,7 @@ def expand(pattern: str) -> list[str]:
     else:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(CSV_ENDINGS + PARQUET_ENDINGS)]
+            found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(IN_FOLDERS)]
             if not found and any(path.iterdir()):
                 raise DataError(_no_file_in(pattern, path))
         elif path.exists():
@@ -119,7 +121,7 @@ def expand(pattern: str) -> list[str]:
 
 def _no_file_in(pattern: str, folder: Path) -> str:
     """What is said of a folder that holds something, and no data file."""
-    endings = CSV_ENDINGS + PARQUET_ENDINGS
+    endings = IN_FOLDERS
     below = next((item for item in islice(_names_below(folder), MOST_BELOW) if item.name.endswith(endings)), None)
     if below is None:
         return f"input {pattern!r}: the folder holds no file with a known ending ({KNOWN_ENDINGS})."

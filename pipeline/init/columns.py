@@ -76,6 +76,7 @@ DAY_NAME = re.compile(r"(date|datum|data|fecha)$")
 MOST_LATE = 0.05  # share of days in the future, of which more say that the numbers are none
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 TWO_DECIMALS = r"[^0-9.,]*[0-9]+([.,][0-9]{3})*([.,][0-9]{1,2})?[^0-9.,]*$"  # with whatever sign of a currency beside
+TYPED_NAME = re.compile(r":(token|float)(_seq)?$")  # as RecBole's files have them
 CODE_NAME = re.compile(
     r"(^|[^a-zA-Z])(?i:id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean"
     r"|gtin|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto|id_str)$|[a-z](Id|ID)$"
@@ -323,15 +324,17 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
 def is_code_name(name: str) -> bool:
     """Whether a column's name says that its values are names, and not how much there is of something.
 
-    >>> is_code_name("user_id"), is_code_name("visits_per_user")
-    (True, False)
+    >>> is_code_name("user_id"), is_code_name("visits_per_user"), is_code_name("age:token"), is_code_name("id:float")
+    (True, False, True, False)
     """
+    if (typed := TYPED_NAME.search(name)) is not None:
+        return typed[1] == "token"
     return bool(CODE_NAME.search(name)) and not QUANTITY_OF.search(spaced_lower(name))
 
 
 def spaced_lower(name: str) -> str:
-    """The name in lower case, its words apart: createdAt is created_at."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    """The name in lower case, its words apart and without RecBole's type: createdAt:float is created_at."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", TYPED_NAME.sub("", name)).lower()
 
 
 def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
