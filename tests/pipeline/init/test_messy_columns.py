@@ -1368,3 +1368,32 @@ def test_durations_with_units_and_days_are_seconds(tmp_path, write, short):
 )  # fmt: skip
 def test_texts_that_may_be_no_durations_are_categories(name, texts):
     assert column_seen(name, pd.Series(texts), None).kind == "category"
+
+
+def test_forms_of_other_countries_are_the_same_in_training_prediction_service_and_score(tmp_path):
+    rng = np.random.default_rng(0)
+    months = ["janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."]
+    seconds, price = rng.integers(0, 90_000, ROWS), rng.integers(100_000, 10_000_000, ROWS)
+    table = pd.DataFrame({
+        "delivered": [f"{1 + k % 28} {months[k * 7 % 12]} {2019 + k % 5}" for k in range(ROWS)],
+        "took": [f"{s // 3600}h {s // 60 % 60}m {s % 60}s" for s in seconds],
+        "price": [f"₹{p // 100_000},{p // 1000 % 100:02},{p % 1000:03}" for p in price],
+        "sold": (seconds / 90_000 + price / 10_000_000 + rng.normal(0, 0.1, ROWS) > 1).astype(int),
+    })  # fmt: skip
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "sold", tmp_path / "o.yaml")
+    assert {next(iter(step)) for step in made.features["steps"]} >= {"parse_number", "parse_duration", "date_parts"}
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
+    run = Pipeline.from_config(out, places, {"train.epochs": 2, "model.layers": [8]}).train()
+    asked = table.drop(columns="sold").head(20)
+    found = run.predict(asked)["sold"].to_numpy()
+    bundle = load_bundle(run.path / "model")
+    np.testing.assert_allclose(bundle.predict_raw(asked)["sold"], found, rtol=1e-5)
+    names = bundle.online().columns
+    served = RawRows(bundle, names)
+    sent = pd.DataFrame([served([row])[0] for row in asked.to_dict("records")], columns=names)
+    np.testing.assert_allclose(bundle.predict(sent)["sold"], found, rtol=1e-5)
+    asked.to_csv(tmp_path / "asked.csv", index=False)
+    where = [f"{name}={value}" for name, value in places.items()]
+    assert score_run(out, where, None, None, tmp_path / "s.parquet", raw=str(tmp_path / "asked.csv")) == 0
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "s.parquet")["predicted_sold"], found, rtol=1e-5)
