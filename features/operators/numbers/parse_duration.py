@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gigabatch.features.columns.times import holds_text
 from gigabatch.features.engines.frame import engine_of
@@ -130,7 +131,7 @@ class ParseDuration(ColumnOperator):
         return found.where(~is_long, _seconds([days, *clock])), ~(is_long | is_units)
 
 
-def _seconds(parts: list[Column]) -> Column:
+def _seconds(parts: list[Column]) -> Any:
     """Seconds of days, hours, minutes and seconds."""
     days, hours, minutes, seconds = parts
     return days * SECONDS["d"] + hours * SECONDS["h"] + minutes * SECONDS["m"] + seconds
