@@ -15,13 +15,31 @@ from gigabatch.features.exact.float_order import EXACT, exact_below
 from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
 TYPE = re.compile(r"datetime\[(.+)\](\?)?", re.DOTALL)
+MONTH_NAME = "[A-Za-zÀ-ÿ]{3,10}"
+DAY_ENDING = "(?:st|nd|rd|th|ST|ND|RD|TH|er|º)?"  # of a day beside a month's name: 1st, 1er
 DIRECTIVES = {
     "a": r"([Mm]on|[Tt]ue|[Ww]ed|[Tt]hu|[Ff]ri|[Ss]at|[Ss]un|MON|TUE|WED|THU|FRI|SAT|SUN)[A-Za-z]*\.?",
-    "Y": r"(\d{4})", "y": r"(\d{2})", "j": r"(\d{1,3})", "m": r"(\d{1,2})", "b": r"([A-Za-z]{3,9})\.?",
+    "Y": r"(\d{4})", "y": r"(\d{2})", "j": r"(\d{1,3})", "m": r"(\d{1,2})",
+    "b": rf"({MONTH_NAME})\.?",
     "d": r"(\d{1,2})", "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})",
     "S": r"(\d{1,2})", "f": r"(\d{1,9})", "z": r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})",
 }  # fmt: skip
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# German, French, Spanish, Italian, Portuguese and Dutch names that do not begin as the English ones do, full and short,
+# also where accents were lost. None of them is another month in another of these languages.
+OTHER_MONTHS = {
+    1: ("jänner", "jaenner", "jän", "ene", "enero", "gen", "genn", "gennaio"),
+    2: ("fév", "fev", "févr", "fevr", "février", "fevrier", "fevereiro"),
+    3: ("märz", "mär", "mrz", "maerz", "maart", "mrt"),
+    4: ("avr", "avril", "abr", "abril"),
+    5: ("mai", "maio", "mag", "magg", "maggio", "mei"),
+    6: ("juin", "giu", "giugno"),
+    7: ("juil", "juill", "juillet", "lug", "luglio"),
+    8: ("août", "aoû", "aout", "ago", "agosto"),
+    9: ("set", "sett", "settembre", "setembro"),
+    10: ("okt", "oktober", "ott", "ottobre", "out", "outubro"),
+    12: ("dez", "dezember", "dezembro", "déc", "décembre", "dic", "dicembre", "diciembre"),
+}
 SPECIAL = "\\.^$*+?{}[]|()"
 SAFE_DIGITS = 18  # of a text whose number is of int64 for sure
 NUMBER = r"^[+-]?[0-9]+(?:\.[0-9]*)?$"
@@ -37,7 +55,9 @@ class TimeType:
     ----------
     form
         A format (`%a %Y %y %j %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%j` is the day of the year,
-        `%z` is also Z, UTC or GMT, and a weekday `%a` is read over), or a key of `TIME_UNITS`.
+        `%z` is also Z, UTC or GMT, a weekday `%a` is read over, `%b` are names of months, full or short, in English,
+        German, French, Spanish, Italian, Portuguese or Dutch, and `%d` beside them is also 1st or 1er), or a key of
+        `TIME_UNITS`.
     lenient
         Whether what is written otherwise is null; else it is an error.
     pattern
@@ -101,7 +121,7 @@ def time_type(dtype: str) -> TimeType | None:
                 why = "stands twice" if name in directives else "is unknown"
                 raise DataError(f"type {dtype!r}: %{name} {why}. Known: {known}, each once.")
             directives.append(name)
-            letter = DIRECTIVES[name]
+            letter = DIRECTIVES[name] + DAY_ENDING * (name == "d" and "%b" in form)
             if name in WIDTHS and _touches(form, place):
                 letter = f"(\\d{{{WIDTHS[name]}}})"
         elif letter in SPECIAL:
@@ -289,6 +309,10 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
         month = zeros
         for place, short_name in enumerate(MONTHS):
             month = month + engine.array(name == short_name).astype("int64") * (place + 1)
+        if bool((month == 0).any()):
+            whole = parts["b"].fillna("jan").str.lower()
+            for place, names in OTHER_MONTHS.items():
+                month = month + engine.array(whole.isin(names)).astype("int64") * place
     day = number("d", 1)
     hour = number("H")
     if "I" in parts:

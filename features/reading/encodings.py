@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 import fsspec
+import pyarrow as pa
 
 from gigabatch.features.errors import UNREADABLE, DataError, raise_of_machine
 
@@ -23,6 +24,7 @@ MARKS = (  # UTF-32's begins with that of UTF-16
 )  # fmt: skip
 CHUNK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 20
+ZSTD = ".zst"
 
 
 def require_encoding(encoding: str, where: str) -> None:
@@ -60,12 +62,18 @@ def is_bytewise(encoding: str) -> bool:
 
 def opened(path: str, content: bytes | None = None) -> BinaryIO:
     """The bytes of a file or URL, unpacked; or `content` in its place."""
-    given = io.BytesIO(content) if content is not None else fsspec.open(path, "rb", compression="infer").open()
-    return cast(BinaryIO, given)
+    if content is not None:
+        return io.BytesIO(content)
+    if not path.endswith(ZSTD):
+        return cast(BinaryIO, fsspec.open(path, "rb", compression="infer").open())
+    # Arrow reads every frame of a file, and needs no other package.
+    packed = pa.PythonFile(fsspec.open(path, "rb").open(), mode="r")
+    return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(packed, "zstd")))
 
 
 def csv_source(path: str, encoding: str, content: bytes | None = None, *, head: bool = False) -> Any:
-    """What a reader of UTF-8 is given: the path as it is, or the text of another encoding in UTF-8.
+    """What a reader of UTF-8 is given: the path as it is, or the text in UTF-8 of a file in another encoding, or that
+    zstandard packed, for which pandas needs one more package.
 
     Parameters
     ----------
@@ -95,7 +103,12 @@ def csv_source(path: str, encoding: str, content: bytes | None = None, *, head: 
     'café'
     """
     if is_utf8(encoding):
-        return path if content is None else io.BytesIO(content)
+        if content is not None or not path.endswith(ZSTD):
+            return path if content is None else io.BytesIO(content)
+        with opened(path) as file:
+            start = file.read(HEAD_BYTES) if head else b""
+            whole_lines = start[: start.rfind(b"\n") + 1] if len(start) == HEAD_BYTES else b""
+            return io.BytesIO(whole_lines or start + file.read())
     out = io.BytesIO()
     for text in _decoded(path, encoding, content):
         out.write(text.encode(UTF8))

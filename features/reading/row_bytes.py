@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from gigabatch.features.reading.encodings import opened
 
 START_ROWS = 1 << 16  # of a Parquet file that are looked at
 START_BYTES = 1 << 18  # of a CSV file
@@ -65,6 +66,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def line_bytes(path: str) -> float:
     """Bytes of a line of text, unpacked: the mean of the first `START_BYTES` of a file or URL; 0 where it is empty."""
-    with fsspec.open(path, "rb", compression="infer") as file:
+    with opened(path) as file:
         start = file.read(START_BYTES)
     return len(start) / max(start.count(b"\n"), 1)

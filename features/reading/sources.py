@@ -31,16 +31,19 @@ from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, WrongTextError, raise_of_machine, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.reading.csv_records import csv_fields, csv_header, line_of, one_column_records
-from gigabatch.features.reading.encodings import UTF8, csv_source, not_text, opened, unreadable
+from gigabatch.features.reading.encodings import UTF8, ZSTD, csv_source, not_text, opened, unreadable
 from gigabatch.features.reading.null_words import TEXT_TYPES, NullWords, number_of
 from gigabatch.features.reading.plain_csv import read_plain
 
-TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
-PACKED = (".gz", ".zip")  # behind them
+BESIDE = (".user", ".item")  # RecBole's other tables of a folder, none of which has the rows of its .inter file
+TEXT_ENDINGS = (".csv", ".tsv", ".dat", ".data", ".test", ".txt", ".inter", *BESIDE)
+PACKED = (".gz", ".zip", ZSTD)  # behind them
 CSV_ENDINGS = tuple(ending + packed for ending in TEXT_ENDINGS for packed in ("", *PACKED))
 PARQUET_ENDINGS = (".parquet", ".pq")
+IN_FOLDERS = tuple(ending for ending in CSV_ENDINGS if not ending.startswith(BESIDE)) + PARQUET_ENDINGS
 KNOWN_ENDINGS = (
-    f"{', '.join(TEXT_ENDINGS)}, each with {' or '.join(PACKED)} behind or not, {', '.join(PARQUET_ENDINGS)}"
+    f"{', '.join(TEXT_ENDINGS)}, each with {', '.join(PACKED[:-1])} or {PACKED[-1]} behind or not, "
+    f"{', '.join(PARQUET_ENDINGS)}"
 )
 SHEET_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods")
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
@@ -101,7 +104,7 @@ def expand(pattern: str) -> list[str]:
     else:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(CSV_ENDINGS + PARQUET_ENDINGS)]
+            found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(IN_FOLDERS)]
             if not found and any(path.iterdir()):
                 raise DataError(_no_file_in(pattern, path))
         elif path.exists():
@@ -118,7 +121,7 @@ def expand(pattern: str) -> list[str]:
 
 def _no_file_in(pattern: str, folder: Path) -> str:
     """What is said of a folder that holds something, and no data file."""
-    endings = CSV_ENDINGS + PARQUET_ENDINGS
+    endings = IN_FOLDERS
     below = next((item for item in islice(_names_below(folder), MOST_BELOW) if item.name.endswith(endings)), None)
     if below is None:
         return f"input {pattern!r}: the folder holds no file with a known ending ({KNOWN_ENDINGS})."

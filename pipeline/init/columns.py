@@ -19,7 +19,7 @@ from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import microseconds
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
-from gigabatch.features.operators.numbers.parse_duration import ParseDuration
+from gigabatch.features.operators.numbers.parse_duration import DAYS_AND_CLOCK, IN_UNITS, ISO, WORDS, ParseDuration
 from gigabatch.features.operators.numbers.parse_number import APOSTROPHE, DASHES, MINUS, SIGNS, ParseNumber
 from gigabatch.pipeline.init.dates import (
     TIME_NAME,
@@ -66,11 +66,17 @@ SCALES = (
     {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
 )  # fmt: skip
 CLOCK = re.compile(r"^\s*-?[0-9]{1,3}:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?|\.[0-9]{1,9})?\s*$")
+DURATION = f"-?({ISO}|{DAYS_AND_CLOCK}|{IN_UNITS})$|{CLOCK.pattern.removeprefix('^')}"
+TWO_UNITS = r"^-?p[0-9t]|[0-9] *(d|day|days)\b.*:|[0-9] *[a-z]+[., a-z]*[0-9.]+ *[a-z]"
+DAYS_AND_MINUTES = r"[a-zA-Z],? *[+]?[0-9]+:[0-9]+\s*$"
+UNIT_WORDS = ("h", *(word for words in WORDS for word in words.split("|") if len(word) > 1))
 DAYTIME = re.compile(r"time|hour|start|begin|end|open|clos|depart|arriv|check|uhr|zeit|(^|[^a-z])(at|from|until)$")
-SLASHED, PADDED = r"\s*\d{1,2}/\d{1,2}/\d{2}\s*$", r"\s*\d{2}/\d{2}/\d{2}\s*$"
+SHORT_DAY, PADDED = r"\s*\d{1,2}[-./]\d{1,2}[-./]\d{2}\s*$", r"\s*\d{2}[-./]\d{2}[-./]\d{2}\s*$"
+DAY_NAME = re.compile(r"(date|datum|data|fecha)$")
 MOST_LATE = 0.05  # share of days in the future, of which more say that the numbers are none
 WAYS = ((".", ","), (",", "."), (",", None), (".", "'"), (",", " "), (".", " "))  # decimal sign, thousands
 TWO_DECIMALS = r"[^0-9.,]*[0-9]+([.,][0-9]{3})*([.,][0-9]{1,2})?[^0-9.,]*$"  # with whatever sign of a currency beside
+TYPED_NAME = re.compile(r":(token|float)(_seq)?$")  # as RecBole's files have them
 CODE_NAME = re.compile(
     r"(^|[^a-zA-Z])(?i:id|uuid|guid|key|code|zip|zipcode|plz|postcode|postal|sku|nr|user|customer|item|product|isbn|ean"
     r"|gtin|upc|barcode|iban|ssn|vin|phone|telephone|tel|mobile|fax|account|konto|id_str)$|[a-z](Id|ID)$"
@@ -318,15 +324,17 @@ def _of_numbers(name: str, values: np.ndarray, whole: bool) -> Seen:
 def is_code_name(name: str) -> bool:
     """Whether a column's name says that its values are names, and not how much there is of something.
 
-    >>> is_code_name("user_id"), is_code_name("visits_per_user")
-    (True, False)
+    >>> is_code_name("user_id"), is_code_name("visits_per_user"), is_code_name("age:token"), is_code_name("id:float")
+    (True, False, True, False)
     """
+    if (typed := TYPED_NAME.search(name)) is not None:
+        return typed[1] == "token"
     return bool(CODE_NAME.search(name)) and not QUANTITY_OF.search(spaced_lower(name))
 
 
 def spaced_lower(name: str) -> str:
-    """The name in lower case, its words apart: createdAt is created_at."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    """The name in lower case, its words apart and without RecBole's type: createdAt:float is created_at."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", TYPED_NAME.sub("", name)).lower()
 
 
 def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
@@ -337,7 +345,7 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
     known = texts.kept(~null)
     if not len(known.distinct):
         return Seen(name, "other", np.full(len(column), np.nan), note="it holds no value", null_words=words)
-    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(known.distinct):
+    if VERSION_NAME.search(spaced_lower(name)) and _are_versions(name, known.distinct):
         return _of_categories(name, known, words, "versions, of which 1.10 is another than 1.1")
     odd = weak_words = tuple[str, ...]()
     left = known
@@ -384,13 +392,14 @@ def _of_text(name: str, column: pd.Series, csv: bool, decimal: str) -> Seen:
     return found
 
 
-def _are_versions(known: pd.Series) -> bool:
+def _are_versions(name: str, known: pd.Series) -> bool:
     """Whether texts of a column that is named as one of versions are such, and neither dates nor numbers."""
     if not all_match(known, VERSION) or not found_in(known, "[.]").any():
         return False
     if not found_in(known, TWO_POINTS).any():
         return known.nunique() <= MOST_VERSIONS
-    return written_dates(known, False) is None
+    times = written_dates(known, False)
+    return times is None or _may_be_codes(name, Texts.of(known), times.values)
 
 
 def _two_decimals(known: pd.Series) -> tuple[str, ...]:
@@ -467,10 +476,15 @@ def _values_seen(name: str, known: Texts, csv: bool, own: tuple[str, ...], decim
 
 def _may_be_codes(name: str, known: Texts, moments: np.ndarray) -> bool:
     """Whether days such as 2/6/20 may be sizes or codes: neither the name nor zeros in front say that they are days,
-    and the name is one of codes, or more than a few moments (microseconds) lie in the future."""
-    texts = known.distinct
-    if TIME_NAME.search(spaced_lower(name)) or not all_match(texts, SLASHED) or all_match(texts, PADDED):
+    and other signs than slashes stand between the numbers, as in versions and scores, the name is one of codes, or more
+    than a few moments (microseconds) lie in the future."""
+    texts, lower = known.distinct, spaced_lower(name)
+    if not all_match(texts, SHORT_DAY) or all_match(texts, PADDED):
         return False
+    if TIME_NAME.search(lower) or DAY_NAME.search(lower):
+        return False
+    if not bool(found_in(texts, "/").all()):
+        return True
     return is_code_name(name) or bool(known.counts[moments > now_us()].sum() / known.num_rows > MOST_LATE)
 
 
@@ -538,7 +552,7 @@ def _parsed_numbers(name: str, known: Texts, weak: tuple[str, ...] = (), decimal
     ways, of which those with this decimal sign are tried first; one value for each of the different texts."""
     distinct = known.distinct
     words: dict[str, Any] = {"null_values": list(weak)} if weak else {}
-    if all_match(distinct, CLOCK.pattern):
+    if all_match(distinct, CLOCK.pattern) or (not is_code_name(name) and are_durations(distinct)):
         return _durations(name, distinct, words)
     if bool(found_in(distinct, r"^[^0-9]*0[0-9]").any()):
         return None  # 030 1234 is no quantity
@@ -810,11 +824,39 @@ def list_separator(texts: pd.Series) -> str:
     return ""
 
 
-def _durations(name: str, distinct: pd.Series, words: dict[str, Any]) -> Seen:
-    """A column of durations with colons, as seconds."""
+def are_durations(texts: pd.Series) -> bool:
+    """Whether all texts are durations with days or units, such as "5h 52m", and some say so themselves: two units in
+    one text, a time behind days, ISO 8601, or several units in words. "5 m" and "7 s" may be something else.
+
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.columns import are_durations
+    >>> are_durations(pd.Series(["5h 52m", "45m"])), are_durations(pd.Series(["5 m", "7 s"]))
+    (True, False)
+    """
+    lower = texts.str.strip().str.lower()
+    if not all_match(lower, DURATION):
+        return False
+    if bool(found_in(lower, TWO_UNITS).any()):
+        return True
+    units = lower.str.extract(r"([a-z]+)", expand=False)
+    return bool(units.isin(UNIT_WORDS).all()) and units.str.slice(0, 1).nunique() > 1
+
+
+def _durations(name: str, distinct: pd.Series, words: dict[str, Any]) -> Seen | None:
+    """A column of durations, as seconds."""
     options: dict[str, Any] = {"column": name, **words}
-    seconds = ParseDuration(**options)(distinct.to_frame(name))[name].to_numpy(dtype="float64")
-    note = f"{distinct[0]!r} is {seconds[0]:.12g} seconds, taken for mm:ss"
+    of_days = found_in(distinct, DAYS_AND_MINUTES)
+    if bool(of_days.any()):
+        options["short"] = "hh:mm"
+    try:
+        seconds = ParseDuration(**options)(distinct.to_frame(name))[name].to_numpy(dtype="float64")
+    except DataError:
+        return None
+    short = of_days | found_in(distinct, r"^\s*-?[0-9]+:[0-9.]+\s*$")
+    place = int(short.argmax())  # the first one where there is none
+    note = f"{distinct[place]!r} is {seconds[place]:.12g} seconds"
+    if short.any() or all_match(distinct, CLOCK.pattern):
+        note += f", taken for {options.get('short', 'mm:ss')}"
     return Seen(name, "number", seconds, "string", [{"parse_duration": options}], note=note)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from gigabatch.features.columns.time_types import of_type, time_type
+from gigabatch.features.columns.time_types import DAY_ENDING, MONTH_NAME, of_type, time_type
 from gigabatch.features.columns.times import ISO_8601
 from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, found_in
 
@@ -30,24 +30,28 @@ CLOCK = (
 )
 # Behind a date; an abbreviation such as EST is of several zones, so it is text of the format.
 ZONE = r"(?P<zone>(?P<apart> ?)(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?(?P<abbreviation> [A-Z]{2,5})?"
+NAME, DAY = MONTH_NAME, rf"\d{{1,2}}{DAY_ENDING}"
 DAYS = (
     (r"\d{4}(?P<sign>[-./])\d{1,2}(?P=sign)\d{1,2}", ("%Y{0}%m{0}%d",)),
     (r"\d{1,2}(?P<sign>\.)\d{1,2}\.\d{4}", ("%d{0}%m{0}%Y", "%m{0}%d{0}%Y")),
     (r"\d{1,2}(?P<sign>[-/])\d{1,2}(?P=sign)\d{4}", ("%m{0}%d{0}%Y", "%d{0}%m{0}%Y")),
-    (r"\d{2}(?P<sign>\.)\d{2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y", "%y{0}%m{0}%d", "%y{0}%d{0}%m")),
-    (r"\d{2}(?P<sign>-)\d{2}-\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
+    (r"\d{1,2}(?P<sign>\.)\d{1,2}\.\d{2}", ("%d{0}%m{0}%y", "%m{0}%d{0}%y", "%y{0}%m{0}%d", "%y{0}%d{0}%m")),
+    (r"\d{1,2}(?P<sign>-)\d{1,2}-\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
     (r"\d{1,2}(?P<sign>/)\d{1,2}/\d{2}", ("%m{0}%d{0}%y", "%d{0}%m{0}%y", "%y{0}%m{0}%d")),
-    (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{4}", ("%d{0}%b{0}%Y",)),
-    (r"\d{1,2}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{2}", ("%d{0}%b{0}%y",)),
-    (r"\d{1,2}(?P<sign> )[A-Za-z]{3,9}\.?, \d{4}", ("%d{0}%b, %Y",)),
-    (r"[A-Za-z]{3,9}\.?(?P<sign>[-/ ])\d{1,2}(?P=sign)\d{4}", ("%b{0}%d{0}%Y",)),
-    (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{4}", ("%b{0}%d, %Y",)),
-    (r"[A-Za-z]{3,9}\.?(?P<sign> )\d{1,2}, \d{2}", ("%b{0}%d, %y",)),
-    (r"\d{4}(?P<sign>[-/ ])[A-Za-z]{3,9}\.?(?P=sign)\d{1,2}", ("%Y{0}%b{0}%d",)),
+    (rf"{DAY}(?P<sign>[-/ ]){NAME}\.?(?P=sign)\d{{4}}", ("%d{0}%b{0}%Y",)),
+    (rf"{DAY}(?P<sign>[-/ ]){NAME}\.?(?P=sign)\d{{2}}", ("%d{0}%b{0}%y",)),
+    (rf"{DAY}(?P<sign> ){NAME}\.?, \d{{4}}", ("%d{0}%b, %Y",)),
+    (rf"{NAME}\.?(?P<sign>[-/ ]){DAY}(?P=sign)\d{{4}}", ("%b{0}%d{0}%Y",)),
+    (rf"{NAME}\.?(?P<sign> ){DAY}, \d{{4}}", ("%b{0}%d, %Y",)),
+    (rf"{NAME}\.?(?P<sign> ){DAY}, \d{{2}}", ("%b{0}%d, %y",)),
+    (rf"\d{{4}}(?P<sign>[-/ ]){NAME}\.?(?P=sign){DAY}", ("%Y{0}%b{0}%d",)),
     (r"(?:19|20)\d{2}(?P<sign>[-/])(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
     (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
-    (r"[A-Za-z]{3,9}\.?(?P<sign>[- ])(?:19|20)\d{2}", ("%b{0}%Y",)),
-    (r"\d{1,2}(?P<sign>\. )[A-Za-z]{3,9}\.? \d{4}", ("%d{0}%b %Y",)),
+    (rf"{NAME}\.?(?P<sign>[- ])(?:19|20)\d{{2}}", ("%b{0}%Y",)),
+    (rf"{DAY}(?P<sign>\. ){NAME}\.? \d{{4}}", ("%d{0}%b %Y",)),
+    (rf"{DAY}(?P<sign> de ){NAME}\.? de \d{{4}}", ("%d{0}%b de %Y",)),
+    (rf"\d{{2}}(?P<sign>){NAME}\d{{4}}", ("%d%b%Y",)),  # as SAS writes it
+    (rf"{NAME}\.?(?P<sign>[- ])\d{{2}}", ("%b{0}%y",)),
 )
 # Quantities as large as milliseconds and microseconds are.
 QUANTITY_NAME = re.compile(
@@ -60,6 +64,8 @@ YEAR_LAST = rf"[A-Za-z]{{3,9}} \d{{1,2}} {CLOCK}{ZONE} \d{{4}}"  # Jun 12 14:05:
 YEAR_NAME = re.compile(r"year|jahr|(^|[^a-z])(an|ano|año|anno)([^a-z]|$)")
 FIRST_LOOK = 200
 ZONED = re.compile(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
+MONTHS_OF_YEARS = ("%b-%y", "%b %y")  # or days without a year
+MOST_DAYS = 31
 DECEMBER = 335  # the day of the year that it begins with
 
 
@@ -118,7 +124,7 @@ def written_dates(known: pd.Series, lenient: bool) -> Written | None:
         if bool(of_type(distinct.head(FIRST_LOOK), how)[1].any()):
             continue
         found, wrong = of_type(distinct, how)
-        if not bool(wrong.any()):
+        if not bool(wrong.any()) and not (form in MONTHS_OF_YEARS and not _holds_years(distinct)):
             fitting.append((form, dict(zip(distinct, found.astype("float64"), strict=True))))
     if not fitting:
         return None
@@ -129,6 +135,12 @@ def written_dates(known: pd.Series, lenient: bool) -> Written | None:
     years = [other.startswith("%y") == form.startswith("%y") for other, _ in fitting]
     others = tuple(other for (other, _), alike in zip(fitting, years, strict=True) if not alike)
     return Written(f"datetime[{form}]{'?' if lenient else ''}", values, sum(years) > 1, others)
+
+
+def _holds_years(texts: pd.Series) -> bool:
+    """Whether the number behind a month's name (Jan-24) is no day in some text, so that it is a year in all of them."""
+    numbers = texts.str.slice(-2).astype("int64")
+    return bool(((numbers == 0) | (numbers > MOST_DAYS)).any())
 
 
 def now_us() -> float:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gigabatch.features.columns.time_types import MONTH_NAME, of_type, time_type
 from gigabatch.pipeline.init.columns import Seen, is_code_name, spaced_lower
-from gigabatch.pipeline.init.dates import TIME_NAME
+from gigabatch.pipeline.init.dates import MONTHS_OF_YEARS, TIME_NAME
 from gigabatch.pipeline.init.texts import all_match
 
 UNKNOWN = re.compile(r"-?(7{2,}|8{2,}|9{2,})(\.9+)?")  # as surveys and loggers write it
@@ -17,6 +18,7 @@ FIRST_SERIAL, LAST_SERIAL = 30_000, 60_000  # 1982 to 2064, days since 30 Decemb
 FEWEST = 20  # different days, and texts of two numbers
 PAIR = r"\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*{sign}\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*$"
 SIGNS = ("/", "-", "x", "×", ":")
+MONTH_AND_NUMBER = rf"\s*{MONTH_NAME}\.?[- ]\d{{2}}\s*$"
 
 
 def doubts(shown: str, seen: Seen) -> Iterator[str]:
@@ -31,8 +33,9 @@ def doubts(shown: str, seen: Seen) -> Iterator[str]:
     """
     if seen.kind == "number":
         yield from _serials(shown, seen)
-    elif seen.kind == "category" and seen.num_values >= FEWEST and not is_code_name(seen.name):
-        yield from _pairs(shown, seen)
+    elif seen.kind == "category" and not is_code_name(seen.name):
+        yield from _pairs(shown, seen) if seen.num_values >= FEWEST else ()
+        yield from _months(shown, seen)
 
 
 def unknown_numbers(columns: Mapping[str, Seen]) -> Iterator[str]:
@@ -94,6 +97,20 @@ def _serials(shown: str, seen: Seen) -> Iterator[str]:
             f"Numbers of {shown} ({known.min():.12g} to {known.max():.12g}) may be days as Excel counts them, {first} "
             f"to {last}. Where they are, write dates in the file."
         )
+
+
+def _months(shown: str, seen: Seen) -> Iterator[str]:
+    """Texts such as Jan-24, which may be January of 2024 or a day of January; one of a number beyond 31 would tell."""
+    texts = seen.texts.distinct
+    if not len(texts) or not all_match(texts, MONTH_AND_NUMBER):
+        return
+    for form in MONTHS_OF_YEARS:
+        how = time_type(f"datetime[{form}]?")
+        if how is not None and not bool(of_type(texts, how)[1].any()):
+            yield (
+                f"Texts of {shown} ({texts[0]!r}) may be months with their years or days without them, and are "
+                f"categories. Where they are months, put datetime[{form}] for the column under inputs."
+            )
 
 
 def _pairs(shown: str, seen: Seen) -> Iterator[str]:

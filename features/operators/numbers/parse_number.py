@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,6 +19,7 @@ from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast, cast_text
 
 SEPARATORS = "Set decimal and thousands to what the column means by them."
+WITHIN = "Where it is the decimal sign, set decimal to it and remove without it."
 SIGNS = ("$", "€", "£", "¥", "%", " ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{THIN SPACE}")
 DASHES = "-\N{EN DASH}\N{EM DASH}"  # behind a decimal sign they stand for no cents
 MINUS, APOSTROPHE = "\N{MINUS SIGN}", "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -26,12 +28,13 @@ MINUS, APOSTROPHE = "\N{MINUS SIGN}", "\N{RIGHT SINGLE QUOTATION MARK}"
 class ParseNumber(ColumnOperator):
     """Read numbers that are written as text, such as "$1,234.50", "1.234,50 €", "12 %" or "(3)".
 
-    Of what `remove` names, words are taken away as whole words at an end of the number, signs wherever they stand, and
-    blanks, but between two digits only before groups of three. A number without a sign in one pair of parentheses is
-    negative, and one with a minus behind it ("5-"). A dash behind the decimal sign stands for no cents ("5.-"). What
-    `scales` names is taken off the end, separators of thousands are taken away where they stand before groups of three
-    digits, the first of which begins with no 0, and the decimal sign becomes a point. Nothing is scaled but by
-    `scales`: "12 %" is 12. Numbers are taken as they are. The minus may be U+2212, and the apostrophe of thousands
+    Of what `remove` names, words are taken away as whole words at an end of the number, signs wherever they stand, but
+    those of currencies and % not between digits ("5€50"), and blanks, but between two digits only before groups of
+    three. A number without a sign in one pair of parentheses is negative, and one with a minus behind it ("5-"). A dash
+    behind the decimal sign stands for no cents ("5.-"). What `scales` names is taken off the end, separators of
+    thousands are taken away where they stand before groups of three digits, the first of which begins with no 0, commas
+    also in groups of two before the last one (12,34,567), and the decimal sign becomes a point. Nothing is scaled but
+    by `scales`: "12 %" is 12. Numbers are taken as they are. The minus may be U+2212, and the apostrophe of thousands
     U+2019. Null stays null, and empty text and `nan`, in any case, become null; `inf` and `infinity` are an infinity;
     but text of which nothing else than what is taken away was there ("$", "%%") is an error. Row-wise.
 
@@ -115,6 +118,8 @@ class ParseNumber(ColumnOperator):
         single = "".join(re.escape(sign) for sign in signs if len(sign) == 1)
         alone = all(len(sign) == 1 for sign in signs)
         self._signs = ([f"[{single}]"] if single else []) if alone else [re.escape(sign) for sign in signs]
+        # Of these, which may be the decimal sign (5€50), none stands between digits.
+        self._amounts = "".join(re.escape(sign) for sign in signs if sign == "%" or _is_currency(sign))
         self._blanks = "".join({letter for text in self.remove if text.isspace() for letter in text})
         self.scales = None if scales is None else dict(scales)
 
@@ -146,6 +151,11 @@ class ParseNumber(ColumnOperator):
             number = number.str.replace(APOSTROPHE, "'", regex=False)
         for word in self._words:
             number = word.taken_off(number)
+        if self._amounts:
+            edge = re.escape(self.decimal + (self.thousands or ""))
+            within = rf"[0-9{edge}]\s*[{self._amounts}]+\s*[{edge}]?[0-9]"
+            wrong = _known(number.str.contains(within, regex=True))
+            self._require_none(wrong, text, "where a sign that is no part of numbers stands between digits", WITHIN)
         for sign in self._signs:
             number = number.str.replace(sign, "", regex=True)
         number = number.str.strip()
@@ -177,7 +187,10 @@ class ParseNumber(ColumnOperator):
             scaled.append((rows, float(factor)))
         if self.thousands is not None and _any_holds(number, self.thousands):
             thousands, decimal = re.escape(self.thousands), re.escape(self.decimal)
-            grouped = rf"^[+-]?[1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
+            grouped = f"[1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+"
+            if self.thousands == ",":  # of lakhs and crores; 1.10.234 may be a version
+                grouped = f"({grouped}|[1-9][0-9]?(,[0-9]{{2}})+,[0-9]{{3}})"
+            grouped = rf"^[+-]?{grouped}({decimal}[0-9]*)?$"
             wrong = _known(number.str.contains(self.thousands, regex=False)) & ~_known(number.str.match(grouped))
             self._require_none(wrong, text, f"where {self.thousands!r} stands before no group of three digits")
             number = number.str.replace(self.thousands, "", regex=False)
@@ -272,6 +285,10 @@ def _first(column: Column) -> Any:
 def _border(letter: str) -> str:
     """A pattern of what may stand beside a letter where a word begins or ends."""
     return r"(\W|[0-9_])" if letter.isalpha() else "[^0-9]" if letter.isdigit() else "."
+
+
+def _is_currency(sign: str) -> bool:
+    return len(sign) == 1 and unicodedata.category(sign) == "Sc"
 
 
 def _any_holds(text: Column, part: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import os
 import shutil
 import zipfile
@@ -18,12 +19,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.reading.csv_blocks import csv_blocks
-from gigabatch.features.reading.encodings import UTF8, csv_source, is_bytewise
+from gigabatch.features.reading.encodings import UTF8, ZSTD, csv_source, is_bytewise, opened
 from gigabatch.features.reading.sources import PACKED, PARQUET_ENDINGS, expand
 from gigabatch.features.recipes.movielens.files import FORMATS
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
@@ -206,8 +206,8 @@ def _opened(path: Path) -> Iterator[Any]:
         if path.name.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
                 (_,) = archive.infolist()  # of several files fsspec would take the first
-        with fsspec.open(str(path), "rb", compression="infer") as file:
-            yield file
+        with opened(str(path)) as file:
+            yield file if file.seekable() else io.BytesIO(file.read())
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise PlanError(f"plan: {path} cannot be read ({error}).") from error
 
@@ -248,6 +248,9 @@ def _packed(target: Path) -> Iterator[Any]:
             zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive,
             archive.open(inside, "w", force_zip64=True) as file,
         ):
+            yield file
+    elif target.name.endswith(ZSTD):
+        with pa.CompressedOutputStream(str(target), "zstd") as file:
             yield file
     else:
         with gzip.open(target, "wb") if target.name.endswith(".gz") else open(target, "wb") as file:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gigabatch.features.columns.time_types import of_type, time_type
+from gigabatch.features.columns.time_types import MONTHS, OTHER_MONTHS, of_type, time_type
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, read_files
 
@@ -293,3 +293,61 @@ def test_categories_of_text_are_the_times_of_their_text(dtype, texts):
     column = pd.Series(texts, dtype="category")
     found = cast(pd.DataFrame({"at": column}), {"at": dtype}, "here", nullable=["at"])["at"]
     assert found.astype("object").tolist() == [86_400_000_000, pd.NA, 0]
+
+
+# As Babel 2.19 gives them: full and short names of months, in a sentence and alone.
+CLDR = {
+    "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+    "de short": "Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.",
+    "de alone": "Jan Feb Mär Apr Mai Jun Jul Aug Sep Okt Nov Dez",
+    "de_AT": "Jänner Februar März April Mai Juni Juli August September Oktober November Dezember",
+    "de_AT short": "Jän. Feb. März Apr. Mai Juni Juli Aug. Sep. Okt. Nov. Dez.",
+    "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+    "fr short": "janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.",
+    "fr_CA short": "janv. févr. mars avr. mai juin juill. août sept. oct. nov. déc.",
+    "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    "es short": "ene feb mar abr may jun jul ago sept oct nov dic",
+    "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+    "it short": "gen feb mar apr mag giu lug ago set ott nov dic",
+    "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+    "pt short": "jan. fev. mar. abr. mai. jun. jul. ago. set. out. nov. dez.",
+    "nl": "januari februari maart april mei juni juli augustus september oktober november december",
+    "nl short": "jan feb mrt apr mei jun jul aug sep okt nov dec",
+}
+
+
+@pytest.mark.parametrize("names", CLDR.values(), ids=CLDR)
+@pytest.mark.parametrize("written", [str, str.upper, str.title], ids=["as it is", "upper", "title"])
+def test_months_of_other_languages(names, written):
+    texts = pd.Series([written(f"{day + 1} {name} 2024") for day, name in enumerate(names.split())])
+    found, _ = of_type(texts, time_type("datetime[%d %b %Y]"))
+    assert found.tolist() == [us(dt.datetime(2024, month, month)) for month in range(1, 13)]
+    alone = [of_type(texts[place : place + 1], time_type("datetime[%d %b %Y]"))[0].iloc[0] for place in range(12)]
+    assert alone == found.tolist()
+
+
+def test_no_name_of_a_month_is_another_one_elsewhere():
+    for names in OTHER_MONTHS.values():
+        assert not any(name[:3] in MONTHS for name in names)
+    assert len({name for names in OTHER_MONTHS.values() for name in names}) == sum(map(len, OTHER_MONTHS.values()))
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("%d %b %Y", "3rd March 2024"), ("%d %b %Y", "3 mars 2024"), ("%b %d, %Y", "March 3rd, 2024"),
+        ("%d de %b de %Y", "3 de marzo de 2024"), ("%d. %b %Y", "3. März 2024"), ("%d%b%Y", "03MAR2024"),
+    ],
+)  # fmt: skip
+def test_days_beside_the_name_of_a_month(form, text):
+    assert of_type(pd.Series([text]), time_type(f"datetime[{form}]"))[0].tolist() == [us(dt.datetime(2024, 3, 3))]
+
+
+@pytest.mark.parametrize(
+    "text", ["3 Mürz 2024", "3 Ma 2024", "3 Magazin 2024", "3rd 2024", "3x March 2024", "31 avr. 2024"]
+)
+def test_what_is_no_month_of_any_of_these_languages(text):
+    with pytest.raises(DataError, match="is no time in the format"):
+        of_type(pd.Series([text]), time_type("datetime[%d %b %Y]"))
+    with pytest.raises(DataError, match="is no time in the format"):
+        of_type(pd.Series(["3rd.03.2024"]), time_type("datetime[%d.%m.%Y]"))

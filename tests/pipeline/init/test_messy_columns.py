@@ -11,11 +11,14 @@ import pytest
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.numbers.parse_duration import ParseDuration
+from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.columns import column_seen
+from gigabatch.pipeline.init.doubts import doubts
 from gigabatch.pipeline.init.draft import draft_columns, draft_config
 from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.look import look_at
@@ -109,6 +112,51 @@ def test_dates_with_names_of_months_and_weekdays_are_times(tmp_path, form):
     assert sorted(found["Release Date"]) == sorted((read - pd.Timestamp(0)) // pd.Timedelta("1us"))
     if "PDT" in form:
         assert made.notes["inputs.Release Date"].endswith("; PDT is passed over, so times are those of the clock")
+
+
+@pytest.mark.parametrize(
+    ("months", "form", "dtype"),
+    [
+        ("Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.", "{day}. {month} {year}", "%d. %b %Y"),
+        ("Jan Feb Mär Apr Mai Jun Jul Aug Sep Okt Nov Dez", "{day:02}-{month}-{short}", "%d-%b-%y"),
+        ("janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.", "{day} {month} {year}", "%d %b %Y"),
+        ("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+         "{day} de {month} de {year}", "%d de %b de %Y"),
+        ("maart april mei juni juli augustus september oktober", "{day} {month} {year} 14:05", "%d %b %Y %H:%M"),
+        ("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec", "{month} {day}th, {year}", "%b %d, %Y"),
+        ("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC", "{day:02}{month}{year}", "%d%b%Y"),
+        ("1 2 3 4 5 6 7 8 9 10 11 12", "{month}-{day}-{short}", "%m-%d-%y"),
+        ("1 2 3 4 5 6 7 8 9 10 11 12", "{day}.{month}.{short}", "%d.%m.%y"),
+    ],
+)  # fmt: skip
+def test_dates_with_months_of_other_languages_and_without_zeros_are_times(tmp_path, months, form, dtype):
+    names = months.split()
+    first = 3 if names[0] == "maart" else 1
+    days = [datetime.date(1999 + k % 7, first + k % len(names), 1 + k % 28) for k in range(ROWS)]
+    texts = [form.format(day=day.day, month=names[day.month - first], year=day.year, short=f"{day.year % 100:02}")
+             for day in days]  # fmt: skip
+    made, found = drafted(tmp_path, texts, "sold_date")
+    assert made.features["inputs"] == {"sold_date": f"datetime[{dtype}]"}
+    clock = (14 * 60 + 5) * 60_000_000 if "%H" in dtype else 0
+    epoch = datetime.date(1970, 1, 1)
+    assert sorted(found["sold_date"]) == sorted((day - epoch).days * 86_400_000_000 + clock for day in days)
+
+
+def test_short_days_between_other_signs_than_slashes_need_the_name_of_a_day(tmp_path):
+    texts = [f"{1 + k % 6}-{k % 7 + 1}-{10 + k % 5}" for k in range(ROWS)]
+    assert column_seen("sets", pd.Series(texts), None).kind == "category"
+    assert column_seen("version", pd.Series(texts).str.replace("-", "."), None).kind == "category"
+    assert column_seen("Geburtsdatum", pd.Series(texts), None).kind == "date"
+
+
+def test_a_month_with_a_number_is_one_of_a_year_where_some_number_is_no_day():
+    months = ["Jan-24", "Feb-31", "Mrz-09"]
+    assert column_seen("issue_d", pd.Series([*months, "Dez-99"]), None).dtype == "datetime[%b-%y]"
+    seen = column_seen("issue_d", pd.Series(months), None)
+    assert seen.kind == "category"
+    (said,) = doubts("issue_d", seen)
+    assert said.startswith("Texts of issue_d ('Jan-24') may be months with their years or days without them")
+    assert not list(doubts("area", column_seen("area", pd.Series(["Out-24", "Zone-31"]), None)))
 
 
 @pytest.mark.parametrize(
@@ -1272,3 +1320,80 @@ def test_numbers_of_rows_of_which_a_part_of_a_table_has_some_are_left_out(tmp_pa
         "rownames": f"{told}; carried to predictions as a key", "Unnamed: 0": told, "index": told,
     }  # fmt: skip
     assert made.features["keys"] == ["rownames"]
+
+
+def test_groups_of_lakhs_are_numbers_and_a_sign_between_digits_is_none(tmp_path):
+    numbers = [7 + 997 * k * k for k in range(ROWS)]
+    texts = [f"₹{number // 100_000},{number // 1000 % 100:02},{number % 1000:03}.5" if number >= 100_000
+             else f"₹{number:,}.5" for number in numbers]  # fmt: skip
+    assert 10**7 < max(numbers) < 10**9
+    texts = [re.sub(r"^₹(\d+)(\d\d),", r"₹\1,\2,", text) if number >= 10**7 else text
+             for text, number in zip(texts, numbers, strict=True)]  # fmt: skip
+    made, found = drafted(tmp_path, texts, "price")
+    (step,) = [step["parse_number"] for step in made.features["steps"] if "parse_number" in step]
+    assert step["column"] == "price"
+    assert "decimal" not in step
+    assert sorted(ParseNumber(**step)(found)["price"]) == [number + 0.5 for number in numbers]
+    assert column_seen("x", pd.Series(["5€50", "7€"]), None).kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("write", "short"),
+    [
+        (lambda s: f"{s // 3600}h {s // 60 % 60}m {s % 60}s", None),
+        (lambda s: f"{s // 3600}h{s // 60 % 60:02}m{s % 60:02}s" if s >= 3600 else f"{s}s", None),
+        (lambda s: f"{s} sec" if s % 60 else f"{s // 60} min" if s % 3600 else f"{s // 3600} hours", None),
+        (lambda s: str(pd.Timedelta(seconds=s)), None),
+        (lambda s: str(datetime.timedelta(seconds=s)), None),
+        (lambda s: pd.Timedelta(seconds=s).isoformat(), None),
+        (lambda s: f"PT{s // 60}M{s % 60}S", None),
+        (lambda s: f"{s // 86_400} days {s // 3600 % 24:02}:{s // 60 % 60:02}", "hh:mm"),
+    ],
+)
+def test_durations_with_units_and_days_are_seconds(tmp_path, write, short):
+    seconds = [k * k * 1531 % 400_000 // 60 * 60 + (0 if short else k % 60) for k in range(ROWS)]
+    made, found = drafted(tmp_path, [write(each) for each in seconds], "x")
+    (step,) = [step["parse_duration"] for step in made.features["steps"] if "parse_duration" in step]
+    assert step.get("short") == short
+    assert sorted(ParseDuration(**step)(found)["x"]) == sorted(seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("x", ["5 m", "7 s"]), ("x", ["5 d", "7 s"]), ("x", ["3br 2ba", "4br 1ba"]), ("x", ["90 min", "2 Seasons"]),
+        ("x", ["-1 days 02:00:00", "1 days 02:00:00"]), ("x", ["P1", "P2"]), ("item_id", ["5d 3h", "7d"]),
+        ("x", ["3 days ago", "2 hours ago"]),
+    ],
+)  # fmt: skip
+def test_texts_that_may_be_no_durations_are_categories(name, texts):
+    assert column_seen(name, pd.Series(texts), None).kind == "category"
+
+
+def test_forms_of_other_countries_are_the_same_in_training_prediction_service_and_score(tmp_path):
+    rng = np.random.default_rng(0)
+    months = ["janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."]
+    seconds, price = rng.integers(0, 90_000, ROWS), rng.integers(100_000, 10_000_000, ROWS)
+    table = pd.DataFrame({
+        "delivered": [f"{1 + k % 28} {months[k * 7 % 12]} {2019 + k % 5}" for k in range(ROWS)],
+        "took": [f"{s // 3600}h {s // 60 % 60}m {s % 60}s" for s in seconds],
+        "price": [f"₹{p // 100_000},{p // 1000 % 100:02},{p % 1000:03}" for p in price],
+        "sold": (seconds / 90_000 + price / 10_000_000 + rng.normal(0, 0.1, ROWS) > 1).astype(int),
+    })  # fmt: skip
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "sold", tmp_path / "o.yaml")
+    assert {next(iter(step)) for step in made.features["steps"]} >= {"parse_number", "parse_duration", "date_parts"}
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
+    run = Pipeline.from_config(out, places, {"train.epochs": 2, "model.layers": [8]}).train()
+    asked = table.drop(columns="sold").head(20)
+    found = run.predict(asked)["sold"].to_numpy()
+    bundle = load_bundle(run.path / "model")
+    np.testing.assert_allclose(bundle.predict_raw(asked)["sold"], found, rtol=1e-5)
+    names = bundle.online().columns
+    served = RawRows(bundle, names)
+    sent = pd.DataFrame([served([row])[0] for row in asked.to_dict("records")], columns=names)
+    np.testing.assert_allclose(bundle.predict(sent)["sold"], found, rtol=1e-5)
+    asked.to_csv(tmp_path / "asked.csv", index=False)
+    where = [f"{name}={value}" for name, value in places.items()]
+    assert score_run(out, where, None, None, tmp_path / "s.parquet", raw=str(tmp_path / "asked.csv")) == 0
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "s.parquet")["predicted_sold"], found, rtol=1e-5)

@@ -48,6 +48,11 @@ def test_numbers_that_python_formats_are_read_back(cents, european):
         ("1 234,5", {"thousands": " ", "decimal": ",", "remove": ["€"]}, 1234.5),
         ("1,5", {"decimal": ",", "thousands": None}, 1.5),
         ("1e3", {}, 1000.0),
+        ("5€50", {"decimal": "€", "remove": ["$"]}, 5.5),
+        ("1_000", {"remove": ["_"]}, 1000.0),
+        ("12,34,567", {}, 1234567.0),
+        ("-1,00,000.5", {}, -100000.5),
+        ("₹ 3,45,67,890.25", {"remove": ["₹", " "]}, 34567890.25),
         (".5", {}, 0.5),
         ("120 m2", {"remove": ["m2", " "]}, 120.0),
         ("12.3k", {"scales": {"k": 1000}}, 12300.0),
@@ -87,6 +92,19 @@ def test_texts_and_their_numbers(text, options, expected):
     assert parsed([text], **options) == [expected]
 
 
+@given(st.integers(-(10**13), 10**13), st.integers(0, 2))
+def test_groups_of_lakhs_are_read_back(number, places):
+    digits = str(abs(number))
+    head, last = digits[:-3], digits[-3:]
+    pairs = []
+    while head:
+        head, pairs = head[:-2], [head[-2:], *pairs]
+    text = "-" * (number < 0) + ",".join([*pairs, last]) + ".25"[: places + 1] * (places > 0)
+    rest = {0: 0.0, 1: 0.2, 2: 0.25}[places]
+    expected = float(Decimal(abs(number)) + Decimal(str(rest)))
+    assert parsed([text]) == [-expected if number < 0 else expected]
+
+
 def test_words_for_null_and_empty_text_are_null():
     assert np.isnan(parsed(["ask", "", None, " ", "$"], null_values=["ask", "$"])).all()
 
@@ -105,7 +123,18 @@ def test_numbers_are_taken_as_they_are():
     ("text", "options", "message"),
     [
         ("1,5", {}, "'x' holds '1,5', where ',' stands before no group of three digits"),
-        ("12,34,567", {}, "stands before no group"),
+        ("12,34,56", {}, "stands before no group"),
+        ("123,45,678", {}, "stands before no group"),
+        ("12,345,67,890", {}, "stands before no group"),
+        ("1,00,000", {"decimal": ",", "thousands": "."}, "is not written as a number"),
+        ("12.34.567", {"decimal": ",", "thousands": "."}, "stands before no group"),
+        ("5€50", {}, "'5€50', where a sign that is no part of numbers stands between digits. Where it is the decimal"),
+        ("12%5", {}, "stands between digits"),
+        ("12 % 5", {}, "stands between digits"),
+        ("5 €500", {}, "stands between digits"),
+        ("5$.50", {}, "stands between digits"),
+        ("1.€50", {}, "stands between digits"),
+        ("1₹50", {"remove": ["₹"]}, "stands between digits"),
         ("1,2345", {}, "stands before no group"),
         ("1.5,000", {}, "stands before no group"),
         ("1.5", {"decimal": ",", "thousands": None, "remove": []}, "'1.5', whose point is not the decimal sign ','"),

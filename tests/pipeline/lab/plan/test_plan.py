@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,18 +100,22 @@ def test_distinct_values_neither_fall_nor_outgrow_the_rows():
 # --- samples
 
 
-@pytest.mark.parametrize("ending", [".csv", ".data.gz", ".csv.zip", ".parquet"])
+@pytest.mark.parametrize("ending", [".csv", ".data.gz", ".csv.zip", ".csv.zst", ".parquet"])
 def test_a_sample_holds_whole_rows_of_the_file(tmp_path, ending):
     rows = rows_of(20_000)
     path = tmp_path / f"rows{ending}"
     if ending == ".parquet":
         rows.to_parquet(path, row_group_size=3000)
+    elif ending.endswith(".zst"):
+        with pa.CompressedOutputStream(str(path), "zstd") as file:
+            file.write(rows.to_csv(index=False).encode())
     else:
         rows.to_csv(path, index=False)
     config = config_of(tmp_path, path)
     settings, share = sample_files("table", config.features, 0.1, tmp_path / "sample")
     (taken,) = Path(settings.path).iterdir()
-    sample = pd.read_parquet(taken) if ending == ".parquet" else pd.read_csv(taken, dtype={"person": str})
+    unpacked = pa.input_stream(taken, compression="zstd") if ending.endswith(".zst") else taken
+    sample = pd.read_parquet(taken) if ending == ".parquet" else pd.read_csv(unpacked, dtype={"person": str})
     assert taken.name.endswith(path.name)
     assert share == pytest.approx(len(sample) / len(rows), rel=0.03)
     assert 0.08 < share < 0.12
