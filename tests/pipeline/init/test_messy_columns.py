@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
@@ -1272,3 +1273,17 @@ def test_numbers_of_rows_of_which_a_part_of_a_table_has_some_are_left_out(tmp_pa
         "rownames": f"{told}; carried to predictions as a key", "Unnamed: 0": told, "index": told,
     }  # fmt: skip
     assert made.features["keys"] == ["rownames"]
+
+
+def test_the_index_that_pandas_writes_to_parquet_is_no_feature(tmp_path):
+    """As rows have it that were drawn from a frame, or that frames were put together of, where numbers come again."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"z": rng.normal(size=ROWS), "y": rng.integers(0, 2, ROWS)})
+    drawn, together = table.sample(frac=0.3, random_state=0), pd.concat([table[: ROWS // 2]] * 2)
+    for number, frame in enumerate((drawn, together)):
+        path = tmp_path / f"{number}.parquet"
+        frame.to_parquet(path)
+        assert "__index_level_0__" in pq.read_schema(path).names
+        made = draft_config(str(path), "y", None, 10_000)
+        assert made.features["continuous"] == ["z"]
+        assert made.left_out == {"__index_level_0__": "the index of a frame of pandas without a name"}
