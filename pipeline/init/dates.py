@@ -13,8 +13,8 @@ from gigabatch.features.columns.times import ISO_8601
 from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, found_in
 
 DIGITS = {  # of times as one number: the first and the last that are taken for such
-    "%Y%m%d": (19_000_101, 21_001_231), "%Y%m%d%H%M": (190_001_010_000, 210_012_312_359),
-    "%Y%m%d%H%M%S": (19_000_101_000_000, 21_001_231_235_959),
+    "%Y%m%d": (19_000_101, 21_001_231), "%Y%m%d%H": (1_900_010_100, 2_100_123_123),
+    "%Y%m%d%H%M": (190_001_010_000, 210_012_312_359), "%Y%m%d%H%M%S": (19_000_101_000_000, 21_001_231_235_959),
 }  # fmt: skip
 FEWEST_DAYS, MOST_NO_DAYS = 20, 0.01  # of times as one number: different ones, and the share of those that are none
 EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second

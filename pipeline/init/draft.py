@@ -79,6 +79,7 @@ WITHIN_WORDS = re.compile(  # in which those mean nothing; an end may stand in a
 )
 WHOSE = re.compile(
     r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
+    r"|^id[ _-]?(no|nr|num|number|code)?$"
 )
 NAMED_AS = r"(^|_){}([_ -]?(id|ids|key|uuid|guid|nr|no|num|number|code))?$"
 ENTITY_NAMES = {

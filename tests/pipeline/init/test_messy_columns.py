@@ -69,6 +69,7 @@ def drafted(tmp_path, values, name="x", **options):
         ("%Y%m%d", DAYS, "datetime[%Y%m%d]", None),
         ("%Y%m%d%H%M%S", DAYS, "datetime[%Y%m%d%H%M%S]", None),
         ("%Y%m%d%H%M", DAYS, "datetime[%Y%m%d%H%M]", None),
+        ("%Y%m%d%H", DAYS, "datetime[%Y%m%d%H]", None),  # as seconds, times of 2030 and later
         ("%Y-%m-%d %H:%M EST", DAYS, "datetime[%Y-%m-%d %H:%M EST]", None),
         ("%Y-%m", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%Y-%m]", None),
         ("%b %Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%b %Y]", None),
@@ -581,6 +582,14 @@ def test_a_part_of_a_date_that_is_the_same_in_all_rows_is_no_feature(tmp_path, f
     assert said == ([f"{name} has one {told} alone in all rows looked at, which is no feature."] if told else [])
     assert all(remark in out.read_text() for remark in said)
     TableRecipe(TableSettings(**made.features)).build("pandas")
+
+
+@pytest.mark.parametrize(("name", "told"), [("id", True), ("idcode", True), ("user_id", True), ("ids", False)])
+def test_rows_of_one_id_that_a_random_split_takes_apart_are_told_of(tmp_path, name, told):
+    """As in a panel, where a person or a firm has a row a year."""
+    made, _ = drafted(tmp_path, np.repeat(np.arange(300), 5), name)
+    said = [remark for remark in made.remarks if remark.startswith(f"Rows of one {name} may lie in train and in test.")]
+    assert len(said) == told
 
 
 def test_seconds_in_a_column_named_created_are_times(tmp_path):
