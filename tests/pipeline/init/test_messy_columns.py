@@ -70,6 +70,7 @@ def drafted(tmp_path, values, name="x", **options):
         ("%Y%m%d%H%M%S", DAYS, "datetime[%Y%m%d%H%M%S]", None),
         ("%Y%m%d%H%M", DAYS, "datetime[%Y%m%d%H%M]", None),
         ("%Y%m%d%H", DAYS, "datetime[%Y%m%d%H]", None),  # as seconds, times of 2030 and later
+        ("%y%m%d%H%M", DAYS, "datetime[%y%m%d%H%M]", None),  # as seconds, times of 2042
         ("%Y-%m-%d %H:%M EST", DAYS, "datetime[%Y-%m-%d %H:%M EST]", None),
         ("%Y-%m", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%Y-%m]", None),
         ("%b %Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%b %Y]", None),
