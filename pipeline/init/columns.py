@@ -84,6 +84,7 @@ CODE_NAME = re.compile(
     r"|(?i:(user|customer|client|visitor|member|session|item|product|movie|film|book|order|store|shop|account|unit|person"
     r"|patient|subject|student|school|teacher|employee|household|firm|company|county|country|state|city|region|site|device"
     r"|sensor|station|vehicle|driver|trip|team|player|match|game|loan|policy|claim|record|event|row|case)id$)"
+    r"|(^|[^a-zA-Z])(?i:id[ _-]?(no|nr|num|number|code))$"
     r"|^(?i:seqn|seqno)$"
     r"|(?i:nummer$)"
 )

@@ -13,9 +13,11 @@ from gigabatch.features.columns.times import ISO_8601
 from gigabatch.pipeline.init.texts import FIRST_TEXTS, all_match, found_in
 
 DIGITS = {  # of times as one number: the first and the last that are taken for such
-    "%Y%m%d": (19_000_101, 21_001_231), "%Y%m%d%H%M": (190_001_010_000, 210_012_312_359),
+    "%Y%m%d": (19_000_101, 21_001_231), "%Y%m%d%H": (1_900_010_100, 2_100_123_123),
+    "%y%m%d%H%M": (1_001_010_000, 9_912_312_359), "%Y%m%d%H%M": (190_001_010_000, 210_012_312_359),
     "%Y%m%d%H%M%S": (19_000_101_000_000, 21_001_231_235_959),
 }  # fmt: skip
+LIKE_SECONDS = "%y%m%d%H%M"  # of 2010 to 2028 they are as long as the seconds of these years, of which few are such
 FEWEST_DAYS, MOST_NO_DAYS = 20, 0.01  # of times as one number: different ones, and the share of those that are none
 EPOCH_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of one second
 FIRST_SECOND, LAST_SECOND = 631_152_000, 2_840_140_800  # 1990 to 2060: times elsewhere are of a file's own notion
@@ -247,8 +249,10 @@ def counted(name: str, known: np.ndarray, whole: bool, code: bool) -> tuple[str,
         return "", False
     low, high = known.min(), known.max()
     for form, (first, last) in DIGITS.items():
-        by_days = named or (not QUANTITY_NAME.search(name) and len(np.unique(known)) >= FEWEST_DAYS)
-        if not whole or not by_days or ((known < first) | (known > last)).mean() > MOST_NO_DAYS:
+        if not whole or ((known < first) | (known > last)).mean() > MOST_NO_DAYS:
+            continue
+        sure = named and form != LIKE_SECONDS
+        if not sure and (len(np.unique(known)) < FEWEST_DAYS or (not named and QUANTITY_NAME.search(name))):
             continue
         how = time_type(f"datetime[{form}]?")
         assert how is not None

@@ -63,6 +63,7 @@ DAY = 86_400_000_000  # microseconds
 FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of distinct values that only ids and texts have
 # As R and pandas write the numbers of rows, of which a part of a table has some.
 ROW_NAME = re.compile(r"^(row[ _.-]?(names?|num|number|no|nr|index|idx)|index|idx|unnamed: 0|level_0)$")
+PANDAS_INDEX = "__index_level_0__"  # of a Parquet file, whose numbers come again where frames were put together
 OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
@@ -78,6 +79,7 @@ WITHIN_WORDS = re.compile(  # in which those mean nothing; an end may stand in a
 )
 WHOSE = re.compile(
     r"user|customer|client|patient|visitor|member|account|session|household|person|subject|kunde|nutzer|machine|device"
+    r"|^id[ _-]?(no|nr|num|number|code)?$"
 )
 NAMED_AS = r"(^|_){}([_ -]?(id|ids|key|uuid|guid|nr|no|num|number|code))?$"
 ENTITY_NAMES = {
@@ -575,6 +577,8 @@ def _id_reason(seen: Seen) -> str:
     if len(known) < FEWEST_ROWS_OF_IDS or seen.kind == "date":
         return ""
     if seen.kind == "number":
+        if seen.whole and seen.name == PANDAS_INDEX:
+            return "the index of a frame of pandas without a name"
         span = float(known.max() - known.min()) + 1
         if not seen.whole or seen.num_values <= OWN_VALUE * len(known):
             return ""

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
@@ -71,6 +72,8 @@ def drafted(tmp_path, values, name="x", **options):
         ("%Y%m%d", DAYS, "datetime[%Y%m%d]", None),
         ("%Y%m%d%H%M%S", DAYS, "datetime[%Y%m%d%H%M%S]", None),
         ("%Y%m%d%H%M", DAYS, "datetime[%Y%m%d%H%M]", None),
+        ("%Y%m%d%H", DAYS, "datetime[%Y%m%d%H]", None),  # as seconds, times of 2030 and later
+        ("%y%m%d%H%M", DAYS, "datetime[%y%m%d%H%M]", None),  # as seconds, times of 2042
         ("%Y-%m-%d %H:%M EST", DAYS, "datetime[%Y-%m-%d %H:%M EST]", None),
         ("%Y-%m", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%Y-%m]", None),
         ("%b %Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%b %Y]", None),
@@ -628,6 +631,14 @@ def test_a_part_of_a_date_that_is_the_same_in_all_rows_is_no_feature(tmp_path, f
     assert said == ([f"{name} has one {told} alone in all rows looked at, which is no feature."] if told else [])
     assert all(remark in out.read_text() for remark in said)
     TableRecipe(TableSettings(**made.features)).build("pandas")
+
+
+@pytest.mark.parametrize(("name", "told"), [("id", True), ("idcode", True), ("user_id", True), ("ids", False)])
+def test_rows_of_one_id_that_a_random_split_takes_apart_are_told_of(tmp_path, name, told):
+    """As in a panel, where a person or a firm has a row a year."""
+    made, _ = drafted(tmp_path, np.repeat(np.arange(300), 5), name)
+    said = [remark for remark in made.remarks if remark.startswith(f"Rows of one {name} may lie in train and in test.")]
+    assert len(said) == told
 
 
 def test_seconds_in_a_column_named_created_are_times(tmp_path):
@@ -1397,3 +1408,17 @@ def test_forms_of_other_countries_are_the_same_in_training_prediction_service_an
     where = [f"{name}={value}" for name, value in places.items()]
     assert score_run(out, where, None, None, tmp_path / "s.parquet", raw=str(tmp_path / "asked.csv")) == 0
     np.testing.assert_allclose(pd.read_parquet(tmp_path / "s.parquet")["predicted_sold"], found, rtol=1e-5)
+
+
+def test_the_index_that_pandas_writes_to_parquet_is_no_feature(tmp_path):
+    """As rows have it that were drawn from a frame, or that frames were put together of, where numbers come again."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"z": rng.normal(size=ROWS), "y": rng.integers(0, 2, ROWS)})
+    drawn, together = table.sample(frac=0.3, random_state=0), pd.concat([table[: ROWS // 2]] * 2)
+    for number, frame in enumerate((drawn, together)):
+        path = tmp_path / f"{number}.parquet"
+        frame.to_parquet(path)
+        assert "__index_level_0__" in pq.read_schema(path).names
+        made = draft_config(str(path), "y", None, 10_000)
+        assert made.features["continuous"] == ["z"]
+        assert made.left_out == {"__index_level_0__": "the index of a frame of pandas without a name"}

@@ -58,7 +58,9 @@ def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
 
 
 def test_ids_are_told_from_words_that_end_like_them_and_from_quantities():
-    ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid")
-    words = ("humid", "paid", "valid", "fluid", "grid", "acid", "solid", "bid", "consequence", "visits_per_user")
+    ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid", "idno",
+           "idNum", "id_nr", "IDCODE")  # fmt: skip
+    words = ("humid", "paid", "valid", "fluid", "grid", "acid", "solid", "bid", "consequence", "visits_per_user",
+             "paid_num", "humid_no", "idea_num")  # fmt: skip
     assert [name for name in ids if not is_code_name(name)] == []
     assert [name for name in words if is_code_name(name)] == []
