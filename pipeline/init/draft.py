@@ -46,7 +46,7 @@ from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_writt
 from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
-from gigabatch.pipeline.init.names import are_names
+from gigabatch.pipeline.init.names import are_dense, are_names, digits_of, named
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -308,7 +308,7 @@ def draft_columns(
     lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
     kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
     _nulls(made, table, columns, kept, labels)
-    _names(made, kept, labels, seen.decimal)
+    _names(made, table, kept, labels, seen.decimal)
     for name, found in kept.items():
         if seen.decimal == "," and found.kind == "number" and is_written(table, name):
             take_later_commas(found)
@@ -554,19 +554,33 @@ def _leak(seen: Seen, label: Labels) -> str:
     return leak(values[known], label.values[known], label.settings["task"])
 
 
-def _names(made: Draft, kept: Mapping[str, Seen], labels: Mapping[str, Labels], decimal: str) -> None:
-    """Tell of whole numbers that may be ids or codes, by the labels of their rows. decimal: as of `columns_seen`."""
-    found = []
+def _names(
+    made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels], decimal: str
+) -> None:
+    """Take whole numbers for names where the labels of their rows say so: text, and numbers without large gaps. Tell of
+    the others. decimal: as of `columns_seen`."""
+    found, doubted = [], []
     for name, seen in kept.items():
-        if seen.kind != "number" or not seen.whole or seen.steps:
+        digits = digits_of(seen, table.sample[name]) if name in table.arrow else None
+        if digits is None and (seen.kind != "number" or not seen.whole or seen.steps):
             continue
         known = ((~np.isnan(label.values), label) for label in labels.values())
-        if any(are_names(seen.values[rows], label.values[rows], label.settings["task"]) for rows, label in known):
+        if not any(are_names(seen.values[rows], label.values[rows], label.settings["task"]) for rows, label in known):
+            continue
+        if digits is not None or are_dense(seen.values):
+            kept[name] = named(seen, digits)
             found.append(_shown(name))
+        else:
+            doubted.append(_shown(name))
     if found:
         made.remarks.append(
-            f"Numbers of {', '.join(found)} may be ids or codes: rows of one number have labels alike, and those of "
-            f"neighbouring numbers have not. Where they are, take them from continuous to categorical, as {found[0]}: "
+            f"Numbers of {', '.join(found)} are taken for ids or codes: rows of one number have labels alike, and those "
+            "of neighbouring numbers have not. Where they are amounts, take them from categorical to continuous."
+        )
+    if doubted:
+        made.remarks.append(
+            f"Numbers of {', '.join(doubted)} may be ids or codes: rows of one number have labels alike, and those of "
+            f"neighbouring numbers have not. Where they are, take them from continuous to categorical, as {doubted[0]}: "
             f"int64{', and out of inputs and steps' if decimal else ''}."
         )
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from gigabatch.pipeline.init.columns import Seen
 from gigabatch.pipeline.init.leaks import MOST_ROWS, shuffled
+from gigabatch.pipeline.init.texts import Texts, all_match
 
+NOTE = "numbers taken for names, by the labels of their rows"
+DENSE = 0.25  # share of the numbers between the ends that there are: things are counted, amounts leave gaps
 FEWEST_VALUES = 10
 FEWEST_ROWS = 2  # of a value in each half
 # Share of the variance of the labels' ranks that values tell, in all and in deviations of chance; share of that which
@@ -70,3 +74,60 @@ def _are_names(values: np.ndarray, label: np.ndarray) -> bool:
     most = (beside.sum() + 2 * np.sqrt((beside**2).sum())) / weights.sum()
     sure = products.sum() > FEWEST_DEVIATIONS * np.sqrt(len(products))
     return bool(sure and told > FEWEST_TOLD and most < MOST_OF_NEIGHBOURS * told)
+
+
+def are_dense(values: np.ndarray) -> bool:
+    """Whether numbers stand side by side, as those that were given to things one after another.
+
+    Parameters
+    ----------
+    values
+        float64 whole numbers, (rows,); NaN where null.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.names import are_dense
+    >>> are_dense(np.array([3.0, 1.0, 4.0, np.nan])), are_dense(np.array([999.0, 1499.0, 1999.0]))
+    (True, False)
+    """
+    known = np.unique(values[~np.isnan(values)])
+    return bool(len(known) and len(known) >= DENSE * (known[-1] - known[0] + 1))
+
+
+def digits_of(seen: Seen, texts: pd.Series) -> np.ndarray | None:
+    """The texts [rows] of a column of text that all are whole numbers in digits alone, None where null; None of other
+    columns.
+
+    Parameters
+    ----------
+    seen
+        What the column of a Parquet file or frame holds.
+    texts
+        Its sample.
+    """
+    if seen.kind != "number" or seen.steps != [{"parse_number": {"column": seen.name}}]:
+        return None
+    if not all_match(Texts.of(texts[~seen.null]).distinct, "[0-9]+$"):
+        return None
+    found = np.array(texts, dtype=object)
+    found[seen.null] = None
+    return found
+
+
+def named(seen: Seen, digits: np.ndarray | None) -> Seen:
+    """A column of whole numbers as one of names. digits: as of `digits_of`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.columns import Seen
+    >>> from gigabatch.pipeline.init.names import named
+    >>> found = named(Seen("shop", "number", np.array([7.0, np.nan]), whole=True), None)
+    >>> found.kind, found.categories, found.values.tolist()
+    ('category', 'int64', ['7', None])
+    """
+    if digits is not None:
+        return Seen(seen.name, "category", digits, note=NOTE, null_words=seen.null_words)
+    values = np.array([None if np.isnan(value) else str(int(value)) for value in seen.values], dtype=object)
+    return Seen(seen.name, "category", values, note=NOTE, null_words=seen.null_words, whole=True, categories="int64")

@@ -8,10 +8,11 @@ from typing import Any
 
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.training.defaults import ROW_VISITS
 
 LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
-LEAST_ROWS_OF_EPOCHS, MOST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 20_000, 15  # fewer rows are too few steps in so many
-EPOCHS_OF_CLASSES = 30  # where there are three classes and more, also of more rows
+LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so many
+EPOCHS_OF_CLASSES = 30  # where there are three classes and more, also of many rows
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
 WARM_EPOCHS = 1  # of nights, which go on from weights that have been learnt
@@ -28,7 +29,7 @@ def training_for(
     Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
     (docs/tried.md): `tabm` on `robust` floats is better than `tabular` on nearly all of them. The rule of
     `train.epochs` spares tables of ids, which an MLP learns by heart (`pipeline.training.defaults`); TabM's members do
-    so less, and small tables need the passes.
+    so less, and ids that tell the label need the passes (docs/tried.md).
 
     Parameters
     ----------
@@ -52,6 +53,8 @@ def training_for(
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
     >>> training_for(5_000, True, multiclass=True)["train"]
     {'epochs': 30}
+    >>> training_for(50_000, True)["train"]
+    {'epochs': 8}
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
     {'scale': 'robust', 'bins': 16}
     >>> training_for(300, True)
@@ -64,9 +67,8 @@ def training_for(
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
-    most = MOST_ROWS if multiclass else MOST_ROWS_OF_EPOCHS
-    if has_ids and LEAST_ROWS_OF_EPOCHS <= rows <= most:
-        found["train"] = {"epochs": EPOCHS_OF_CLASSES if multiclass else EPOCHS}
+    if has_ids and rows >= LEAST_ROWS_OF_EPOCHS:
+        found["train"] = {"epochs": EPOCHS_OF_CLASSES if multiclass else min(EPOCHS, round(ROW_VISITS / rows))}
     if rows < LEAST_ROWS_OF_BATCHES:
         found["train"] = {"batch_size": SMALL_BATCH}
     return found

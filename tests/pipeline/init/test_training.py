@@ -28,7 +28,10 @@ def rows_of(number):
         (1_000, True, "tabm", 15),
         (5_000, True, "tabm", 15),
         (5_000, False, "tabm", None),
-        (60_000, True, "tabm", None),
+        (20_000, True, "tabm", 15),
+        (40_000, True, "tabm", 10),
+        (60_000, True, "tabm", 7),
+        (60_000, False, "tabm", None),
         (60_001, True, None, None),
     ],
 )

@@ -30,17 +30,41 @@ def test_numbers_whose_neighbours_have_other_labels_are_named_as_ids(tmp_path, t
     labels["multiclass"] = pd.cut(mark, [-99, mark.median(), mark.quantile(0.7), 99], labels=["a", "b", "c"])
     frame.assign(y=labels[task]).to_csv(tmp_path / "marks.csv", index=False)
     made = draft_config(str(tmp_path / "marks.csv"), "y", None, 10_000)
-    assert made.features["continuous"] == ["s", "dept", "age", "visits", "month", "noise"]
+    assert made.features["categorical"] == {"s": "int64", "dept": "int64"}
+    assert made.features["continuous"] == ["age", "visits", "month", "noise"]
     (remark,) = [remark for remark in made.remarks if "ids or codes" in remark]
-    assert remark.startswith("Numbers of s, dept may be ids or codes:")
+    assert remark.startswith("Numbers of s, dept are taken for ids or codes:")
+
+
+def test_numbers_with_large_gaps_stay_numbers_and_are_told(tmp_path):
+    frame, mark = answers()
+    frame["s"] = frame["s"] * 97  # such as prices in cents
+    frame.assign(y=mark.round(3)).drop(columns="dept").to_csv(tmp_path / "marks.csv", index=False)
+    made = draft_config(str(tmp_path / "marks.csv"), "y", None, 10_000)
+    assert made.features["continuous"] == ["s", "age", "visits", "month", "noise"]
+    (remark,) = [remark for remark in made.remarks if "ids or codes" in remark]
+    assert remark.startswith("Numbers of s may be ids or codes:")
     assert remark.endswith("take them from continuous to categorical, as s: int64.")
-    written = frame.assign(y=labels[task], price="7,5", z=frame["noise"].astype("str") + ",5")
+    written = frame.drop(columns="dept").assign(y=mark.round(3), price="7,5", z=frame["noise"].astype("str") + ",5")
     written.to_csv(tmp_path / "commas.csv", index=False, sep=";", decimal=",")
     (remark,) = [
         remark for remark in draft_config(str(tmp_path / "commas.csv"), "y", None, 10_000).remarks
         if "ids or codes" in remark
     ]  # fmt: skip
     assert remark.endswith("as s: int64, and out of inputs and steps.")
+
+
+@pytest.mark.parametrize("kind", ["object", "category"])
+def test_digits_in_text_are_names_where_their_labels_say_so(tmp_path, kind):
+    """As factors of R are, such as the students of InstEval."""
+    frame, mark = answers()
+    frame["s"] = (frame["s"] * 97).astype("str").where(frame["month"] > 1)  # with nulls, and gaps
+    frame["visits"] = frame["visits"].astype("str")
+    frame.assign(y=mark.round(3)).astype({"s": kind, "visits": kind}).to_parquet(tmp_path / "marks.parquet")
+    made = draft_config(str(tmp_path / "marks.parquet"), "y", None, 10_000)
+    assert made.features["categorical"] == {"s": "string", "dept": "int64"}
+    assert made.features["continuous"] == ["age", "visits", "month", "noise"]
+    assert made.features["steps"] == [{"parse_number": {"column": "visits"}}]
 
 
 def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
