@@ -46,7 +46,7 @@ from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_writt
 from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
-from gigabatch.pipeline.init.names import are_dense, are_names, digits_of, named
+from gigabatch.pipeline.init.names import are_dense, are_names, as_names, digits_of
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -82,6 +82,7 @@ WHOSE = re.compile(
     r"|^id[ _-]?(no|nr|num|number|code)?$"
 )
 NAMED_AS = r"(^|_){}([_ -]?(id|ids|key|uuid|guid|nr|no|num|number|code))?$"
+ALIKE = "rows of one number have labels alike, and those of neighbouring numbers have not"
 ENTITY_NAMES = {
     "user": re.compile(NAMED_AS.format(
         "(user|customer|client|visitor|member|buyer|shopper|reader|viewer|listener|player|reviewer|kunde|nutzer)")),
@@ -554,9 +555,7 @@ def _leak(seen: Seen, label: Labels) -> str:
     return leak(values[known], label.values[known], label.settings["task"])
 
 
-def _names(
-    made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels], decimal: str
-) -> None:
+def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels], decimal: str) -> None:
     """Take whole numbers for names where the labels of their rows say so: text, and numbers without large gaps. Tell of
     the others. decimal: as of `columns_seen`."""
     found, doubted = [], []
@@ -568,20 +567,19 @@ def _names(
         if not any(are_names(seen.values[rows], label.values[rows], label.settings["task"]) for rows, label in known):
             continue
         if digits is not None or are_dense(seen.values):
-            kept[name] = named(seen, digits)
+            kept[name] = as_names(seen, digits)
             found.append(_shown(name))
         else:
             doubted.append(_shown(name))
     if found:
         made.remarks.append(
-            f"Numbers of {', '.join(found)} are taken for ids or codes: rows of one number have labels alike, and those "
-            "of neighbouring numbers have not. Where they are amounts, take them from categorical to continuous."
+            f"Numbers of {', '.join(found)} are taken for ids or codes: {ALIKE}. Where they are amounts, take them "
+            "from categorical to continuous."
         )
     if doubted:
         made.remarks.append(
-            f"Numbers of {', '.join(doubted)} may be ids or codes: rows of one number have labels alike, and those of "
-            f"neighbouring numbers have not. Where they are, take them from continuous to categorical, as {doubted[0]}: "
-            f"int64{', and out of inputs and steps' if decimal else ''}."
+            f"Numbers of {', '.join(doubted)} may be ids or codes: {ALIKE}. Where they are, take them from continuous "
+            f"to categorical, as {doubted[0]}: int64{', and out of inputs and steps' if decimal else ''}."
         )
 
 

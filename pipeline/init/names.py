@@ -115,15 +115,15 @@ def digits_of(seen: Seen, texts: pd.Series) -> np.ndarray | None:
     return found
 
 
-def named(seen: Seen, digits: np.ndarray | None) -> Seen:
+def as_names(seen: Seen, digits: np.ndarray | None) -> Seen:
     """A column of whole numbers as one of names. digits: as of `digits_of`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from gigabatch.pipeline.init.columns import Seen
-    >>> from gigabatch.pipeline.init.names import named
-    >>> found = named(Seen("shop", "number", np.array([7.0, np.nan]), whole=True), None)
+    >>> from gigabatch.pipeline.init.names import as_names
+    >>> found = as_names(Seen("shop", "number", np.array([7.0, np.nan]), whole=True), None)
     >>> found.kind, found.categories, found.values.tolist()
     ('category', 'int64', ['7', None])
     """
