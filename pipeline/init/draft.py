@@ -46,7 +46,7 @@ from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_writt
 from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
-from gigabatch.pipeline.init.names import are_dense, are_names, as_names, digits_of
+from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -562,6 +562,8 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
     for name, seen in kept.items():
         digits = digits_of(seen, table.sample[name]) if name in table.arrow else None
         if digits is None and (seen.kind != "number" or not seen.whole or seen.steps):
+            continue
+        if digits is None and not are_readable(table.sample[name][~seen.null], table.arrow.get(name)):
             continue
         known = ((~np.isnan(label.values), label) for label in labels.values())
         if not any(are_names(seen.values[rows], label.values[rows], label.settings["task"]) for rows, label in known):
