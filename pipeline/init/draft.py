@@ -35,6 +35,7 @@ from gigabatch.pipeline.init.columns import (
     WORD_SHARE,
     Seen,
     holds_text,
+    is_amount_name,
     is_code_name,
     list_separator,
     spaced_lower,
@@ -563,6 +564,8 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         digits = digits_of(seen, table.sample[name]) if name in table.arrow else None
         if digits is None and (seen.kind != "number" or not seen.whole or seen.steps):
             continue
+        if is_amount_name(name):
+            continue
         if digits is None and not are_readable(table.sample[name][~seen.null], table.arrow.get(name)):
             continue
         known = ((~np.isnan(label.values), label) for label in labels.values())
@@ -773,7 +776,7 @@ def _roles(
         made.role_notes["seed"] = RANDOM
         whose = [
             name for name, seen in kept.items()
-            if seen.kind == "category" and WHOSE.search(name.lower()) and is_code_name(name)
+            if seen.kind == "category" and WHOSE.search(spaced_lower(name)) and is_code_name(name)
             and seen.num_values * 1.2 < len(seen.values)
         ]  # fmt: skip
         if whose and timed:
