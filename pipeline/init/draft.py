@@ -573,6 +573,8 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
             continue
         if digits is not None or are_dense(seen.values):
             kept[name] = as_names(seen, digits)
+            if decimal == "," and is_written(table, name):
+                kept[name].categories = "string"  # int64 would take a later 1.000 for 1
             found.append(_shown(name))
         else:
             doubted.append(_shown(name))

@@ -91,6 +91,21 @@ def test_numbers_that_no_int64_reads_stay_numbers(tmp_path, how):
     assert tables.splits["train"]["s"].between(1, 300).all()
 
 
+def test_an_id_of_a_thousand_is_no_1_where_commas_are_decimal(tmp_path):
+    """Categories of int64 took 1.000 for 1, as it is elsewhere."""
+    frame, mark = answers()
+    written = frame[["s"]].assign(price=frame["noise"].astype("str") + ",5", y=mark.round(3))
+    written.to_csv(tmp_path / "old.csv", index=False, sep=";", decimal=",")
+    made = draft_config(str(tmp_path / "old.csv"), "y", None, 10_000)
+    assert made.categories == {"s": "string"}
+    written["s"] = written["s"].astype("str").replace("50", "1.000")
+    written.to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
+    splits = TableRecipe(TableSettings(**(made.features | {"path": str(tmp_path / "new.csv")}))).build("pandas").splits
+    found = pd.concat(splits.values())["s"].value_counts()
+    assert found["1"] == (frame["s"] == 1).sum()
+    assert found["1.000"] == (frame["s"] == 50).sum()
+
+
 def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
     frame, mark = answers(1)
     assert not any(are_names(frame[name].to_numpy("float64"), mark.to_numpy(), "regression")
