@@ -14,7 +14,6 @@ NOTE = "numbers taken for names, by the labels of their rows"
 DENSE = 0.25  # share of the numbers between the ends that there are: things are counted, amounts leave gaps
 AS_WHOLE = r"[-+]?[0-9]+(\.0*)?$"
 FEWEST_VALUES = 10
-FEWEST_ROWS = 2  # of a value in each half
 # Share of the variance of the labels' ranks that values tell, in all and in deviations of chance; share of that which
 # neighbours may tell.
 FEWEST_TOLD, FEWEST_DEVIATIONS, MOST_OF_NEIGHBOURS = 0.005, 6, 0.5
@@ -57,7 +56,7 @@ def _are_names(values: np.ndarray, label: np.ndarray) -> bool:
     distinct, codes = np.unique(values, return_inverse=True)
     halves = [slice(0, None, 2), slice(1, None, 2)]
     counts = np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in halves])
-    often = (counts >= FEWEST_ROWS).all(axis=0)
+    often = (counts > 0).all(axis=0)
     if often.sum() < FEWEST_VALUES or counts[:, often].sum() < 0.5 * len(values):
         return False
     ranks = pd.Series(label).rank()

@@ -116,13 +116,17 @@ def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
     assert not are_names(s[:300], mark.to_numpy()[:300], "regression")  # a row or two of each
     assert not are_names(s * np.nan, mark.to_numpy(), "regression")
     assert not are_names(s, np.ones(ROWS), "binary")
+    pupils = np.random.default_rng(2).integers(0, 1500, 4500)  # three rows of each
+    scores = np.random.default_rng(3).normal(size=1500)[pupils] + np.random.default_rng(4).normal(size=4500)
+    assert are_names(pupils.astype("float64"), scores, "regression")
+    assert not are_names(pupils.astype("float64"), scores[::-1], "regression")
     some = np.where(np.arange(ROWS) % 3 == 0, np.nan, s)
     assert are_names(some, mark.to_numpy(), "regression")
 
 
 def test_ids_are_told_from_words_that_end_like_them_and_from_quantities():
-    ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid", "idno",
-           "idNum", "id_nr", "IDCODE")  # fmt: skip
+    ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid", "childid",
+           "idno", "idNum", "id_nr", "IDCODE")  # fmt: skip
     words = ("humid", "paid", "valid", "fluid", "grid", "acid", "solid", "bid", "consequence", "visits_per_user",
              "paid_num", "humid_no", "idea_num")  # fmt: skip
     assert [name for name in ids if not is_code_name(name)] == []
