@@ -511,7 +511,7 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
     names = columns + [f"{own} (is null)" if (own := of_indicators.get(name)) else name for name in table.schema.floats]
     codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]
     unit = torch.arange(len(table)) if batch.group is None else batch.group.unique(return_inverse=True)[1]
-    bins = LEAK_BINS if batch.group is None else min(LEAK_BINS, max(int(unit.max()) // LEAK_GROUPS, 2))
+    bins = LEAK_BINS if batch.group is None else min(LEAK_BINS, max(len(unit.unique()) // LEAK_GROUPS, 2))
     codes += [_binned(values, bins) for values in batch.floats.numpy().T]
     floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]
     for column, lists in zip(table.schema.lists, batch.lists, strict=True):

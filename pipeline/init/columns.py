@@ -337,6 +337,15 @@ def is_code_name(name: str) -> bool:
     return bool(CODE_NAME.search(name)) and not QUANTITY_OF.search(spaced_lower(name))
 
 
+def is_amount_name(name: str) -> bool:
+    """Whether a column's name says by RecBole's type that its values are numbers.
+
+    >>> is_amount_name("age:float"), is_amount_name("age:token"), is_amount_name("age")
+    (True, False, False)
+    """
+    return (typed := TYPED_NAME.search(name)) is not None and typed[1] == "float"
+
+
 def spaced_lower(name: str) -> str:
     """The name in lower case, its words apart and without RecBole's type: createdAt:float is created_at."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", TYPED_NAME.sub("", name)).lower()

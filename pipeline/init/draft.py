@@ -35,6 +35,7 @@ from gigabatch.pipeline.init.columns import (
     WORD_SHARE,
     Seen,
     holds_text,
+    is_amount_name,
     is_code_name,
     list_separator,
     spaced_lower,
@@ -46,7 +47,7 @@ from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_writt
 from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
-from gigabatch.pipeline.init.names import are_dense, are_names, as_names, digits_of
+from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -563,11 +564,17 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         digits = digits_of(seen, table.sample[name]) if name in table.arrow else None
         if digits is None and (seen.kind != "number" or not seen.whole or seen.steps):
             continue
+        if is_amount_name(name):
+            continue
+        if digits is None and not are_readable(table.sample[name][~seen.null], table.arrow.get(name)):
+            continue
         known = ((~np.isnan(label.values), label) for label in labels.values())
         if not any(are_names(seen.values[rows], label.values[rows], label.settings["task"]) for rows, label in known):
             continue
         if digits is not None or are_dense(seen.values):
             kept[name] = as_names(seen, digits)
+            if decimal == "," and is_written(table, name):
+                kept[name].categories = "string"  # int64 would take a later 1.000 for 1
             found.append(_shown(name))
         else:
             doubted.append(_shown(name))
@@ -771,7 +778,7 @@ def _roles(
         made.role_notes["seed"] = RANDOM
         whose = [
             name for name, seen in kept.items()
-            if seen.kind == "category" and WHOSE.search(name.lower()) and is_code_name(name)
+            if seen.kind == "category" and WHOSE.search(spaced_lower(name)) and is_code_name(name)
             and seen.num_values * 1.2 < len(seen.values)
         ]  # fmt: skip
         if whose and timed:

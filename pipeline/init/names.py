@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from gigabatch.pipeline.init.columns import Seen
 from gigabatch.pipeline.init.leaks import MOST_ROWS, shuffled
@@ -11,6 +12,7 @@ from gigabatch.pipeline.init.texts import Texts, all_match
 
 NOTE = "numbers taken for names, by the labels of their rows"
 DENSE = 0.25  # share of the numbers between the ends that there are: things are counted, amounts leave gaps
+AS_WHOLE = r"[-+]?[0-9]+(\.0*)?$"
 FEWEST_VALUES = 10
 # Share of the variance of the labels' ranks that values tell, in all and in deviations of chance; share of that which
 # neighbours may tell.
@@ -112,6 +114,30 @@ def digits_of(seen: Seen, texts: pd.Series) -> np.ndarray | None:
     found = np.array(texts, dtype=object)
     found[seen.null] = None
     return found
+
+
+def are_readable(texts: pd.Series, arrow: pa.DataType | None) -> bool:
+    """Whether the files hold whole numbers as the type int64 reads them: no 1e3, and no decimals with a fraction, which
+    are read as floats alone.
+
+    Parameters
+    ----------
+    texts
+        Those of a sample of whole numbers that are not null, of a CSV file text.
+    arrow
+        The type in a Parquet file; None for CSV files.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.names import are_readable
+    >>> are_readable(pd.Series(["7", " +8.0"]), None), are_readable(pd.Series(["7", "1e3"]), None)
+    (True, False)
+    """
+    if arrow is None:
+        return all_match(Texts.of(texts).distinct.str.strip(), AS_WHOLE)
+    kind = arrow.value_type if pa.types.is_dictionary(arrow) else arrow
+    return not (pa.types.is_decimal(kind) and kind.scale > 0)
 
 
 def as_names(seen: Seen, digits: np.ndarray | None) -> Seen:

@@ -363,6 +363,14 @@ def test_a_column_that_names_groups_gives_no_label_away_that_is_theirs():
     assert "'height' may leak" in found
 
 
+@pytest.mark.parametrize("in_groups", [False, True])
+def test_no_rows_give_no_label_away(in_groups):
+    schema = TensorSchema((IdColumn("address", 400),), ("height",), (Target("y", "binary"),), False, in_groups)
+    none = torch.zeros(0)
+    group = none.int() if in_groups else None
+    assert leak_warnings(PackedTable.from_columns(schema, [none.int()], [none], [none], None, group)) == []
+
+
 def test_unseen_shares_are_counted_from_ids():
     columns = Column("city", "categorical", "string"), Column("y", "target", "float32")
     train = pd.DataFrame({"city": ["a", "a", "b", None], "y": [0.0, 1.0, 0.0, 1.0]})

@@ -42,6 +42,19 @@ def test_types_are_those_of_the_names(tmp_path):
     assert sorted(found["user_id:token"]) == sorted(rows["user_id:token"])
 
 
+def test_a_number_by_its_type_is_none_by_the_labels(tmp_path):
+    """Ids were made of numbers whose name says that they are amounts, where those of one number had labels alike."""
+    draw = np.random.default_rng(0)
+    shop = draw.integers(1, 101, 4000)
+    told = draw.normal(size=101)[shop] + draw.normal(size=4000) / 2
+    rows = pd.DataFrame({"level:float": shop, "step": shop, "id:token": draw.integers(0, 400, 4000), "label": told})
+    rows.to_csv(tmp_path / "shop.inter", sep="\t", index=False)
+    made = draft_config(str(tmp_path / "shop.inter"), "label", None, 10_000)
+    assert made.features["categorical"] == {"step": "int64", "id:token": "int64"}
+    assert made.features["continuous"] == ["level:float"]
+    assert any("Set split_key: id:token" in remark for remark in made.remarks)
+
+
 def test_of_a_folder_the_interactions_alone_are_rows(tmp_path):
     written(tmp_path)
     assert expand(str(tmp_path)) == [str(tmp_path / "shop.inter")]

@@ -1,9 +1,13 @@
 """What `gigabatch init` says of whole numbers whose names do not tell that they are ids or codes."""
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.init.columns import is_code_name
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.names import are_names
@@ -65,6 +69,41 @@ def test_digits_in_text_are_names_where_their_labels_say_so(tmp_path, kind):
     assert made.features["categorical"] == {"s": "string", "dept": "int64"}
     assert made.features["continuous"] == ["age", "visits", "month", "noise"]
     assert made.features["steps"] == [{"parse_number": {"column": "visits"}}]
+
+
+@pytest.mark.parametrize("how", ["decimals", "exponents"])
+def test_numbers_that_no_int64_reads_stay_numbers(tmp_path, how):
+    """The features stage refused them as categories: decimals are read as floats, and 7e0 is no whole number."""
+    frame, mark = answers()
+    frame = frame[["s", "noise"]].assign(y=mark.round(3))
+    if how == "decimals":
+        path = tmp_path / "marks.parquet"
+        frame.assign(s=frame["s"].map(Decimal)).to_parquet(
+            path, schema=pa.schema({"s": pa.decimal128(10, 2), "noise": pa.int64(), "y": pa.float64()})
+        )
+    else:
+        path = tmp_path / "marks.csv"
+        frame.assign(s=frame["s"].map("{}e0".format)).to_csv(path, index=False)
+    made = draft_config(str(path), "y", None, 10_000)
+    assert made.features["continuous"] == ["s", "noise"]
+    assert not any("ids or codes" in remark for remark in made.remarks)
+    tables = TableRecipe(TableSettings(**made.features)).build("pandas")
+    assert tables.splits["train"]["s"].between(1, 300).all()
+
+
+def test_an_id_of_a_thousand_is_no_1_where_commas_are_decimal(tmp_path):
+    """Categories of int64 took 1.000 for 1, as it is elsewhere."""
+    frame, mark = answers()
+    written = frame[["s"]].assign(price=frame["noise"].astype("str") + ",5", y=mark.round(3))
+    written.to_csv(tmp_path / "old.csv", index=False, sep=";", decimal=",")
+    made = draft_config(str(tmp_path / "old.csv"), "y", None, 10_000)
+    assert made.categories == {"s": "string"}
+    written["s"] = written["s"].astype("str").replace("50", "1.000")
+    written.to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
+    splits = TableRecipe(TableSettings(**(made.features | {"path": str(tmp_path / "new.csv")}))).build("pandas").splits
+    found = pd.concat(splits.values())["s"].value_counts()
+    assert found["1"] == (frame["s"] == 1).sum()
+    assert found["1.000"] == (frame["s"] == 50).sum()
 
 
 def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
