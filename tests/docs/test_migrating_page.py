@@ -134,7 +134,7 @@ def test_the_loader_of_the_page_runs(tmp_path, monkeypatch):
 def test_a_recbole_file_is_read_as_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{user}\t{item}\t{user + item}.0" for user in range(9) for item in range(user % 3, 9)]
-    Path("ml.tsv").write_text("\n".join(["user_id:token\titem_id:token\ttimestamp:float", *rows]))
+    Path("ml-100k.inter").write_text("\n".join(["user_id:token\titem_id:token\ttimestamp:float", *rows]))
     Path("rb.yaml").write_text("name: rb\n" + re.findall(r"```yaml\n(recipe: interactions.*?)```", PAGE, re.DOTALL)[0])
     assert main(["features", "--config", "rb.yaml"]) == 0
     assert sum(len(pd.read_parquet(path)) for path in tmp_path.glob("artifacts/features/*/*/*.parquet")) == len(rows)
