@@ -161,7 +161,7 @@ def design_effects(values: Tensor, mass: Tensor | None, group: Tensor | None) ->
     values
         [n, V], of which V means are taken.
     mass
-        Weights, float64 [n] above 0, or None.
+        Weights, float64 [n] from 0, or None.
     group
         [n], or None.
 
@@ -178,7 +178,7 @@ def design_effects(values: Tensor, mass: Tensor | None, group: Tensor | None) ->
     >>> design_effects(values, None, group).round(decimals=1).tolist(), design_effects(values, None, None).tolist()
     ([2.0, 1.0], [1.0, 1.0])
     """
-    if group is None or not len(values):
+    if group is None or not len(values) or (mass is not None and not bool(mass.any())):
         return torch.ones(values.shape[1], dtype=torch.float64)
     mass = torch.ones(len(values), dtype=torch.float64) if mass is None else mass
     of = group.unique(return_inverse=True)[1]

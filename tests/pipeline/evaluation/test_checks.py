@@ -452,3 +452,9 @@ def test_too_few_rows_of_a_class_tell_nothing():
     many = np.arange(ROWS) < 40
     assert len(leak_warnings(labelled("binary", many, x=many.astype(float)))) == 1
     assert leak_warnings(labelled("regression", np.ones(ROWS), x=np.ones(ROWS))) == []
+
+
+def test_a_split_whose_rows_weigh_nothing_has_no_groups_that_are_alike():
+    labels, group, nothing = torch.tensor([[1.0], [1], [0], [0]]), torch.tensor([0, 0, 1, 1]), torch.zeros(4).double()
+    assert checks.design_effects(labels, nothing, group).tolist() == [1.0]
+    assert checks.design_effects(labels, torch.ones(4).double(), group).tolist() == [2.0]
