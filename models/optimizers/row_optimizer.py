@@ -337,7 +337,7 @@ class Optimizers(Optimizer):
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave, of the same kinds in the same order."""
+        """What `state_dict` gave, of the same kinds in the same order; all of it, or none."""
         saved = state.get("optimizers")
         if not isinstance(saved, list) or len(saved) != len(self.optimizers):
             raise ModelError(
@@ -346,8 +346,14 @@ class Optimizers(Optimizer):
             )
         for optimizer, one in zip(self.optimizers, saved, strict=True):  # before the first one is changed
             require_mark(optimizer, one["param_groups"])
-        for optimizer, one in zip(self.optimizers, saved, strict=True):
-            optimizer.load_state_dict(one)
+        before = self.state_dict()["optimizers"]
+        for place, (optimizer, one) in enumerate(zip(self.optimizers, saved, strict=True)):
+            try:
+                optimizer.load_state_dict(one)
+            except Exception:  # a state of another size, which is refused before anything of this one changes
+                for earlier, own in zip(self.optimizers[:place], before[:place], strict=True):
+                    earlier.load_state_dict(own)
+                raise
 
 
 def parts_of(optimizer: Any) -> tuple[Any, ...]:

@@ -100,6 +100,19 @@ def test_no_part_of_several_is_changed_where_one_of_them_is_of_another_kind(kind
     assert optimizers.optimizers[0].state_dict()["state"][0]["num_steps"] == 1
 
 
+def test_no_part_of_several_is_changed_where_the_last_one_is_of_another_size():
+    optimizers = Optimizers(moved("adagrad")[0], moved("lamb")[0])
+    before = copy.deepcopy(optimizers.state_dict())
+    with pytest.raises(ModelError, match="another optimizer or model"):
+        optimizers.load_state_dict(Optimizers(moved("adagrad", steps=2)[0], moved("lamb", rows=6)[0]).state_dict())
+    two = Lamb([torch.nn.Parameter(torch.ones(2)) for _ in "ab"])
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        optimizers.load_state_dict(Optimizers(moved("adagrad", steps=2)[0], two).state_dict())
+    for part, old in zip(optimizers.optimizers, before["optimizers"], strict=True):
+        assert part.state_dict()["param_groups"] == old["param_groups"]
+        assert all(torch.equal(part.state_dict()["state"][0][name], value) for name, value in old["state"][0].items())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [0, 2])
 def test_its_own_state_is_taken_also_by_copies_and_under_settings_of_a_schedule(kind, steps):
