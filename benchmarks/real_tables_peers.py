@@ -51,6 +51,15 @@ TABLES = {
     "taxi": Source("modeldata", "taxi", "tip", "binary"),
     "tv16": Source("stevedata", "TV16", "votetrump", "binary", ("uid",)),
     "wa_churn": Source("modeldata", "wa_churn", "churn", "binary"),
+    # Ids of many values.
+    "baseball": Source("plyr", "baseball", "r", "regression"),
+    "chem97": Source("mlmRev", "Chem97", "score", "regression", ("student",)),
+    "egsingle": Source("mlmRev", "egsingle", "math", "regression"),
+    "insteval": Source("lme4", "InstEval", "y", "regression"),
+    "restaurants": Source("causaldata", "restaurant_inspections", "inspection_score", "regression"),
+    "scorecard": Source("causaldata", "scorecard", "earnings_med", "regression"),
+    "star": Source("mlmRev", "star", "read", "regression"),
+    "verbagg": Source("lme4", "VerbAgg", "r2", "binary", ("resp",)),
 }
 
 
