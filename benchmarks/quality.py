@@ -167,9 +167,7 @@ def chosen_config(table: Table, cache: Path, folder: Path, quick: bool) -> Path:
     plain = plain_config(table, cache, quick)
     rows = sum(pq.read_metadata(folder / f"{split}.parquet").num_rows for split in ("train", "valid", "test"))
     layout = json.loads((folder / "layout.json").read_text())
-    chosen = training_for(
-        rows, bool(layout["categorical"]), len(layout["continuous"]), multiclass=layout["task"] == "multiclass"
-    )
+    chosen = training_for(rows, bool(layout["categorical"]), len(layout["continuous"]), task=layout["task"])
     content = json.loads(plain.read_text()) | chosen
     path = plain.with_name("chosen.yaml")
     path.write_text(json.dumps(content, indent=1, allow_nan=False))

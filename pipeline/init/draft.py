@@ -56,6 +56,7 @@ from gigabatch.pipeline.init.training import (
     MOST_HELD,
     WARM_EPOCHS,
     held_out_rows,
+    task_of,
     training_for,
 )
 
@@ -327,7 +328,7 @@ def draft_columns(
             rows,
             bool(made.features.get("categorical")),
             len(made.features.get("continuous", ())),
-            multiclass=any(found.settings["task"] == "multiclass" for found in labels.values()),
+            task=task_of(found.settings["task"] for found in labels.values()),
         )
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:

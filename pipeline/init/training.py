@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +12,7 @@ from gigabatch.pipeline.training.defaults import ROW_VISITS
 
 LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so many
-EPOCHS_OF_CLASSES = 30  # where there are three classes and more, also of many rows
+LONG_EPOCHS = 30  # where a row tells more than yes or no: of three classes and more also of many rows
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
 WARM_EPOCHS = 1  # of nights, which go on from weights that have been learnt
@@ -21,9 +21,7 @@ ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are
 MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
 
 
-def training_for(
-    rows: int, has_ids: bool, num_floats: int = 0, *, multiclass: bool = False
-) -> dict[str, dict[str, Any]]:
+def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary") -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
     Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
@@ -39,8 +37,9 @@ def training_for(
         Whether it has categorical columns.
     num_floats
         How many float columns.
-    multiclass
-        Whether a target has three classes or more, which need twice the passes (docs/tried.md).
+    task
+        `multiclass` where a target is, else `regression` where one is, else `binary`: the first two need twice the
+        passes (docs/tried.md), regressions of more rows fewer.
 
     Returns
     -------
@@ -51,8 +50,10 @@ def training_for(
     --------
     >>> training_for(5_000, True)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
-    >>> training_for(5_000, True, multiclass=True)["train"]
-    {'epochs': 30}
+    >>> [training_for(rows, True, task="regression")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
+    [30, 20, 8]
+    >>> [training_for(rows, True, task="multiclass")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
+    [30, 30, 30]
     >>> training_for(50_000, True)["train"]
     {'epochs': 8}
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
@@ -68,10 +69,20 @@ def training_for(
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
     if has_ids and rows >= LEAST_ROWS_OF_EPOCHS:
-        found["train"] = {"epochs": EPOCHS_OF_CLASSES if multiclass else min(EPOCHS, round(ROW_VISITS / rows))}
+        most = EPOCHS if task == "binary" else LONG_EPOCHS
+        found["train"] = {"epochs": most if task == "multiclass" else min(most, round(ROW_VISITS / rows))}
     if rows < LEAST_ROWS_OF_BATCHES:
         found["train"] = {"batch_size": SMALL_BATCH}
     return found
+
+
+def task_of(tasks: Iterable[str]) -> str:
+    """The `task` of `training_for` of several targets: the one that needs most passes.
+
+    >>> task_of(["binary", "regression"])
+    'regression'
+    """
+    return max(tasks, key=("binary", "regression", "multiclass").index, default="binary")
 
 
 def held_out_rows(rows: int, rarer: float = 0.5, classes: int = 2) -> int:
@@ -125,7 +136,7 @@ def with_words(words: Mapping[str, Any], preprocess: Any) -> Any:
 
 
 def left_to_rows(
-    given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0, *, multiclass: bool = False
+    given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary"
 ) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 
@@ -135,7 +146,7 @@ def left_to_rows(
     ----------
     given
         Sections of a configuration that the user sets.
-    rows, has_ids, num_floats, multiclass
+    rows, has_ids, num_floats, task
         As of `training_for`.
 
     Returns
@@ -155,7 +166,7 @@ def left_to_rows(
     >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
     {}
     """
-    chosen, asked = training_for(rows, has_ids, num_floats, multiclass=multiclass), given.get("model", {})
+    chosen, asked = training_for(rows, has_ids, num_floats, task=task), given.get("model", {})
     if not chosen or not isinstance(asked, Mapping):
         return {}
     kind = chosen.get("model", {}).get("kind", "tabular")

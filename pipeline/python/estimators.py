@@ -136,7 +136,7 @@ class _Estimator(BaseEstimator):
         if len(rows) < 2:
             raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of 2 is required.")
         train_rows, valid_rows = self._split(len(rows), strata, seed)
-        given = self._given(len(rows), valid_rows is not train_rows)
+        given = self._given(len(rows), valid_rows is not train_rows, target.task)
         settings: TrainSettings = checked_settings(TrainSettings, given["train"], "train")
         preprocess = checked_settings(PreprocessorSettings, with_column_settings(given["preprocess"]), "preprocess")
         choice = model_choice(given["model"])
@@ -189,7 +189,7 @@ class _Estimator(BaseEstimator):
             info["positive"] = {target.name: positive}
         self.bundle_ = Bundle(preprocessor, trained.model.eval(), info, device, self.workflow_.serving(served))
 
-    def _given(self, num_rows: int, held_out: bool) -> dict[str, dict[str, Any]]:
+    def _given(self, num_rows: int, held_out: bool, task: str) -> dict[str, dict[str, Any]]:
         """Sections of a configuration: what is set, and what the rows choose of the rest.
 
         held_out: whether there are rows that are not trained on."""
@@ -216,7 +216,7 @@ class _Estimator(BaseEstimator):
             num_rows,
             bool(self.categories_),
             len(self.numbers_),
-            multiclass=len(getattr(self, "classes_", ())) > 2,
+            task=task,
         )
         found = {name: left.get(name, {}) | section for name, section in given.items()}
         if self.words_:

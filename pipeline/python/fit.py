@@ -24,7 +24,7 @@ from gigabatch.pipeline.init.columns import column_seen
 from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
 from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
-from gigabatch.pipeline.init.training import left_to_rows, with_words
+from gigabatch.pipeline.init.training import left_to_rows, task_of, with_words
 from gigabatch.pipeline.stages.final import can_be_final
 from gigabatch.pipeline.stages.finished import Run
 from gigabatch.pipeline.stages.stages import Pipeline
@@ -151,9 +151,9 @@ def fit(
         "targets": {key: _with_type(item or inferred[key], key, table) for key, item in targets.items()}, **features,
     }  # fmt: skip
     config = {"name": name, "recipe": "table", "features": found, **made.engine}
-    multiclass = any(item.get("task") == "multiclass" for item in found["targets"].values())
+    task = task_of(item.get("task", "binary") for item in found["targets"].values())
     num_floats = len(found.get("continuous", ()))
-    left = left_to_rows(sections, len(table), bool(made.categories), num_floats, multiclass=multiclass)
+    left = left_to_rows(sections, len(table), bool(made.categories), num_floats, task=task)
     if made.words:
         left.setdefault("preprocess", {})["columns"] = with_words(made.words, sections.get("preprocess", {}))
     overrides = (*overrides, {f"{part}.{key}": value for part, keys in left.items() for key, value in keys.items()})
