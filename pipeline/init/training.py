@@ -12,6 +12,7 @@ from gigabatch.pipeline.training.defaults import ROW_VISITS
 
 LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so many
+BY_PASSES = ("binary", "regression", "multiclass")
 LONG_EPOCHS = 30  # where a row tells more than yes or no: of three classes and more also of many rows
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
@@ -77,12 +78,13 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "
 
 
 def task_of(tasks: Iterable[str]) -> str:
-    """The `task` of `training_for` of several targets: the one that needs most passes.
+    """The `task` of `training_for` of several targets: the one that needs most passes. One that is none is told where
+    the targets are read.
 
-    >>> task_of(["binary", "regression"])
-    'regression'
+    >>> task_of(["binary", "regression"]), task_of(["count"])
+    ('regression', 'binary')
     """
-    return max(tasks, key=("binary", "regression", "multiclass").index, default="binary")
+    return max((task for task in tasks if task in BY_PASSES), key=BY_PASSES.index, default="binary")
 
 
 def held_out_rows(rows: int, rarer: float = 0.5, classes: int = 2) -> int:

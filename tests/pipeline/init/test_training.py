@@ -211,3 +211,9 @@ def test_few_rows_of_a_rarer_label_in_valid_and_test_are_told(tmp_path, ones, to
     found = [text for text in made.remarks if text.startswith("Of the rarer label of y")]
     assert len(found) == bool(told)
     assert all(told in text for text in found)
+
+
+def test_a_task_that_is_none_is_refused_by_name(tmp_path):
+    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
+    with pytest.raises(ConfigError, match="count"):
+        fit(rows_of(300), places, target={"sold": {"task": "count"}})
