@@ -25,7 +25,7 @@ MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025
 def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary") -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
-    Chosen on sixteen real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
+    Chosen on 24 real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
     (docs/tried.md): `tabm` on `robust` floats is better than `tabular` on nearly all of them. The rule of
     `train.epochs` spares tables of ids, which an MLP learns by heart (`pipeline.training.defaults`); TabM's members do
     so less, and ids that tell the label need the passes (docs/tried.md).
