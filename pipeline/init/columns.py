@@ -233,8 +233,8 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
     if arrow is None:
         return _of_text(name, column, True, decimal)
     if pa.types.is_dictionary(arrow):
-        arrow = arrow.value_type
-        column = column.astype(pd.ArrowDtype(arrow))
+        plain = column.astype(pd.ArrowDtype(arrow.value_type))
+        return _of_category_type(column_seen(name, plain, arrow.value_type, decimal), plain, arrow.value_type)
     if pa.types.is_boolean(arrow):
         return Seen(name, "category", _texts(column.map({True: "True", False: "False"})), categories="bool")
     if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
@@ -276,6 +276,23 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
     )  # fmt: skip
     note = f"the recipe does not read columns of type {of_pandas or arrow}{'; ' * bool(way)}{way}"
     return Seen(name, "other", np.full(len(column), 1.0), note=note)
+
+
+def _of_category_type(seen: Seen, column: pd.Series, arrow: pa.DataType) -> Seen:
+    """A column of a type that says that its values are categories (pandas' category, a factor of R), as `seen` without
+    it: whole numbers are names then. Text with decimals stays numbers, as dictionaries hold any text in less memory."""
+    if seen.kind != "number":
+        return seen
+    note = "numbers taken for names, by the column's type"
+    if pa.types.is_integer(arrow):
+        texts = _texts(column.astype("str").where(column.notna(), None))
+        larger = pa.types.is_uint64(arrow) and bool((column > 2**63 - 1).any())
+        return Seen(seen.name, "category", texts, note=note, whole=True, categories="string" if larger else "int64")
+    if not is_text(arrow) or seen.steps != [{"parse_number": {"column": seen.name}}]:
+        return seen
+    known = Texts.of(column)
+    known = known.kept(~are_among(known.distinct, ("",)))
+    return _of_categories(seen.name, known, (), note) if all_match(known.distinct, "[0-9]+$") else seen
 
 
 def _texts(column: pd.Series) -> np.ndarray:

@@ -7,9 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from gigabatch import fit
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.init.columns import is_code_name
 from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.names import are_names
 
 ROWS = 6000
@@ -58,13 +60,12 @@ def test_numbers_with_large_gaps_stay_numbers_and_are_told(tmp_path):
     assert remark.endswith("as s: int64, and out of inputs and steps.")
 
 
-@pytest.mark.parametrize("kind", ["object", "category"])
-def test_digits_in_text_are_names_where_their_labels_say_so(tmp_path, kind):
+def test_digits_in_text_are_names_where_their_labels_say_so(tmp_path):
     """As factors of R are, such as the students of InstEval."""
     frame, mark = answers()
     frame["s"] = (frame["s"] * 97).astype("str").where(frame["month"] > 1)  # with nulls, and gaps
     frame["visits"] = frame["visits"].astype("str")
-    frame.assign(y=mark.round(3)).astype({"s": kind, "visits": kind}).to_parquet(tmp_path / "marks.parquet")
+    frame.assign(y=mark.round(3)).to_parquet(tmp_path / "marks.parquet")
     made = draft_config(str(tmp_path / "marks.parquet"), "y", None, 10_000)
     assert made.features["categorical"] == {"s": "string", "dept": "int64"}
     assert made.features["continuous"] == ["age", "visits", "month", "noise"]
@@ -131,3 +132,21 @@ def test_ids_are_told_from_words_that_end_like_them_and_from_quantities():
              "paid_num", "humid_no", "idea_num")  # fmt: skip
     assert [name for name in ids if not is_code_name(name)] == []
     assert [name for name in words if is_code_name(name)] == []
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_whole_numbers_of_the_type_category_are_names(tmp_path, text):
+    draw = np.random.default_rng(0)
+    code = pd.Series(draw.integers(1, 60, 500) * 17).where(draw.random(500) < 0.9).astype("Int64")
+    size = pd.Series(draw.choice(["1.5", "2.25", "7"], 500), dtype="category")
+    frame = pd.DataFrame({"floor": (code.astype("str") if text else code).where(code.notna()).astype("category"),
+                          "size": size, "area": code, "y": draw.normal(size=500)})  # fmt: skip
+    made = draft_frame(pa.Table.from_pandas(frame), labels={"y": None})
+    assert made.categories == {"floor": "string" if text else "int64"}
+    assert made.features["continuous"] == ["size", "area"]
+    assert "by the column's type" in made.notes["floor"]
+    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
+    run = fit(frame, places, {"train.epochs": 1, "evaluate.importance": False, "evaluate.baselines": []}, target="y")
+    known = run.predict(frame.drop(columns="y"))["y"]
+    plain = frame.assign(floor=frame["floor"].astype("str" if text else "Int64")).drop(columns="y")
+    np.testing.assert_array_equal(run.predict(plain)["y"], known)
