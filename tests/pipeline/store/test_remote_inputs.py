@@ -28,7 +28,7 @@ class Remote:
 
 
 OLD = "Wed, 21 Oct 2015 07:28:00 GMT"
-NOW = email.utils.formatdate(time.time() + 3600, usegmt=True)  # within a tick of now, however slow the tests
+NOW = email.utils.formatdate(time.time() + 86_400, usegmt=True)  # within a tick of now, however slow the tests
 
 
 @pytest.mark.parametrize(
