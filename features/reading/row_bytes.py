@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.reading.encodings import opened
 
 START_ROWS = 1 << 16  # of a Parquet file that are looked at
@@ -55,13 +55,8 @@ def parquet_row_bytes(path: Path | str) -> RowBytes:
     if rows is None or not len(rows):
         return RowBytes(0.0)
     sizes = {field.name: column.nbytes / len(rows) for field, column in zip(rows.schema, rows.columns, strict=True)}
-    texts = [sizes[field.name] for field in rows.schema if _is_text(field.type)]
+    texts = [sizes[field.name] for field in rows.schema if is_text(field.type)]
     return RowBytes(sum(sizes.values()), max(texts, default=0.0))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """pandas writes its text with 64-bit offsets, from 3.0 on; cuDF reads all kinds as one."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def line_bytes(path: str) -> float:

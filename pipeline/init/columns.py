@@ -248,8 +248,7 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
         if decimals and not whole and seen.kind != "number":  # which are read as floats alone
             return Seen(name, "number", numbers, whole=seen.whole)
         if seen.kind == "category":
-            larger = pa.types.is_uint64(arrow) and bool((column > 2**63 - 1).any())
-            seen.categories = "string" if larger else "int64"
+            seen.categories = _type_of_ids(column, arrow)
             if whole:  # float64 skips whole numbers from 2^53 on
                 seen.values = _texts(column.astype("str").where(column.notna(), None))
         return seen
@@ -286,13 +285,30 @@ def _of_category_type(seen: Seen, column: pd.Series, arrow: pa.DataType) -> Seen
     note = "numbers taken for names, by the column's type"
     if pa.types.is_integer(arrow):
         texts = _texts(column.astype("str").where(column.notna(), None))
-        larger = pa.types.is_uint64(arrow) and bool((column > 2**63 - 1).any())
-        return Seen(seen.name, "category", texts, note=note, whole=True, categories="string" if larger else "int64")
-    if not is_text(arrow) or seen.steps != [{"parse_number": {"column": seen.name}}]:
+        return Seen(seen.name, "category", texts, note=note, whole=True, categories=_type_of_ids(column, arrow))
+    if not is_text(arrow) or not is_of_digits(seen, column):
         return seen
-    known = Texts.of(column)
-    known = known.kept(~are_among(known.distinct, ("",)))
-    return _of_categories(seen.name, known, (), note) if all_match(known.distinct, "[0-9]+$") else seen
+    return _of_categories(seen.name, Texts.of(column.where(~seen.null)), (), note)
+
+
+def _type_of_ids(column: pd.Series, arrow: pa.DataType) -> str:
+    """The type in which the recipe reads whole numbers as categories."""
+    return "string" if pa.types.is_uint64(arrow) and bool((column > 2**63 - 1).any()) else "int64"
+
+
+def is_of_digits(seen: Seen, texts: pd.Series) -> bool:
+    """Whether a column of text is taken for plain numbers, and all of them are digits alone.
+
+    Parameters
+    ----------
+    seen
+        What the column of a Parquet file or frame holds.
+    texts
+        Its sample.
+    """
+    if seen.kind != "number" or seen.steps != [{"parse_number": {"column": seen.name}}]:
+        return False
+    return all_match(Texts.of(texts[~seen.null]).distinct, "[0-9]+$")
 
 
 def _texts(column: pd.Series) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gigabatch.pipeline.init.columns import Seen
+from gigabatch.pipeline.init.columns import Seen, is_of_digits
 from gigabatch.pipeline.init.leaks import MOST_ROWS, shuffled
 from gigabatch.pipeline.init.texts import Texts, all_match
 
@@ -107,9 +107,7 @@ def digits_of(seen: Seen, texts: pd.Series) -> np.ndarray | None:
     texts
         Its sample.
     """
-    if seen.kind != "number" or seen.steps != [{"parse_number": {"column": seen.name}}]:
-        return None
-    if not all_match(Texts.of(texts[~seen.null]).distinct, "[0-9]+$"):
+    if not is_of_digits(seen, texts):
         return None
     found = np.array(texts, dtype=object)
     found[seen.null] = None

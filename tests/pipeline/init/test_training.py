@@ -42,17 +42,23 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
     assert found.get("train", {}).get("epochs") == epochs
 
 
+def chosen_epochs(folder, table, target):
+    """Epochs that `init` writes, and that `fit` trains."""
+    table.to_csv(folder / "rows.csv", index=False)
+    path, _ = init(str(folder / "rows.csv"), target, folder / "rows.yaml")
+    places = {"artifacts": str(folder / "a"), "runs": str(folder / "r")}
+    run = fit(table, places, {"model.layers": [4]}, target=target)
+    train = yaml.safe_load(path.read_text())["train"]
+    assert list(train) == ["epochs"]
+    return train["epochs"], run.curve[-1]["epoch"]
+
+
 def test_three_classes_and_more_get_twice_the_passes(tmp_path):
     found = [training_for(rows, True, task="multiclass").get("train") for rows in (999, 1_000, 60_000, 60_001)]
     assert found == [None, {"epochs": 30}, {"epochs": 30}, None]
     table = rows_of(1_200)
     kinds = table.assign(kind=[f"k{row % 3}" for row in range(1_200)]).drop(columns="sold")
-    kinds.to_csv(tmp_path / "kinds.csv", index=False)
-    path, _ = init(str(tmp_path / "kinds.csv"), "kind", tmp_path / "kinds.yaml")
-    assert yaml.safe_load(path.read_text())["train"] == {"epochs": 30}
-    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
-    run = fit(kinds, places, {"model.layers": [4]}, target="kind")
-    assert run.curve[-1]["epoch"] == 30
+    assert chosen_epochs(tmp_path, kinds, "kind") == (30, 30)
 
 
 def test_numbers_to_predict_get_twice_the_passes_of_few_rows(tmp_path):
@@ -60,12 +66,7 @@ def test_numbers_to_predict_get_twice_the_passes_of_few_rows(tmp_path):
     assert found == [None, {"epochs": 30}, {"epochs": 20}, {"epochs": 10}, None]
     rows = rows_of(1_200)
     table = rows.assign(paid=rows["price"] * (1 + (rows["city"] == "Rom"))).drop(columns="sold")
-    table.to_csv(tmp_path / "paid.csv", index=False)
-    path, _ = init(str(tmp_path / "paid.csv"), "paid", tmp_path / "paid.yaml")
-    assert yaml.safe_load(path.read_text())["train"] == {"epochs": 30}
-    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
-    run = fit(table, places, {"model.layers": [4]}, target="paid")
-    assert run.curve[-1]["epoch"] == 30
+    assert chosen_epochs(tmp_path, table, "paid") == (30, 30)
     model = GigabatchRegressor(random_state=0, model_settings={"layers": [4]})
     assert model.fit(table[["city", "price"]], table["paid"]).curve_[-1]["epoch"] == 30
 

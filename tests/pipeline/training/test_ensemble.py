@@ -120,7 +120,8 @@ def test_a_killed_training_goes_on_with_the_member_that_it_was_at(tiny, tiny_in,
     assert tiny.hidden() == []
 
 
-def test_a_damaged_member_is_told_of_before_the_others_are_trained(tiny, monkeypatch):
+def killed_in_the_second(tiny, monkeypatch):
+    """Train an ensemble that ends as its second member begins; the members' folders, in the order they were begun."""
     real, begun = stages.train_model, []
 
     def killed(*arguments, **named):
@@ -132,6 +133,11 @@ def test_a_damaged_member_is_told_of_before_the_others_are_trained(tiny, monkeyp
     monkeypatch.setattr(stages, "train_model", killed)
     with pytest.raises(RuntimeError, match="went away"):
         tiny.train(TWO)
+    return begun
+
+
+def test_a_damaged_member_is_told_of_before_the_others_are_trained(tiny, monkeypatch):
+    begun = killed_in_the_second(tiny, monkeypatch)
     path = begun[0] / "member.pt"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
@@ -142,17 +148,7 @@ def test_a_damaged_member_is_told_of_before_the_others_are_trained(tiny, monkeyp
 
 
 def test_a_member_in_the_folder_of_another_is_refused(tiny, monkeypatch):
-    real, begun = stages.train_model, []
-
-    def killed(*arguments, **named):
-        begun.append(named["folder"])
-        if len(begun) > 1:
-            raise RuntimeError("the machine went away")
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(stages, "train_model", killed)
-    with pytest.raises(RuntimeError, match="went away"):
-        tiny.train(TWO)
+    begun = killed_in_the_second(tiny, monkeypatch)
     other = begun[0].with_name("member-1")
     for path in begun[0].glob("member.pt*"):
         shutil.copy(path, other / path.name)
