@@ -108,6 +108,7 @@ class Model(nn.Module):
     use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
     `item_is_its_key`, whether an item's vector follows from the id of its key alone, so that all items that train does
     not have share one;
+    `averages_from`, the rows above which the rule has an average of the weights (`train.ema_decay: auto`);
     `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks;
     `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the
     user leaves it out.
@@ -143,6 +144,7 @@ class Model(nn.Module):
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
     item_is_its_key: ClassVar[bool] = False
+    averages_from: ClassVar[int] = 60_000
     targets_are_steps: ClassVar[bool] = False
     for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 

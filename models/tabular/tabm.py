@@ -123,6 +123,7 @@ class TabM(Model):
 
     Settings = TabMSettings
     takes_lists = True
+    averages_from = 800  # of fewer it was not measured
 
     def __init__(self, inputs: ModelInputs, settings: TabMSettings) -> None:
         super().__init__(inputs, settings)

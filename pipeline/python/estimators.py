@@ -46,7 +46,7 @@ from gigabatch.pipeline.machine import resolve_device
 from gigabatch.pipeline.python.transformers import draft_of, has_names, labels_of_arrow, read_frame
 from gigabatch.pipeline.stages.encode import pack
 from gigabatch.pipeline.training.beside import MemberTraining
-from gigabatch.pipeline.training.defaults import id_sizes, settle
+from gigabatch.pipeline.training.defaults import id_sizes, rule_of, settle
 from gigabatch.pipeline.training.ensemble import require_members_differ, train_members
 from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import Trained, model_inputs, new_model, train_model
@@ -337,8 +337,8 @@ def _trained(
         with training_threads(network, valid, min(own.batch_size, len(table)), device, None):
             return train_model(network, table, valid, loss, own, seed=asked.seed, device=device, folder=None), None
 
-    rate = model_class(spec.name).rule_rate(spec.inputs)
-    whole, told = settle(settings, len(table), id_sizes(table.schema), rate=rate), dict[str, Any]()
+    rule = rule_of(model_class(spec.name), spec.inputs)
+    whole, told = settle(settings, len(table), id_sizes(table.schema), **rule), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:  # where members wait for the last one
         if whole.ensemble == 1:
             trained, _ = train(MemberTraining(0, seed, Path(folder), whole))

@@ -114,7 +114,14 @@ from gigabatch.pipeline.training.beside import Beside, MemberTraining, members_a
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
-from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, positives_text, rule_text, settle
+from gigabatch.pipeline.training.defaults import (
+    few_steps_text,
+    id_sizes,
+    positives_text,
+    rule_of,
+    rule_text,
+    settle,
+)
 from gigabatch.pipeline.training.ensemble import members_text, require_members_differ, train_members
 from gigabatch.pipeline.training.negatives import (
     first_id,
@@ -843,8 +850,8 @@ class Encoded:
         """The run's configuration, with the train settings that it leaves to the rule filled in."""
         config, schema = self.features.pipeline.config, self._resident("train").schema
         warm = self.warm_start is not None
-        rate = model_class(config.model.kind).rule_rate(model_inputs(self.preprocessor))
-        whole = settle(config.train, self.num_trained, id_sizes(schema), warm, rate)
+        rule = rule_of(model_class(config.model.kind), model_inputs(self.preprocessor))
+        whole = settle(config.train, self.num_trained, id_sizes(schema), warm, **rule)
         return config.model_copy(update={"train": whole})
 
     @property

@@ -7,6 +7,8 @@ from math import ceil, log2, sqrt
 from typing import Any
 
 from gigabatch.features.schema import TensorSchema
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.models.optimizers.schedule import square_root_scaled_lr
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 
@@ -24,14 +26,19 @@ MOST_LR = 4 / 3  # times the reference
 LR_OF_POSITIVES = {"adamw": (0.005, 2.0)}  # the reference, and at most so many times it
 FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at a twenty-fifth of the rate and less
 AVERAGE = 0.98  # of the weights of about 50 steps
-ROWS_OF_AVERAGE = 60_000  # above which it was measured to pay
 FEWEST_AVERAGED = 150  # steps of a training, of which 50 are its end
 TABLE_ROWS_A_VISIT = 2  # an update reads all tables, a step at most `batch_size` rows of each: what that may cost
 MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
 
 def settle(
-    settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: bool = False, rate: float = 1.0
+    settings: TrainSettings,
+    rows: int,
+    num_ids: Sequence[int],
+    warm: bool = False,
+    *,
+    rate: float = 1.0,
+    averages_from: int = Model.averages_from,
 ) -> WholeTrainSettings:
     """The settings with what they leave out filled in, by a rule of the train split's rows and id columns.
 
@@ -47,8 +54,9 @@ def settle(
         Whether the training goes on from another's weights. Its rows come once, and the next night takes all of them
         for known. So where more than `MOST_LEFT` of them would fill no whole batch, the batch becomes smaller, also one
         that is set.
-    rate
-        The model's `rule_rate`: times the learning rate that the rule gives for LAMB.
+    rate, averages_from
+        The model's (`rule_of`): times the learning rate that the rule gives for LAMB, and the rows above which the
+        weights are averaged.
 
     Returns
     -------
@@ -96,11 +104,21 @@ def settle(
     decay = settings.ema_decay
     if decay == "auto":
         small = sum(num_ids) <= TABLE_ROWS_A_VISIT * batch_size * len(num_ids)
-        many = rows > ROWS_OF_AVERAGE and rows // batch_size * epochs >= FEWEST_AVERAGED
+        many = rows > averages_from and rows // batch_size * epochs >= FEWEST_AVERAGED
         alone = positives is None and not warm and settings.start_from is None and settings.codistill is None
         decay = AVERAGE if small and many and alone else None
     found = {"batch_size": batch_size, "epochs": epochs, "lr_max": lr, "ema_decay": decay}
     return WholeTrainSettings.model_validate(settings.model_dump() | found)
+
+
+def rule_of(kind: type[Model], inputs: ModelInputs) -> dict[str, Any]:
+    """What the rule takes of a model's class, as arguments of `settle`.
+
+    >>> from gigabatch import TabM, Tabular
+    >>> [rule_of(kind, ModelInputs((5,), 2))["averages_from"] for kind in (TabM, Tabular)]
+    [800, 60000]
+    """
+    return {"rate": kind.rule_rate(inputs), "averages_from": kind.averages_from}
 
 
 def rows_seen(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> int:

@@ -75,7 +75,7 @@ from gigabatch.pipeline.training.checkpoint import (
     save_checkpoint,
 )
 from gigabatch.pipeline.training.codistill import Codistillation, require_can_codistill
-from gigabatch.pipeline.training.defaults import id_sizes, settle
+from gigabatch.pipeline.training.defaults import id_sizes, rule_of, settle
 from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_metrics import require_selectable, selected_metric
@@ -241,12 +241,13 @@ def train_model(
     if isinstance(model, FittedModel):
         refuse_steps(model, ranks, start, codistillation)
         return fitted_at_once(model, train, valid_table, loss, settings, device, folder, callbacks)
+    rule = rule_of(type(model), model.inputs) if isinstance(model, Model) else {}
     if isinstance(train, PackedTable):
-        settings = settle(settings, len(train), id_sizes(train.schema), rate=rule_rate_of(model))
+        settings = settle(settings, len(train), id_sizes(train.schema), **rule)
         source: BatchSource = table_batches(train, settings, seed, ranks)
     else:
         given = settings.model_copy(update={"batch_size": train.global_batch_size})
-        settings = settle(given, train.num_rows, id_sizes(train.schema), rate=rule_rate_of(model))
+        settings = settle(given, train.num_rows, id_sizes(train.schema), **rule)
         source = train
     source.kernels = settings.kernels
     if negatives is not None:
@@ -762,11 +763,6 @@ def shared_step(
     if ranks.is_first and ranks.num_ranks > 1:
         log.info("%s", describe(sums, optimizer))
     return DataParallel(ranks, optimizer, batch_size, sums, tables, model)
-
-
-def rule_rate_of(model: nn.Module) -> float:
-    """`Model.rule_rate` of its inputs; 1 of another module."""
-    return model.rule_rate(model.inputs) if isinstance(model, Model) else 1.0
 
 
 def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:

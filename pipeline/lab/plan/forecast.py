@@ -25,7 +25,7 @@ from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
 from gigabatch.pipeline.stages.part_rows import rows_of_part
 from gigabatch.pipeline.stages.start import start_folder
 from gigabatch.pipeline.training.beside import START_S, members_at_once
-from gigabatch.pipeline.training.defaults import rows_seen, settle
+from gigabatch.pipeline.training.defaults import rows_seen, rule_of, settle
 
 FLOAT_BYTES, OFFSET_BYTES = 4, 8
 LABELLED = ("train", "valid", "test")
@@ -116,8 +116,8 @@ class Forecast:
         self.exact = bool(last["share"] >= 1)
         self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
-        rate = model_class(self.spec.name).rule_rate(self.spec.inputs)
-        self.settings = settle(config.train, self.rows["train"], self.spec.inputs.num_ids, rate=rate)
+        rule = rule_of(model_class(self.spec.name), self.spec.inputs)
+        self.settings = settle(config.train, self.rows["train"], self.spec.inputs.num_ids, **rule)
         self.trained = self.exact and (not self.takes_steps or last["epochs"] == self.settings.epochs)
         self.batch_size = min(self.settings.batch_size, max(self.rows["train"], 2))
 

@@ -14,9 +14,10 @@ from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.shelf import ModelSpec, model_class
+from gigabatch.models.tabular.tabm import TabM
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
-from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
+from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_of, rule_text, settle
 from gigabatch.pipeline.training.train import optimizer_of, table_loss, train_model
 from tests.examples import examples
 
@@ -68,6 +69,13 @@ def test_the_learning_rate_grows_with_the_root_of_the_batch():
 )
 def test_many_rows_of_small_tables_get_an_average_of_weights(rows, num_ids, given, decay):
     assert settle(TrainSettings(**given), rows, num_ids).ema_decay == decay
+
+
+@pytest.mark.parametrize(("rows", "decay"), [(800, None), (801, 0.98)])
+def test_tabm_gets_an_average_of_few_rows(rows, decay):
+    rule = rule_of(TabM, ModelInputs((100,), 2))
+    assert settle(TrainSettings(epochs=15), rows, (100,), **rule).ema_decay == decay
+    assert settle(TrainSettings(epochs=15), rows, (100,), warm=True, **rule).ema_decay is None
 
 
 def test_a_training_that_goes_on_gets_no_average():
