@@ -1,14 +1,16 @@
 """Matrix factorisation: a vector of the user, one of the item, and how popular the item is by itself.
 
-    s = <p_u, q_i> + b_i
+    s = <p_u, q_i> + b_i, with the loss bce + b_u
     output = exp(a) s + b
 
 The model that every recommender is to be held against (Rendle et al., Neural Collaborative Filtering vs. Matrix
 Factorization Revisited, RecSys 2020, arXiv 2005.09683). It takes the keys of user and item; all further columns are
-left out. All losses but bce know differences of s alone; a and b make logits of it. The item's bias is one more
-number of its vector, beside a 1 in the user's, so vectors can be stored and searched as those of the two towers.
+left out. All losses but bce know differences of s alone; a and b make logits of it. The user's own bias b_u, how high
+the user rates or how often it clicks, cancels in these, so bce alone learns it: most of what ratings differ by are both
+biases (Koren, Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, Computer 2009). A bias is one
+more number of its vector, beside a 1 in the other's, so vectors can be stored and searched as those of the two towers.
 
-Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
+Shapes: B rows of a batch, C id columns, F float columns, d `dim`, v numbers of a vector: d + 1, with bce d + 2.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class MFSettings:
     Parameters
     ----------
     dim : int, default 64, with positives alone 128
-        Numbers in a user's and in an item's vector, without the item's bias.
+        Numbers in a user's and in an item's vector, without the biases.
     loss : {'bce', 'bpr', 'softmax', 'catalogue'}, default 'bce', with positives alone 'catalogue'
         `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
         negatives that are drawn for it (`train.negatives`). `catalogue`: a positive among all items.
@@ -93,7 +95,7 @@ class MatrixFactorization(Model):
     >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
     >>> users, items = model.user_vectors(ids, floats), model.item_vectors(ids, floats)  # to be stored
     >>> users.shape, model.score(users, items).shape
-    (torch.Size([3, 5]), torch.Size([3, 1]))
+    (torch.Size([3, 6]), torch.Size([3, 1]))
     """
 
     Settings = MFSettings
@@ -115,12 +117,13 @@ class MatrixFactorization(Model):
         # On the device: an index list would be copied there in every step, which a CUDA graph cannot hold.
         self.register_buffer("user_place", torch.tensor([user]), persistent=False)
         self.register_buffer("item_place", torch.tensor([item]), persistent=False)
-        self.users = EmbeddingTables([inputs.num_ids[user]], [settings.dim], columns=[user])
+        self.user_biases = int(settings.loss == "bce")
+        self.users = EmbeddingTables([inputs.num_ids[user]], [settings.dim + self.user_biases], columns=[user])
         self.items = EmbeddingTables([inputs.num_ids[item]], [settings.dim + 1], columns=[item])
         with torch.no_grad():
             for tables in (self.users, self.items):
                 tables.weights[0].mul_(settings.initial_std / 0.01)  # the deviation that tables start with
-            self.items.weights[0][:, -1].zero_()
+                tables.weights[0][:, settings.dim :].zero_()
         self.output = OutputScale()
         first = inputs.entity("item").first
         self.catalogue = Catalogue(first, inputs.num_ids[item], settings.catalogue_items)
@@ -130,17 +133,19 @@ class MatrixFactorization(Model):
         return self.score(self.user_vectors(ids, floats), self.item_vectors(ids, floats))
 
     def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """The users' vectors and a 1 [B, d + 1] float32, from whole rows ids [B, C] and floats [B, F]."""
+        """The users' vectors, a 1 and, with bce, their biases [B, v] float32, from whole rows ids [B, C] and floats."""
         self.require_inputs(ids, floats)
-        return functional.pad(self.users(ids.index_select(1, self.user_place)).float(), (0, 1), value=1.0)
+        rows, dim = self.users(ids.index_select(1, self.user_place)).float(), self.settings.dim
+        return torch.cat([rows[:, :dim], torch.ones_like(rows[:, :1]), rows[:, dim:]], dim=1)
 
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """The items' vectors and biases [B, d + 1] float32, from whole rows ids [B, C] and floats [B, F]."""
+        """The items' vectors, biases and, with bce, a 1 [B, v] float32, from whole rows ids [B, C] and floats."""
         self.require_inputs(ids, floats)
-        return cast(Tensor, self.items(ids.index_select(1, self.item_place)).float())
+        rows = self.items(ids.index_select(1, self.item_place)).float()
+        return functional.pad(rows, (0, self.user_biases), value=1.0)
 
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
-        """Output [B, 1] float32 of the vectors of users [B, d + 1], or [1, d + 1] for one user, and of items."""
+        """Output [B, 1] float32 of the vectors of users [B, v], or [1, v] for one user, and of items [B, v]."""
         return cast(Tensor, self.output(self._scores(user_vectors, item_vectors)))
 
     def _scores(self, users: Tensor, items: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ def make(**settings):
     torch.manual_seed(0)
     model = MatrixFactorization(INPUTS, MFSettings(**settings))
     with torch.no_grad():
-        model.items.weights[0][:, -1].normal_()
+        for tables in (model.users, model.items):
+            tables.weights[0][:, model.settings.dim :].normal_()  # biases
         model.output.log_scale.fill_(0.3)
         model.output.bias.fill_(-0.7)
     return model
@@ -34,15 +35,16 @@ def some_ids(rows=20):
 
 
 @pytest.mark.parametrize("loss", ["bce", "softmax", "bpr", "catalogue"])
-def test_scores_are_products_of_vectors_and_the_items_bias(loss):
+def test_scores_are_products_of_vectors_and_the_items_bias_with_bce_the_users_too(loss):
     model, ids = make(dim=5, loss=loss), some_ids()
     users, items = (tables.weights[0].detach().double().numpy() for tables in (model.users, model.items))
     expected = []
     for _, item, user in ids.tolist():
         score = sum(users[user, k] * items[item, k] for k in range(5)) + items[item, 5]
+        score += users[user, 5] if loss == "bce" else 0
         expected.append(np.exp(0.3) * score - 0.7)
     floats = torch.randn(20, 1)
-    np.testing.assert_allclose(model(ids, floats)[:, 0].detach().numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(model(ids, floats)[:, 0].detach().numpy(), expected, rtol=1e-5, atol=1e-6)
     found = model.score(model.user_vectors(ids, floats), model.item_vectors(ids, floats))
     np.testing.assert_array_equal(found.detach().numpy(), model(ids, floats).detach().numpy())
     assert isinstance(model, Towers)
@@ -60,9 +62,9 @@ def test_it_starts_with_vectors_of_the_deviation_that_is_set_and_without_biases(
     torch.manual_seed(0)
     model = MatrixFactorization(INPUTS, MFSettings(dim=64, initial_std=0.2))
     normal = np.fmod(np.random.default_rng(0).standard_normal(100_000), 2).std()  # as tables start: folded into (-2, 2)
-    for table in (model.users.weights[0], model.items.weights[0][:, :64]):
-        assert float(table.detach().std()) == pytest.approx(0.2 * normal, rel=0.03)
-    assert not model.items.weights[0][:, 64].any()
+    for table in (model.users.weights[0], model.items.weights[0]):
+        assert float(table[:, :64].detach().std()) == pytest.approx(0.2 * normal, rel=0.03)
+        assert not table[:, 64].any()
 
 
 def with_negatives(copies, weight=None):
