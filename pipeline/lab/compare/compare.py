@@ -7,6 +7,9 @@ valid split decides; then one training a seed, evaluated on the test split. docs
 from __future__ import annotations
 
 import contextlib
+import io
+import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +30,7 @@ from gigabatch.pipeline.config.config import (
     ALONE,
     ConfigError,
     ModelChoice,
+    RunConfig,
     TrainSettings,
     WholeTrainSettings,
     model_choice,
@@ -37,13 +41,19 @@ from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.lab.bounds import Budget, listed_models
 from gigabatch.pipeline.lab.compare.report import Compared, Contender, Outcome, show, write_compared
 from gigabatch.pipeline.lab.experiment import LOSS, NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
+from gigabatch.pipeline.lab.tune.tune import overrides_of as ruled_overrides
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.store.keys import artifact_key, source_hash
 from gigabatch.pipeline.training.train import TrainingError, table_loss
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+# Settings of train that a model may choose for rows that are all positives; the first is one of the evaluation too.
+OF_POSITIVES = ("negatives", "optimizer", "optimizer_settings", "weight_decay", "select")
 LR_STEP = 3.0  # from one learning rate that is tried to the next
+KEPT = "kept.pt"  # in a comparison's folder, until it is done
 CHURN, CHURN_ROWS = "prediction_churn", 200_000  # of the test split, whose predictions are kept from seed to seed
 
 
@@ -57,7 +67,7 @@ class Trainer(TimedTrainer):
         rows = spread(len(self.test), CHURN_ROWS)
         self._churned = self.test.unpack(self.test.words[rows.to(self.test.device)].cpu())
         self._churned_rows = rows
-        self._earlier: dict[str, list[torch.Tensor]] = {}  # what the seed before has predicted of them
+        self.earlier: dict[str, list[torch.Tensor]] = {}  # what the seed before has predicted of them
 
     def valid_metric(self, spec: ModelSpec, settings: WholeTrainSettings, seed: int) -> float:
         """The metric of the valid split after a training."""
@@ -90,7 +100,7 @@ class Trainer(TimedTrainer):
         targets, batch, found = self.experiment.schema.targets, self._churned, dict[str, float | None]()
         own = [part[:, t.central] if t.quantiles else part for t, part in zip(targets, predictions, strict=True)]
         kept = [values[self._churned_rows.to(values.device)].cpu() for values in own]
-        before, self._earlier[repr(spec)] = self._earlier.get(repr(spec)), kept
+        before, self.earlier[repr(spec)] = self.earlier.get(repr(spec)), kept
         for place, target in enumerate(targets):
             unit = churn_unit(target.task, batch.targets[place], batch.weight)
             name = CHURN if len(targets) == 1 else f"{CHURN} {target.name}"
@@ -110,11 +120,15 @@ def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget:
     """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
     pipeline = Pipeline.from_config(path, *overrides, ALONE)
     choices = parse_models(models, pipeline.config.model, pipeline.config.positives_alone)
+    if (leader := leader_of(pipeline.config, choices)) is not None:
+        pipeline = Pipeline.from_config(path, *overrides, ALONE, {"model": leader.to_dict()})
     experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
-    compared = compare_models(experiment, choices, budget)
-    folder = pipeline.config.runs / pipeline.config.name / f"compare-{compared.id}"
+    home = pipeline.config.runs / pipeline.config.name
+    compared = compare_models(experiment, choices, budget, home)
+    folder = folder_of(home, compared.id)
     folder.mkdir(parents=True, exist_ok=True)
     write_compared(folder, compared)
+    (folder / KEPT).unlink(missing_ok=True)
     show(compared)
     print(folder / "compare.html")
     return 0
@@ -154,7 +168,29 @@ def parse_models(text: str, own: ModelChoice, positives: bool = False) -> dict[s
     return choices
 
 
-def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], budget: Budget) -> Compared:
+def leader_of(config: RunConfig, choices: Mapping[str, ModelChoice]) -> ModelChoice | None:
+    """The model by which the settings of training follow that a run of positives leaves out, where its own takes no
+    steps and so has none: the first one that does, rather one whose loss asks for no other number of negatives.
+
+    None where the run's own model says them."""
+    if not config.positives_alone or model_class(config.model.kind).learns_by_steps:
+        return None
+    by_steps = [choice for choice in choices.values() if model_class(choice.kind).learns_by_steps]
+    return min(by_steps, key=lambda one: "negatives" in _train_of_positives(one.kind), default=None)
+
+
+def _train_of_positives(kind: str) -> Mapping[str, Any]:
+    return model_class(kind).for_positives.get("train", {})
+
+
+def folder_of(home: Path, id: str) -> Path:
+    """Of a comparison, in `runs/<name>`."""
+    return home / f"compare-{id}"
+
+
+def compare_models(
+    experiment: Experiment, choices: Mapping[str, ModelChoice], budget: Budget, home: Path | None = None
+) -> Compared:
     """Search every model's learning rate, then train all of them seed by seed, until the time is up.
 
     A model that does not fit the data, or fails in training, is left out with the reason.
@@ -167,6 +203,9 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
         Models with their settings by label; differences are to the first that is left.
     budget
         Seeds, epochs, learning rates and time.
+    home
+        `runs/<name>`, where what has been trained is kept, so that the same comparison goes on after it was killed;
+        whoever writes the result removes it. None: nothing is kept.
 
     Returns
     -------
@@ -184,28 +223,6 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     if budget.epochs is not None:
         settings = settings.model_copy(update={"epochs": budget.epochs})
     trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
-    written = experiment.encoded.features.pipeline.config
-    given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
-    said = bool({"select", "select_by", "patience"} & given)
-    ruled = written.train.lr_max is None and settings.optimizer == "lamb"
-    own_rate = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
-    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own_rate)
-    contest.enter(experiment.spec.inputs, choices)
-    lrs = learning_rates(settings.lr_max, budget.trials)
-    seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
-    searched = len(lrs) if len(lrs) > 1 else 0  # one rate is no search
-    with progress(len(contest.specs) * (searched + len(seeds)), "compare, trainings") as bar:
-        if searched:
-            with contextlib.suppress(Enough), trainer.until(_end_of_search(started, budget)):
-                contest.search(nearest_first(lrs, settings.lr_max), bar.advance)
-        contest.choose(settings.lr_max)
-        with contextlib.suppress(Enough):
-            contest.train(seeds, bar.advance)
-    contenders = contest.contenders(choices)
-    if not contenders:
-        reasons = "; ".join(f"{label}: {reason}" for label, reason in contest.left_out.items())
-        raise TrainingError(f"compare: no model is left to compare. {reasons}")
-    few = min(len(contender.outcomes) for contender in contenders)
     asked = {
         "models": {label: choice.to_dict() for label, choice in choices.items()},
         "budget": asdict(budget),
@@ -218,9 +235,36 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     code = {label: own for label, choice in choices.items() if (own := OWN.code(choice.kind))}
     asked |= {"code": code} if code else {}
     sources = source_hash(["gigabatch.models", "gigabatch.pipeline"])
+    id = artifact_key("compare", {"encode": experiment.encoded.artifact.key}, asked, sources)[:12]
+    kept = Kept(None if home is None else folder_of(home, id) / KEPT, trainer)
+    started -= kept.seconds
+    trainer.deadline -= kept.seconds
+    written = experiment.encoded.features.pipeline.config
+    given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
+    said = bool({"select", "select_by", "patience"} & given)
+    ruled = written.train.lr_max is None and settings.optimizer == "lamb"
+    own_rate = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
+    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own_rate, kept)
+    contest.enter(experiment.spec.inputs, choices)
+    lrs = learning_rates(settings.lr_max, budget.trials)
+    seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
+    searched = len(lrs) if len(lrs) > 1 else 0  # one rate is no search
+    with progress(len(contest.specs) * (searched + len(seeds)), "compare, trainings") as bar:
+        if searched:
+            with contextlib.suppress(Enough), trainer.until(_end_of_search(started, budget)):
+                contest.search(nearest_first(lrs, settings.lr_max), bar.advance)
+        contest.choose(settings.lr_max)
+        with contextlib.suppress(Enough):
+            contest.train(seeds, bar.advance)
+    contenders = contest.contenders(choices, written.positives_alone)
+    if not contenders:
+        kept.remove()  # or the next one would end with this one's time
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in contest.left_out.items())
+        raise TrainingError(f"compare: no model is left to compare. {reasons}")
+    few = min(len(contender.outcomes) for contender in contenders)
     return Compared(
         name=config.name,
-        id=artifact_key("compare", {"encode": experiment.encoded.artifact.key}, asked, sources)[:12],
+        id=id,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         metric=trainer.metric,
         budget=budget,
@@ -237,6 +281,48 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     )
 
 
+class Kept:
+    """What a comparison's trainings have given so far, by their names, in a file that the same comparison goes on from.
+
+    path: None keeps nothing. seconds: that earlier processes took. trainer: the predictions that it holds from seed to
+    seed lie there too.
+    """
+
+    def __init__(self, path: Path | None, trainer: Trainer) -> None:
+        self.path, self.trainer, self.started = path, trainer, time.perf_counter()
+        self.seconds, self.given = 0.0, dict[str, Any]()
+        if path is not None and path.exists():
+            found = torch.load(io.BytesIO(path.read_bytes()), weights_only=True)
+            self.seconds, self.given, trainer.earlier = found["seconds"], json.loads(found["given"]), found["earlier"]
+            log.info("compare goes on after %d training(s), %.0f s", len(self.given), self.seconds)
+
+    def outcome(self, name: str, train: Callable[[], Outcome]) -> Outcome:
+        """What `train` gives, or gave before."""
+        found = self.once(name, lambda: asdict(train()))
+        return Outcome(**found | {"valid_losses": tuple(found["valid_losses"])})
+
+    def once(self, name: str, train: Callable[[], T]) -> T:
+        """The same of what JSON can hold."""
+        if name not in self.given:
+            self.given[name] = train()
+            self._save()
+        given: T = self.given[name]
+        return given
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        seconds, content = self.seconds + time.perf_counter() - self.started, io.BytesIO()
+        given = json.dumps(self.given, default=float)
+        torch.save({"seconds": seconds, "given": given, "earlier": self.trainer.earlier}, content)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.path, content.getvalue())
+
+    def remove(self) -> None:
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
 class Contest:
     """What is known while models are compared. left_out: by label, why a model takes part no more.
 
@@ -251,9 +337,11 @@ class Contest:
         search_seed: int,
         epoch_follows: bool = False,
         own_rate: float | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
         self.epoch_follows, self.own_rate = epoch_follows, own_rate
+        self.kept = Kept(None, trainer) if kept is None else kept
         self.times: dict[str, float] = {}
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
@@ -287,7 +375,7 @@ class Contest:
         positives (`Model.for_positives`), where the configuration does not say which."""
         changes: dict[str, Any] = {"lr_max": lr}
         if self.epoch_follows:
-            of_model = model_class(self.specs[label].name).for_positives.get("train", {})
+            of_model = _train_of_positives(self.specs[label].name)
             changes["select"] = of_model.get("select", TrainSettings().select)
         return self.settings.model_copy(update=changes)
 
@@ -300,7 +388,8 @@ class Contest:
                     advance(1, label)
                     continue
                 train = partial(self.trainer.valid_metric, spec, self.settings_of(label, lr), self.search_seed)
-                self.tried[label][lr], self.why[label] = _unless_it_fails(train, spec.name)
+                once = partial(self.kept.once, f"{label} {lr}", train)
+                self.tried[label][lr], self.why[label] = _unless_it_fails(once, spec.name)
                 advance(1, f"{label} at learning rate {lr:.2g}")
 
     def choose(self, own: float) -> None:
@@ -319,14 +408,15 @@ class Contest:
             for label, lr in self.best.items():
                 if label not in self.left_out:
                     train = partial(self.trainer.outcome, self.specs[label], self.settings_of(label, lr), seed)
-                    outcome, why = _unless_it_fails(train, self.specs[label].name)
+                    once = partial(self.kept.outcome, f"{label} {lr} {seed}", train)
+                    outcome, why = _unless_it_fails(once, self.specs[label].name)
                     if outcome is None:
                         self.left_out[label] = f"it failed with seed {seed}: {why}"
                     else:
                         self.outcomes[label].append(outcome)
                 advance(1, f"{label} with seed {seed}")
 
-    def contenders(self, choices: Mapping[str, ModelChoice]) -> tuple[Contender, ...]:
+    def contenders(self, choices: Mapping[str, ModelChoice], positives: bool) -> tuple[Contender, ...]:
         """The models that were trained; of the others it is said why not."""
         found = []
         for label, outcomes in self.outcomes.items():
@@ -336,8 +426,24 @@ class Contest:
                 choice, tried = choices[label].to_dict(), dict(sorted(self.tried[label].items()))
                 by_steps = model_class(choices[label].kind).learns_by_steps  # else its size is known once it is fitted
                 size, lr = (self.parameters[label], self.best[label]) if by_steps else (None, None)
-                found.append(Contender(label, choice, size, lr, tried, tuple(outcomes)))
+                settings = self.settings_of(label, self.best[label])
+                overrides = overrides_of(choices[label], settings, positives)
+                found.append(Contender(label, choice, size, lr, tried, tuple(outcomes), overrides))
         return tuple(found)
+
+
+def overrides_of(choice: ModelChoice, settings: WholeTrainSettings, positives: bool) -> tuple[str, ...]:
+    """`key=value` with which `gigabatch train` of the same configuration trains a contender as it was trained here.
+
+    positives: as of `model_choice`; what is left out then follows from the model, and here it may be another's.
+    """
+    plain = model_choice({"kind": choice.kind}, positives).to_dict()
+    own = {name: value for name, value in choice.to_dict().items() if name == "kind" or value != plain[name]}
+    raw, by_steps = settings.model_dump(mode="json"), model_class(choice.kind).learns_by_steps
+    told = (OF_POSITIVES if by_steps else OF_POSITIVES[:1]) if positives else ()
+    found = {"model": own} | {f"train.{name}": raw[name] for name in told}
+    ruled = ruled_overrides(settings, settings) if by_steps else ()
+    return (*(f"{name}={json.dumps(value)}" for name, value in found.items()), *ruled)
 
 
 def _unless_it_fails(train: Callable[[], T], model: str) -> tuple[T | None, str]:

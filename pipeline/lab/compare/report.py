@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ from gigabatch.pipeline.reports.charts import SERIES, Chart, intervals_chart, lo
 from gigabatch.pipeline.reports.report import Section, write_page
 from gigabatch.pipeline.store.files import atomic_write, write_json
 
+SETTINGS_TEXT = "Of each model, defaults written out; and what gigabatch train takes to train it so."
+OF_SEEDS = "An interval says how certain the training is, not how other rows would turn out."
 # compare.svg stands alone, so it takes the light colours of the page.
 COLORS = {"--ink": "#20262d", "--muted": "#626b75", "--grid": "#e2e3df", "--series-1": "#2f6cad", "--card": "#ffffff"}
 
@@ -55,7 +58,7 @@ class Interval:
 class Contender:
     """A model and how it did. tried: the valid metric by learning rate, None where training diverged.
 
-    parameters, lr: None of a model that takes no steps."""
+    parameters, lr: None of a model that takes no steps. overrides: what a training takes to become this one."""
 
     label: str
     choice: dict[str, Any]
@@ -63,6 +66,7 @@ class Contender:
     lr: float | None
     tried: dict[float, float | None]
     outcomes: tuple[Outcome, ...]
+    overrides: tuple[str, ...] = ()
 
     def interval(self, metric: str) -> Interval | None:
         """None where the metric does not apply."""
@@ -102,6 +106,17 @@ class Compared:
     seconds: float
     environment: dict[str, Any]
 
+    @property
+    def less_is_better(self) -> bool:
+        return self.metric in (LOSS, *LESS_IS_BETTER)
+
+    @property
+    def best(self) -> Contender | None:
+        """The contender with the best mean of the metric; None where it applies to none."""
+        sign = -1 if self.less_is_better else 1
+        means = [(sign * found.mean, one) for one in self.contenders if (found := one.interval(self.metric))]
+        return max(means, key=lambda pair: pair[0])[1] if means else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, with intervals and paired differences against the first model."""
         found: list[dict[str, Any]] = []
@@ -124,6 +139,8 @@ def show(compared: Compared) -> None:
     render_table(metric_rows(compared), "Test split, means over the seeds")
     for note in notes(compared):
         print(note)
+    if (best := compared.best) is not None:
+        print(f"overrides  {overrides_text(best)}")
 
 
 def write_compared(folder: Path, compared: Compared) -> None:
@@ -145,7 +162,7 @@ def write_compared(folder: Path, compared: Compared) -> None:
         Section("Learning rates", lr_text(compared), lr_rows(compared)),
         Section("Valid loss", "Means over the seeds, after each epoch.", charts=loss_charts(compared)),
     ]
-    sections.append(Section("Settings", "Of each model, defaults written out.", setting_rows(compared)))
+    sections.append(Section("Settings", SETTINGS_TEXT, setting_rows(compared)))
     if compared.left_out:
         rows = [{"model": name, "why": reason} for name, reason in compared.left_out.items()]
         sections.append(Section("Left out", "These models took no part to the end.", rows))
@@ -165,11 +182,32 @@ def budget_text(compared: Compared) -> str:
 
 def interval_text(compared: Compared) -> str:
     """How to read the intervals."""
-    better = "less is better" if compared.metric in (LOSS, *LESS_IS_BETTER) else "more is better"
+    better = "less is better" if compared.less_is_better else "more is better"
     return (
         f"Mean and 95 % interval (Student's t) over the seeds, {better}; differences to {compared.contenders[0].label} "
-        "are paired by seed. An interval says how certain the training is, not how other rows would turn out."
+        f"are paired by seed. {OF_SEEDS}"
     )
+
+
+def verdict(compared: Compared) -> list[str]:
+    """Which model did best, and from which others these seeds do not tell it."""
+    best, others = compared.best, list[str]()
+    if best is None:
+        return []
+    for other in compared.contenders:
+        gap = other.difference(best, compared.metric)
+        if other is not best and gap is not None and (gap.half is None or abs(gap.mean) <= gap.half):
+            others.append(other.label)
+    found = f"{best.label} has the best {metric_label(compared.metric)} of the test split. "
+    if compared.budget.seeds == 1:
+        return [f"{found}One seed tells no model from another: give --seeds 3."]
+    told = f"These seeds do not tell it from {', '.join(others)}." if others else "These seeds tell it from the others."
+    return [f"{found}{told} {OF_SEEDS}" if len(compared.contenders) > 1 else found.rstrip()]
+
+
+def overrides_text(contender: Contender) -> str:
+    """For a shell's line."""
+    return " ".join(map(shlex.quote, contender.overrides))
 
 
 def notes(compared: Compared) -> list[str]:
@@ -183,6 +221,7 @@ def notes(compared: Compared) -> list[str]:
         )
     if compared.stopped:
         found.append(compared.stopped)
+    found += verdict(compared)
     found.append(f"{about_seconds(compared.seconds)} on {compared.environment['device']}.")
     return found
 
@@ -244,8 +283,14 @@ def lr_rows(compared: Compared) -> list[dict[str, Any]]:
 
 def setting_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a model."""
-    texts = {c.label: [f"{name}: {value}" for name, value in c.choice.items()] for c in compared.contenders}
-    return [{"model": label, "settings": ", ".join(text)} for label, text in texts.items()]
+    return [
+        {
+            "model": c.label,
+            "settings": ", ".join(f"{name}: {value}" for name, value in c.choice.items()),
+            "overrides": overrides_text(c),
+        }
+        for c in compared.contenders
+    ]
 
 
 def loss_charts(compared: Compared) -> list[Chart]:

@@ -117,6 +117,8 @@ def choose_candidates(sweep: Sweep, noise: Sequence[NoisePoint], small: int) -> 
     the next above `small`: the noise scale only guides, the trainings decide.
     """
     larger = [found.batch_size for found in sweep.times if small < found.batch_size <= sweep.fastest.batch_size]
+    if sweep.times[-1].batch_size <= small:
+        return [], "no larger batch was tried"
     if not larger:
         return [], "no larger batch takes 5 % less time per row"
     scale = noise[-1].scale.simple if noise else math.inf

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shlex
 import time
 from dataclasses import dataclass, replace
 from unittest.mock import Mock
@@ -22,12 +23,19 @@ from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.config.config import ConfigError, ModelChoice
+from gigabatch.pipeline.config.config import ConfigError, ModelChoice, RunConfig
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.lab.bounds import MOST_SEEDS, Budget
 from gigabatch.pipeline.lab.compare import compare as module
-from gigabatch.pipeline.lab.compare.compare import Trainer, compare_models, learning_rates, parse_models
+from gigabatch.pipeline.lab.compare.compare import (
+    Kept,
+    Trainer,
+    compare_models,
+    leader_of,
+    learning_rates,
+    parse_models,
+)
 from gigabatch.pipeline.lab.compare.report import (
     Contender,
     Interval,
@@ -37,6 +45,7 @@ from gigabatch.pipeline.lab.compare.report import (
     metric_rows,
     model_rows,
     notes,
+    verdict,
 )
 from gigabatch.pipeline.lab.experiment import Enough, Experiment
 from gigabatch.pipeline.reports import charts
@@ -89,9 +98,10 @@ class FakeTrainer:
     stops_after: int = 10**9
     search_stops_after: int = 10**9
     diverges: tuple = ()
+    deadline: float = math.inf
 
     def __post_init__(self):
-        self.trained, self.deadlines, self._searches = [], [], False
+        self.trained, self.deadlines, self.earlier, self._searches = [], [], {}, False
 
     @contextlib.contextmanager
     def until(self, deadline):
@@ -392,6 +402,8 @@ def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, ca
     out = capsys.readouterr().out
     (folder,) = tiny.home.glob("compare-*")
     assert out.splitlines()[-1] == str(folder / "compare.html")
+    assert {path.name for path in folder.iterdir()} == {"compare.html", "compare.json", "compare.svg"}
+    assert out.splitlines()[-2].startswith("overrides  'model={")
     assert "2,400 train rows, 2 epoch(s), batch 64, lamb, 1 learning rate(s), 2 seed(s)" in out
     assert "Left out: two_tower" in out
     found = json.loads((folder / "compare.json").read_text())
@@ -455,6 +467,132 @@ def test_negatives_are_drawn_for_every_model_where_the_run_draws_them(shop):
     assert len(Trainer(experiment, math.inf).test) == 3 * len(encoded.table("test"))
     assert found.metric == "mrr"
     assert all(0.3 < contender.outcomes[0].metrics["auc"] < 0.7 for contender in found.contenders)
+
+
+SALES = ("recipe=tiny_sales", "train.negatives={per_positive: 2, exclude_known: false}", "train.epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("own", "models", "leader"),
+    [
+        ("ease", "ease, mf, {kind: ncf}", "mf"),
+        ("popularity", "popularity, two_tower, ncf", "ncf"),
+        ("popularity", "popularity, two_tower", "two_tower"),
+        ("popularity", "popularity, ease", None),
+        ("mf", "mf, ncf", None),
+    ],
+)
+def test_beside_a_model_without_steps_training_follows_from_one_that_takes_some(own, models, leader):
+    """`mf` was trained by LAMB beside `ease`, and by AdamW beside itself."""
+    plays = {"path": "plays.csv", "user": "listener", "item": "song"}
+    config = RunConfig(name="plays", recipe="interactions", features=plays, model={"kind": own})
+    found = leader_of(config, parse_models(models, config.model, config.positives_alone))
+    assert (found and found.kind) == leader
+    labels = RunConfig(
+        name="plays", recipe="interactions", features=plays, model={"kind": own}, train={"negatives": None}
+    )
+    assert leader_of(labels, parse_models(models, labels.model)) is None
+
+
+def test_what_is_printed_trains_the_best_model_as_it_was_trained(tiny, shop, capsys):
+    arguments = ["compare", "--config", str(tiny.config), *SALES, "model={kind: popularity}"]
+    arguments += ["--models", "popularity,{kind: mf, dim: 4}", "--seeds", "1", "--trials", "1"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert ", adamw, " in out
+    (path,) = tiny.home.glob("compare-*/compare.json")
+    popularity, mf = json.loads(path.read_text())["contenders"]
+    told = dict(line.split("  ", 1) for line in out.splitlines() if line.startswith("overrides  "))["overrides"]
+    best = max((popularity, mf), key=lambda one: one["intervals"]["mrr"]["mean"])
+    assert shlex.split(told) == best["overrides"]
+    assert [text.partition("=")[0] for text in popularity["overrides"]] == ["model", "train.negatives"]
+    assert mf["overrides"][0] == 'model={"kind": "mf", "dim": 4}'
+    trained_by = tiny.pipeline(*SALES[:1], *mf["overrides"]).features().encode().train_settings
+    kinds = (trained_by.optimizer, trained_by.select, trained_by.negatives.per_positive, trained_by.epochs)
+    assert kinds == ("adamw", "last", 2, 1)
+    assert trained_by.lr_max == mf["lr"]
+
+
+def test_a_run_of_what_is_printed_has_the_metrics_that_were_compared(tiny, capsys):
+    arguments = ["compare", "--config", str(tiny.config), "--models", "{kind: tabular, layers: [8]},lr"]
+    assert main([*arguments, "--seeds", "1", "--trials", "2", "--epochs", "2"]) == 0
+    (path,) = tiny.home.glob("compare-*/compare.json")
+    best = max(json.loads(path.read_text())["contenders"], key=lambda one: one["intervals"]["auc"]["mean"])
+    (outcome,) = best["outcomes"]
+    told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if line.startswith("overrides  "))
+    run = tiny.train(*shlex.split(told["overrides"]), f"seed={outcome['seed']}", "evaluate.importance=false")
+    assert {name: run.summary[name] for name in ("auc", "logloss")} == {
+        name: outcome["metrics"][name] for name in ("auc", "logloss")
+    }
+
+
+def test_it_is_said_which_model_is_best_and_which_seeds_do_not_tell_from_it(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=2, trials=1)
+    assert verdict(found)[0].startswith(
+        "tabular (2) has the best AUC of the test split. These seeds tell it from the others. An interval says"
+    )
+    best = found.contenders[2]
+    apart = [replace(o, metrics={"auc": value}) for o, value in zip(best.outcomes, (0.8, 0.4), strict=True)]
+    wide = replace(found.contenders[0], outcomes=tuple(apart))
+    unclear = replace(found, contenders=(wide, *found.contenders[1:]))
+    assert "These seeds do not tell it from lr. " in verdict(unclear)[0]
+    by_loss = replace(found, metric="logloss")
+    assert by_loss.best is best  # whose log loss is the least
+    assert replace(found, metric="gauc").best is None
+    assert verdict(replace(found, metric="gauc")) == []
+    alone = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=1, trials=1)
+    assert verdict(alone)[0].endswith("One seed tells no model from another: give --seeds 3.")
+
+
+def test_a_comparison_that_was_killed_goes_on(experiment, monkeypatch, tmp_path):
+    """A second one began anew, of an hour's trainings too."""
+
+    class Killed(BaseException):
+        pass
+
+    class Mortal(FakeTrainer):
+        def _train(self, spec, settings, seed):
+            if len(self.trained) == self.dies_after:
+                raise Killed
+            found = super()._train(spec, settings, seed)
+            self.earlier[spec.name] = [torch.tensor([found])]
+            return found
+
+    def compared(trainer, dies_after, **budget):
+        trainer.dies_after = dies_after
+        monkeypatch.setattr("gigabatch.pipeline.lab.compare.compare.Trainer", lambda *_: trainer)
+        choices = parse_models("lr, tabular, {kind: tabular, layers: [4]}", OWN)
+        return compare_models(experiment, choices, Budget(seeds=2, trials=3, **budget), tmp_path)
+
+    whole = compared(Mortal(), None)
+    for folder in tmp_path.iterdir():  # as whoever writes the result does
+        (folder / "kept.pt").unlink()
+    first, second, third = (Mortal() for _ in range(3))
+    for trainer, dies_after in ((first, 4), (second, 7)):
+        with pytest.raises(Killed):
+            compared(trainer, dies_after)
+    found = compared(third, None)
+    assert [len(trainer.trained) for trainer in (first, second, third)] == [4, 7, 9 + 6 - 11]
+    assert found.contenders == whole.contenders
+    assert found.seconds > 0
+    with pytest.raises(Killed):
+        compared(Mortal(), 0, seconds=1000.0)  # another one begins anew
+    with pytest.raises(TrainingError, match="the time was up"):
+        compared(late := Mortal(stops_after=0), None, seconds=1000.0)
+    assert late.trained == []
+    assert len(list(tmp_path.glob("*/kept.pt"))) == 1
+
+
+def test_earlier_processes_count_for_the_time_of_a_comparison(experiment, tmp_path):
+    kept = Kept(tmp_path / "kept.pt", FakeTrainer())
+    kept.started -= 100
+    given = Outcome(2, {"auc": np.float32(0.5), "mrr": None, "r2": math.nan}, (0.5, 0.25), 1.0, 10)
+    assert kept.outcome("lr 0.1 2", lambda: given).metrics["auc"] == 0.5
+    again = Kept(tmp_path / "kept.pt", FakeTrainer())
+    assert 100 <= again.seconds < 110
+    found = again.outcome("lr 0.1 2", Mock(side_effect=AssertionError))
+    assert math.isnan(found.metrics.pop("r2"))
+    assert found == replace(given, metrics={"auc": 0.5, "mrr": None})
 
 
 def test_an_error_of_the_command_is_one_line(tiny, capsys):

@@ -130,6 +130,7 @@ def test_candidates_are_batches_that_are_faster_the_noise_scale_setting_the_firs
     assert choose_candidates(sweep, [noise_point(10.0)], 256) == ([512], above)
     assert choose_candidates(sweep, [], 1024)[0] == [2048]
     assert choose_candidates(sweep, [], 2048) == ([], "no larger batch takes 5 % less time per row")
+    assert choose_candidates(sweep_of(step_time(256, 4.0)), [], 256) == ([], "no larger batch was tried")
 
 
 def settings_of(**changes) -> WholeTrainSettings:
