@@ -3,6 +3,7 @@
 import difflib
 import errno
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
@@ -57,6 +58,12 @@ class DataError(ValueError):
             )
         elif blanks & set(map(str, missing)):
             hint = "Some names have blanks at their edges. Where one stands after each comma, set separator: ', '."
+        elif {_composed(name) for name in missing} & {_composed(name) for name in others}:
+            hint = (
+                "Some of them look alike and are not: in the one an accented letter is one character, in the other a "
+                "letter and a mark (Unicode's NFC and NFD). Give both one form, in Python by "
+                "frame.rename(columns=lambda name: unicodedata.normalize('NFC', name))."
+            )
         return cls(
             f"{where}: column(s) {', '.join(map(repr, missing))} not found. "
             f"Columns there: {', '.join(map(repr, available))}.{f' Did you mean {meant}?' if meant else ''} {hint}"
@@ -176,6 +183,11 @@ def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
         raise DataError(
             f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename or drop the others."
         )
+
+
+def _composed(name: object) -> str:
+    """The one form of a name whose accented letters can be written in two ways."""
+    return unicodedata.normalize("NFC", str(name))
 
 
 def repeated(names: Iterable[str]) -> list[str]:

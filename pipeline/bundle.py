@@ -178,6 +178,7 @@ class Bundle:
         count_rows, nulls = 0, dict.fromkeys(self.schema.names("categorical", "continuous"), 0)
         for number, given in enumerate(frames):
             frame = own_frame(given, "predict", [*nulls, *self._list_names()], ())
+            self._require_features(frame)
             with plain_defaults():
                 rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
             num_ids = len(self.schema.names("categorical"))
@@ -271,6 +272,16 @@ class Bundle:
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
         (found,) = self._predicted([self.from_raw(own)], types, self._unlabelled(own))
         return given_back(found, frame)
+
+    def _require_features(self, frame: Any) -> None:
+        """Raise `DataError` where steps make columns that `frame` lacks: raw rows were given to `predict`."""
+        missing = {*self.schema.names("categorical", "continuous"), *self._list_names()} - set(frame.columns)
+        made = sorted(missing.difference(self._raw_names())) if missing and self.workflow is not None else ()
+        if made:
+            raise DataError(
+                f"predict: column(s) {', '.join(map(repr, made))} not found, which steps make of raw rows. `predict` "
+                "takes rows of the features stage; give raw rows to `predict_raw`."
+            )
 
     def _list_names(self) -> list[str]:
         return [name for column in self.schema.lists for name in column.columns]

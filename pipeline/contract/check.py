@@ -553,9 +553,12 @@ def _check_classes(
     """usual: the shares in accepted files; empty where there are none."""
     if new := [name for name in found if name not in shares]:
         shown_, known = ", ".join(map(repr, new[:10])), ", ".join(map(repr, list(shares)[:10]))
+        two = "A binary target has no more than two: write them as those, or see label_strip and label_steps. "
+        right = "Of a multiclass one, where they are right," if len(shares) == 2 else "Where they are right,"
         reasons.append(
-            f"{where} class(es) {shown_} are new, known are {known}. Where they are right, give them bounds in the "
-            f"contract, shares: {flow({name: [0, 1] for name in new[:10]})}, or accept this file and learn it again."
+            f"{where} class(es) {shown_} are new, known are {known}. {two if len(shares) == 2 else ''}{right} give "
+            f"them bounds in the contract, shares: {flow({name: [0, 1] for name in new[:10]})}, or accept this file "
+            "and learn it again."
         )
     if len(found) == 1 and len(shares) > 1:
         text = f"{where} every label is {next(iter(found))!r}; classes are {', '.join(map(repr, shares))}."

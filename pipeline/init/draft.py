@@ -771,6 +771,12 @@ def _roles(
     if time is not None:
         made.features["time"] = time.name
         span = f"{_day(np.nanmin(time.values))} to {_day(np.nanmax(time.values))}"
+        late = int((time.values > now_us() + DAY).sum())
+        if late and "%y" not in time.dtype:  # which is told above
+            made.remarks.append(
+                f"{late:,} row(s) of {_shown(time.name)} lie in the future, up to {_day(np.nanmax(time.values))}. The "
+                "model is tested on them, and gigabatch nightly refuses them: correct or remove them."
+            )
         made.role_notes["time"] = (
             f"{span}: the last tenth of the rows is test, the tenth before it valid; train --final learns from them too"
         )

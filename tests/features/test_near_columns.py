@@ -17,3 +17,11 @@ def test_no_name_is_looked_for_among_very_many():
     others = [f"{name}x" for name in names]
     assert "Did you mean 'feature_" in str(DataError.missing_columns(names, others, "table"))  # 10,000 pairs
     assert "Did you mean" not in str(DataError.missing_columns(names, [*others, "more"], "table"))
+
+
+def test_names_that_look_alike_and_are_written_in_two_forms_of_unicode_are_told_so():
+    composed, apart = "Gr\u00f6\u00dfe", "Gro\u0308\u00dfe"  # both are shown as Größe
+    for missing, there in ((composed, apart), (apart, composed)):
+        said = str(DataError.missing_columns([missing], [there, "price"], "table"))
+        assert "an accented letter is one character, in the other a letter and a mark" in said
+    assert "a letter and a mark" not in str(DataError.missing_columns([composed], ["Grosse", "price"], "table"))

@@ -200,6 +200,26 @@ def test_predict_raw_says_which_step_makes_no_column_of_a_word_that_its_fit_did_
         bundle.predict_raw(rows)
 
 
+def test_raw_rows_given_to_predict_are_told_to_go_to_predict_raw():
+    """Not to rename a column that steps make, which no raw rows have."""
+    columns = Column("shop", "categorical", "string"), Column("logs", "continuous", "float32")
+    raw = pd.DataFrame({"shop": ["a", "b"], "price": [1.0, 9.0], "clicked": [1.0, 0.0]})
+    workflow = Workflow.from_steps([{"log": {"column": "price", "output": "logs"}}]).fit([raw])
+    rows = workflow.transform(raw)
+    schema = Schema((*columns, Column("clicked", "target", "float32")), (Target("clicked", "binary"),))
+    preprocessor = Preprocessor(schema).fit([rows])
+    inputs = ModelInputs(
+        num_ids=(preprocessor.tensor_schema.ids[0].num_ids,), num_floats=len(preprocessor.tensor_schema.floats)
+    )
+    bundle = Bundle(preprocessor, FactorizationMachine(inputs, FactorizationMachine.Settings()), {})
+    bundle.workflow = workflow
+    assert bundle.predict_raw(raw).equals(bundle.predict(rows))
+    with pytest.raises(DataError, match=r"^predict: column\(s\) 'logs' not found, which steps make .* `predict_raw`"):
+        bundle.predict(raw)
+    with pytest.raises(DataError, match=r"'shop' not found\. Columns there: 'logs'"):
+        bundle.predict(rows[["logs"]])
+
+
 def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     """`pandas.read_csv` makes null of the word None, which was a value in training."""
     columns = [Column(name, "categorical", "string") for name in ("damage", "shop")]

@@ -141,6 +141,8 @@ def test_a_rare_class_that_is_four_times_as_frequent_is_refused(shop):
 def test_a_new_class_says_how_it_is_taken(learned):
     learned.write(6, changed(bought=np.where(np.arange(2000) < 300, 2, shop_day(6)["bought"])))
     assert 'shares: {"2": [0, 1]}' in " ".join(check(learned).reasons)
+    # bought is binary, of which a third label is an error of the training whatever the contract says
+    assert "A binary target has no more than two: write them as those" in " ".join(check(learned).reasons)
 
 
 def test_a_file_that_is_none(learned):

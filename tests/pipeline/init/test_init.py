@@ -843,3 +843,15 @@ def test_a_header_longer_than_what_is_read_for_the_separator_tells_it(tmp_path):
     (tmp_path / "wide.csv").write_text("\n".join([";".join(names), *rows]) + "\n")
     table = look(str(tmp_path / "wide.csv"), 100)
     assert (table.separator, list(table.sample), len(table.sample)) == (";", names, 2)
+
+
+@pytest.mark.parametrize("late", [0, 14])
+def test_rows_in_the_future_by_which_a_night_would_be_refused_are_told(tmp_path, late):
+    table = shop().drop(columns="created_at")
+    days = pd.Timestamp.now().normalize() - pd.to_timedelta(np.arange(1, len(table) + 1), unit="D")
+    table["day"] = [*(days[:late] + pd.DateOffset(years=20)), *days[late:]]
+    table.to_csv(tmp_path / "table.csv", index=False)
+    made = draft_config(str(tmp_path / "table.csv"), "bought", None, 10_000)
+    assert made.features["time"] == "day"
+    told = [remark for remark in made.remarks if "in the future" in remark]
+    assert [remark.partition(",")[0] for remark in told] == ["14 row(s) of day lie in the future"] * bool(late)
