@@ -137,9 +137,9 @@ class PreprocessorSettings:
         Bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
         (`model.numeric`); 0 for none. A packed row is the same with and without.
     distinct
-        A column with at most so many values in the train split, and a hundred rows a value on average, has an edge at
+        A column with at most so many values in the train split, and thirty rows a value on average, has an edge at
         each of them instead of bins, as trees tell values apart however rare they are; 0: only where `bins`
-        + 1 edges hold all values.
+        + 1 edges hold all values, as where a day of the year that has an effect of its own is given 366.
     edges
         Where the others lie: `quantile`, so that bins hold equally many rows, or `tree`, at the splits of a decision
         tree that sees the column alone and tells the targets (at most `bins` leaves of 64 rows and more); refused where

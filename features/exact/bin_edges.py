@@ -11,7 +11,7 @@ import numpy as np
 from gigabatch.features.exact.quantiles import Counts, RadixHistogram
 
 RANKS_PER_BIN = 4  # so that an edge is at most a quarter of a bin from where it would leave equal shares
-ROWS_PER_VALUE = 100  # on average, where each value is an edge: fewer rows would teach a network their noise
+ROWS_PER_VALUE = 30  # on average, where each value is an edge, such as a year of epidemics: fewer teach their noise
 
 
 def edge_ranks(histogram: RadixHistogram, bins: int, distinct: int = 0) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -57,6 +58,9 @@ LEAST_DELTA = 1e-3  # of Huber's loss, in deviations of the target
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
 FAR, LEAST_FAR, MOST_FAR = 10, 5e-5, 0.05  # distances of the quartiles; shares of the values, of which 5e-5 is 0.01 %
+# Deviation over mean of amounts whose effects may multiply; and the share of the largest that is left out, so that no
+# error of input decides. Of exponential amounts it is near 1 (docs/tried.md).
+SKEWED, LEFT_OUT = 1.25, 0.01
 ENDS = (" ", ".", "$", "€", "£", "%", " .", "$ ", "€ ", "£ ", "% ")
 
 
@@ -182,6 +186,13 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
                 f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
+        if (times := _deviation_in_means(values[~null])) >= SKEWED:
+            advice += (
+                f"{' ' * bool(advice)}{name} is never below 0, and its deviation is {times:.1f} times its mean. Where "
+                "effects multiply, such as those of a place and of a year, a loss of logarithms may be far better, and "
+                f"elsewhere it is worse: train: {{losses: {{{name}: {{kind: tweedie}}}}}}. The rmse of the valid split "
+                "tells."
+            )
         if not given and len(labels) < len(counts) and _are_few_and_whole(labels):
             advice = (
                 f"{name} holds one number in several ways, such as 1 and 1.0, so its few values are taken for a "
@@ -237,6 +248,12 @@ def _far_out(values: np.ndarray) -> tuple[float, float]:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     share = float((np.abs(values - middle) > FAR * (high - low)).mean()) if high > low else 0.0
     return (share, float((high - low) / values.std())) if LEAST_FAR <= share <= MOST_FAR else (0.0, 1.0)
+
+
+def _deviation_in_means(values: np.ndarray) -> float:
+    """Deviation over mean of values of 0 and more, without the largest of them; 0 where some are below 0."""
+    most = np.sort(values)[: math.ceil(len(values) * (1 - LEFT_OUT))]
+    return float(most.std() / most.mean()) if most[0] >= 0 and most[-1] > 0 else 0.0
 
 
 def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarray:

@@ -65,6 +65,13 @@ def test_values_up_to_the_number_given_are_each_an_edge(parts):
     assert np.array_equal(edges_of(more, 48, parts, distinct=256), edges_of(more, 48, parts))
 
 
+def test_values_of_thirty_rows_on_average_are_each_an_edge():
+    """Years of a panel of states, of which each has an epidemic or none: bins would take two years for one."""
+    years = np.repeat(np.arange(1928, 2012, dtype=np.float32), 30)
+    assert np.array_equal(edges_of(years, 48, distinct=256), np.unique(years))
+    assert len(edges_of(years[1:], 48, distinct=256)) == 49
+
+
 def test_a_frequent_value_leaves_the_other_bins_to_the_rest():
     generator = np.random.default_rng(2)
     gains = np.where(generator.random(40_000) < 0.92, 0, generator.lognormal(8, 1, 40_000)).astype(np.float32)

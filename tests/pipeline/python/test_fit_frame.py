@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 
 import numpy as np
 import pandas as pd
@@ -404,6 +405,18 @@ def test_far_values_of_a_target_suggest_a_loss_that_they_pull_less_at(rows):
         "1.00% of the values of pay lie far out. A loss that they pull less at: train: "
         f"{{losses: {{pay: {{kind: huber, delta: {delta:.2g}}}}}}}"
     )
+
+
+def test_skewed_amounts_suggest_a_loss_of_logarithms(rows):
+    cases = np.round(np.random.default_rng(3).lognormal(3, 2, size=ROWS))
+    made = draft_frame(arrow_table(rows[["price"]].assign(cases=cases), "rows"), labels={"cases": "regression"})
+    least = np.sort(cases)[: math.ceil(0.99 * ROWS)]
+    (told,) = [remark for remark in made.remarks if "tweedie" in remark]
+    assert f"its deviation is {least.std() / least.mean():.1f} times its mean" in told
+    assert "train: {losses: {cases: {kind: tweedie}}}" in told
+    for other in (cases - 1, np.random.default_rng(3).exponential(size=ROWS), np.r_[np.ones(ROWS - 2), 1e8, 2.5]):
+        made = draft_frame(arrow_table(rows[["price"]].assign(cases=other), "rows"), labels={"cases": "regression"})
+        assert not any("tweedie" in remark for remark in made.remarks)
 
 
 def test_so_few_far_values_that_they_round_to_nothing_suggest_no_loss():
