@@ -47,7 +47,8 @@ from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_writt
 from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
-from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of, letters_tell
+from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
+from gigabatch.pipeline.init.parts import letters_tell, words_tell
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -68,7 +69,7 @@ FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of dist
 ROW_NAME = re.compile(r"^(row[ _.-]?(names?|num|number|no|nr|index|idx)|index|idx|unnamed: 0|level_0)$")
 PANDAS_INDEX = "__index_level_0__"  # of a Parquet file, whose numbers come again where frames were put together
 OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
-FEW_ROWS_A_VALUE = 0.1  # distinct texts by rows: of more of them a category's words tell what its values cannot
+FEW_ROWS_A_VALUE, FEWEST_WITH_WORDS = 0.1, 20  # distinct texts by rows, and in all, of more of which words may tell
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
 # Behind numbers: days, hours, grams, litres, units, factors.
@@ -477,7 +478,7 @@ def _kept(
         elif reason := next(filter(None, (_leak(seen, label) for label in labels.values())), ""):
             leaks[name] = f"a possible leak: {reason}"
         else:
-            seen.has_words = words and _has_words(seen)
+            seen.has_words = words and any(_has_words(seen, label) for label in labels.values())
             kept[name] = seen
     features = [name for name in kept if kept[name].kind in ("number", "category", "text")]
     if leaks and not features and not more and len(leaks) < 50:
@@ -498,13 +499,19 @@ def _is_prose(seen: Seen, most_words: int) -> bool:
     return holds_text(seen, most_words, SENTENCE) and not list_separator(pd.Series(seen.values))
 
 
-def _has_words(seen: Seen) -> bool:
+def _has_words(seen: Seen, label: Labels) -> bool:
     """Whether a category, such as titles of jobs, has so many values that few rows have each, and words that come again
-    in other values."""
-    known = len(seen.values) - int(seen.null.sum())
-    if seen.kind != "category" or known < FEWEST_ROWS_OF_IDS or seen.num_values <= FEW_ROWS_A_VALUE * known:
+    in other values and tell of the label there."""
+    many = FEW_ROWS_A_VALUE * (len(seen.values) - int(seen.null.sum()))
+    if (
+        seen.kind != "category"
+        or seen.num_values <= max(many, FEWEST_WITH_WORDS)
+        or not holds_text(seen, MOST_TEXT_WORDS)
+    ):
         return False
-    return holds_text(seen, MOST_TEXT_WORDS) and not list_separator(pd.Series(seen.values))
+    known = ~np.isnan(label.values)
+    told = words_tell(seen.values[known], label.values[known], label.settings["task"])
+    return told and not list_separator(pd.Series(seen.values))
 
 
 def _mostly_numbers(seen: Seen) -> str:
@@ -804,7 +811,8 @@ def _roles(
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
     if with_words := [_shown(name) for name in made.texts if name in categorical]:
         made.remarks.append(
-            f"Few rows have each value of {', '.join(with_words)}, so its words are features beside it (text_tokens)."
+            f"Few rows have each value of {', '.join(with_words)}, and words tell of the label: they are features too "
+            "(text_tokens)."
         )
     if alone := [_shown(name) for name in made.texts if name not in categorical]:
         shown = ", ".join(alone)

@@ -17,7 +17,6 @@ FEWEST_VALUES = 10
 # Share of the variance of the labels' ranks that values tell, in all and in deviations of chance; share of that which
 # neighbours may tell.
 FEWEST_TOLD, FEWEST_DEVIATIONS, MOST_OF_NEIGHBOURS = 0.005, 6, 0.5
-LETTERS, MUCH = (1, 2, 3), 0.05  # at either end of texts; the share that they tell
 
 
 def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
@@ -55,79 +54,27 @@ def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
 
 def _are_names(values: np.ndarray, label: np.ndarray) -> bool:
     distinct, codes = np.unique(values, return_inverse=True)
-    halves = _halves(codes, len(distinct), label)
-    if halves is None:
+    halves = [slice(0, None, 2), slice(1, None, 2)]
+    counts = np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in halves])
+    often = (counts > 0).all(axis=0)
+    if often.sum() < FEWEST_VALUES or counts[:, often].sum() < 0.5 * len(values):
         return False
-    counts, sums = halves
-    told, sure = _told(counts, sums)
-    means, rows_of = sums.sum(axis=0) / counts.sum(axis=0) - sums.sum() / counts.sum(), counts.sum(axis=0)
+    ranks = pd.Series(label).rank()
+    if ranks.nunique() < 2:
+        return False
+    scores = ((ranks - ranks.mean()) / ranks.std(ddof=0)).to_numpy()
+    sums = np.stack([np.bincount(codes[half], scores[half], len(distinct)) for half in halves])
+    counts, sums = counts[:, often], sums[:, often]
+    middle = sums.sum() / counts.sum()
+    weights = np.sqrt(counts.prod(axis=0))
+    products = weights * (sums / counts - middle).prod(axis=0)  # by chance alone of deviation 1
+    told = products.sum() / weights.sum()
+    means, rows_of = sums.sum(axis=0) / counts.sum(axis=0) - middle, counts.sum(axis=0)
     weights = np.minimum(rows_of[1:], rows_of[:-1])
     beside = weights * means[1:] * means[:-1]
     most = (beside.sum() + 2 * np.sqrt((beside**2).sum())) / weights.sum()
-    return bool(sure and told > FEWEST_TOLD and most < MOST_OF_NEIGHBOURS * told)
-
-
-def _halves(codes: np.ndarray, num_codes: int, label: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Numbers of rows and sums of the labels' ranks, in deviations, of each half of the rows, (2, codes), of the codes
-    that both have; None where these are few."""
-    halves = [slice(0, None, 2), slice(1, None, 2)]
-    counts = np.stack([np.bincount(codes[half], minlength=num_codes) for half in halves])
-    often = (counts > 0).all(axis=0)
-    if often.sum() < FEWEST_VALUES or counts[:, often].sum() < 0.5 * len(codes):
-        return None
-    ranks = pd.Series(label).rank()
-    if ranks.nunique() < 2:
-        return None
-    scores = ((ranks - ranks.mean()) / ranks.std(ddof=0)).to_numpy()
-    sums = np.stack([np.bincount(codes[half], scores[half], num_codes) for half in halves])
-    return counts[:, often], sums[:, often]
-
-
-def _told(counts: np.ndarray, sums: np.ndarray) -> tuple[float, bool]:
-    """The share of the variance of the labels' ranks that codes tell, and whether that is no chance."""
-    weights = np.sqrt(counts.prod(axis=0))
-    products = weights * (sums / counts - sums.sum() / counts.sum()).prod(axis=0)  # by chance alone of deviation 1
     sure = products.sum() > FEWEST_DEVIATIONS * np.sqrt(len(products))
-    return float(products.sum() / weights.sum()), bool(sure)
-
-
-def letters_tell(texts: np.ndarray, label: np.ndarray, task: str) -> str:
-    """Which letters of texts that are nearly all different tell of the label, as those of a postcode or of a first name
-    do; empty where none tells much.
-
-    Parameters
-    ----------
-    texts
-        (rows,); None where null.
-    label
-        As of `are_names`.
-    task
-        `binary`, `multiclass` or `regression`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from gigabatch.pipeline.init.names import letters_tell
-    >>> codes = np.random.default_rng(0).permutation(9000)[:3000] + 1000
-    >>> texts = codes.astype(str).astype(object)
-    >>> letters_tell(texts, codes // 1000 % 4 * 1.0, "regression"), letters_tell(texts, codes % 7 * 1.0, "regression")
-    ('first', '')
-    """
-    rows = shuffled(len(label))[:MOST_ROWS]
-    rows = rows[~pd.isna(texts[rows])]
-    known, labels = pd.Series(texts[rows], dtype="str"), [label[rows]]
-    if task == "multiclass" and len(rows):
-        labels.append(labels[0] == np.bincount(labels[0].astype("int64")).argmax())
-    best, where = MUCH, ""
-    for letters in LETTERS:
-        for side, parts in (("first", known.str[:letters]), ("last", known.str[-letters:])):
-            codes, distinct = pd.factorize(parts)
-            for found in labels:
-                halves = _halves(codes, len(distinct), found)
-                told, sure = _told(*halves) if halves is not None else (0.0, False)
-                if sure and told > best:
-                    best, where = told, side
-    return where
+    return bool(sure and told > FEWEST_TOLD and most < MOST_OF_NEIGHBOURS * told)
 
 
 def are_dense(values: np.ndarray) -> bool:

@@ -892,7 +892,9 @@ def test_a_category_of_many_values_has_its_words_beside_it(tmp_path):
     assert made.features["steps"] == [{"text_tokens": {"column": "job", "output": "job_words"}}]
     assert made.features["lists"] == {"job_words": {"elements": "string"}}
     text = out.read_text()
-    assert "# Few rows have each value of job, so its words are features beside it (text_tokens)." in text
+    assert (
+        "# Few rows have each value of job, and words tell of the label: they are features too (text_tokens)." in text
+    )
     assert "Text:" not in text
     places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
     run = Pipeline.from_config(out, places, {"train.epochs": 10}).train()
@@ -913,13 +915,15 @@ def test_words_beside_a_category_are_those_of_its_entity_and_of_clean_text(tmp_p
     assert made.features["entities"]["item"] == {"key": "item", "columns": ["item_words"]}
 
 
-@pytest.mark.parametrize("kept", ["few", "codes", "many rows"])
+@pytest.mark.parametrize("kept", ["few", "codes", "many rows", "noise"])
 def test_other_categories_have_no_words_beside_them(monkeypatch, kept):
     table = jobs()
     if kept == "few":
         table = table[table["job"].isin(table["job"].unique()[:40])]
     if kept == "codes":
         table["job"] = [f"K-{k % 500:04}" for k in range(len(table))]
+    if kept == "noise":
+        table["pay"] = np.random.default_rng(1).permutation(table["pay"])
     if kept == "many rows":
         monkeypatch.setattr("gigabatch.pipeline.init.draft.MOST_ROWS", len(table) - 1)
     made = draft_frame(arrow_table(table, "rows"), labels={"pay": None})
