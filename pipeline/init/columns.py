@@ -163,6 +163,8 @@ class Seen:
         Units of some of the numbers, which are taken off unconverted; `NO_UNIT` where a few have none.
     decimals
         Of texts that are numbers with two decimal signs, one of each.
+    has_words
+        Whether the words of a category are features beside it.
     """
 
     name: str
@@ -181,6 +183,7 @@ class Seen:
     zone: str = ""
     other_units: tuple[str, ...] = ()
     decimals: tuple[str, ...] = ()
+    has_words: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Other values have other texts and nulls, and another number of them."""

@@ -48,12 +48,14 @@ from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
+from gigabatch.pipeline.init.parts import letters_tell, words_tell
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
     ENOUGH_HELD,
     FEWEST_TOLD,
     MOST_HELD,
+    MOST_ROWS,
     WARM_EPOCHS,
     held_out_rows,
     task_of,
@@ -67,6 +69,7 @@ FEWEST_ROWS_OF_IDS, OWN_VALUE = 50, 0.9  # from so many rows on, a share of dist
 ROW_NAME = re.compile(r"^(row[ _.-]?(names?|num|number|no|nr|index|idx)|index|idx|unnamed: 0|level_0)$")
 PANDAS_INDEX = "__index_level_0__"  # of a Parquet file, whose numbers come again where frames were put together
 OWN_SENTENCE, SENTENCE = 0.5, 5  # the same share of sentences, of five words and more in the middle
+FEW_ROWS_A_VALUE, FEWEST_WITH_WORDS = 0.1, 20  # distinct texts by rows, and in all, of more of which words may tell
 FEWEST_TIMES = 20
 MANY, MOSTLY = 20, 0.5  # texts of which that many rows are numbers may be amounts; fewer make a category all the same
 # Behind numbers: days, hours, grams, litres, units, factors.
@@ -309,7 +312,9 @@ def draft_columns(
         made.left_out[name] = f"the name of the flag that says where {flags[name]} is null; rename yours to keep it"
     rows = len(table.sample) if table.whole else table.rows
     lists = lists and rows is not None and rows <= MOST_ROWS_OF_TOKENS
-    kept = _kept(made, columns, labels, more, MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS)
+    most_words = MOST_TEXT_WORDS if lists else MOST_HASHED_WORDS
+    words = lists and rows is not None and rows <= MOST_ROWS  # measured on tables of TabM
+    kept = _kept(made, columns, labels, more, most_words, words)
     _nulls(made, table, columns, kept, labels)
     _names(made, table, kept, labels, seen.decimal)
     for name, found in kept.items():
@@ -432,9 +437,10 @@ def _odd_ends(table: Table, columns: Mapping[str, Seen]) -> list[str]:
 
 
 def _kept(
-    made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool, most_words: int
+    made: Draft, columns: Mapping[str, Seen], labels: Mapping[str, Labels], more: bool, most_words: int, words: bool
 ) -> dict[str, Seen]:
-    """The columns that may be features or times; the others are left out and said. most_words: of a middle text."""
+    """The columns that may be features or times; the others are left out and said. most_words: of a middle text.
+    words: whether categories of many values get lists of their words."""
     kept, leaks = {}, {}
     made.remarks += unknown_numbers({_shown(name): seen for name, seen in columns.items()})
     for name, seen in columns.items():
@@ -465,11 +471,14 @@ def _kept(
             made.left_out[name] = reason
             if not seen.null.any() and "each row" in reason and not seen.decimals:
                 made.ids.append(name)
+            if told := next(filter(None, (_letters(seen, label) for label in labels.values())), ""):
+                made.remarks.append(_of_letters(_shown(name), name, told))
         elif any(_is_copy(seen, label) for label in labels.values()):
             made.left_out[name] = "a copy of the target"
         elif reason := next(filter(None, (_leak(seen, label) for label in labels.values())), ""):
             leaks[name] = f"a possible leak: {reason}"
         else:
+            seen.has_words = words and any(_has_words(seen, label) for label in labels.values())
             kept[name] = seen
     features = [name for name in kept if kept[name].kind in ("number", "category", "text")]
     if leaks and not features and not more and len(leaks) < 50:
@@ -488,6 +497,21 @@ def _is_prose(seen: Seen, most_words: int) -> bool:
     if seen.kind != "category" or known < FEWEST_ROWS_OF_IDS or seen.num_values <= OWN_SENTENCE * known:
         return False
     return holds_text(seen, most_words, SENTENCE) and not list_separator(pd.Series(seen.values))
+
+
+def _has_words(seen: Seen, label: Labels) -> bool:
+    """Whether a category, such as titles of jobs, has so many values that few rows have each, and words that come again
+    in other values and tell of the label there."""
+    many = FEW_ROWS_A_VALUE * (len(seen.values) - int(seen.null.sum()))
+    if (
+        seen.kind != "category"
+        or seen.num_values <= max(many, FEWEST_WITH_WORDS)
+        or not holds_text(seen, MOST_TEXT_WORDS)
+    ):
+        return False
+    known = ~np.isnan(label.values)
+    told = words_tell(seen.values[known], label.values[known], label.settings["task"])
+    return told and not list_separator(pd.Series(seen.values))
 
 
 def _mostly_numbers(seen: Seen) -> str:
@@ -555,6 +579,23 @@ def _leak(seen: Seen, label: Labels) -> str:
     known = ~np.isnan(label.values)
     values = seen.values if seen.values.dtype.kind == "f" else seen.texts.codes
     return leak(values[known], label.values[known], label.settings["task"])
+
+
+def _letters(seen: Seen, label: Labels) -> str:
+    known = ~np.isnan(label.values)
+    of_text = seen.kind == "category" and seen.categories == "string"
+    return letters_tell(seen.values[known], label.values[known], label.settings["task"]) if of_text else ""
+
+
+def _of_letters(shown: str, name: str, side: str) -> str:
+    """The remark that letters of a column which is left out tell of the label."""
+    output = json.dumps(f"{name}_letters")
+    step = f"text_tokens: {{column: {json.dumps(name)}, output: {output}, letters: 3}}"
+    return (
+        f"{shown} is left out, but the {side} letters of its texts tell of the label. Where they are known before it, "
+        f"and texts to come are of this kind, add their letters: - {step} under steps, {output}: {{elements: "
+        f"string}} under lists, and {json.dumps(name)}: string under inputs."
+    )
 
 
 def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str, Labels], decimal: str) -> None:
@@ -753,14 +794,28 @@ def _roles(
         if seen.dtype:
             inputs[name] = seen.dtype
         steps += seen.steps
+        if seen.has_words:
+            words = unused(f"{name}_words", names)
+            steps += to_steps([TextTokens(name, words)])
+            names.add(words)
+            lists[words] = {"elements": "string"}
+            made.words[words] = {"min_count": FEWEST_OF_WORD}
+            made.notes[words] = f"the words of {_shown(name)}"
+            made.texts[name] = [name, words]
+            inputs[name] = "string"
         about = [f"{seen.num_values:,} values"] if seen.kind == "category" else [
             f"{np.nanmin(seen.values):.6g} to {np.nanmax(seen.values):.6g}"]  # fmt: skip
         if known < len(seen.values):
             about.append(f"{1 - known / len(seen.values):.1%} null")
         made.notes[name] = ", ".join([*about, *([seen.note] if seen.note else []),
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
-    if made.texts:
-        shown = ", ".join(map(_shown, made.texts))
+    if with_words := [_shown(name) for name in made.texts if name in categorical]:
+        made.remarks.append(
+            f"Few rows have each value of {', '.join(with_words)}, and words tell of the label: they are features too "
+            "(text_tokens)."
+        )
+    if alone := [_shown(name) for name in made.texts if name not in categorical]:
+        shown = ", ".join(alone)
         how = (
             f"A model learns a vector of each word that {FEWEST_OF_WORD} texts or more have (text_tokens)"
             if tokens
@@ -887,7 +942,8 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
     for entity, key in found.items():
         values = table.sample[[key, *left]].drop_duplicates()
         own = [name for name in left if not bool(values[[key, name]].drop_duplicates()[key].duplicated().any())]
-        columns = [feature for name in own for feature in of_raw[name]]
+        of_key = made.texts.get(key, [key])[1:]  # its words
+        columns = of_key + [feature for name in own for feature in of_raw[name]]
         entities[entity] = {"key": key, **({"columns": columns} if columns else {})}
         left = [name for name in left if name not in own]
     made.features["entities"] = entities

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from gigabatch import GigabatchClassifier, PreprocessorTransformer, fit
 from gigabatch.features.engines.arrow_tables import arrow_table
@@ -867,6 +868,97 @@ def test_words_of_text_are_a_list_and_learnt_from(tmp_path, length, alone):
                      raw=str(path)) == 0  # fmt: skip
     scored = pd.read_parquet(tmp_path / "s.parquet")["predicted_y"]
     assert ((scored > 0.5) == (table["y"] == "yes")).mean() > 0.9
+
+
+def jobs(rows=1200, seed=16):
+    """Titles of jobs of two to three words, of which few rows have the same: their last word tells the pay."""
+    rng = np.random.default_rng(seed)
+    ranks, fields = (
+        ["Senior", "Junior", "Lead", "Chief", "Night", "Field"],
+        [f"{a}{b}" for a in "bdfg" for b in "aeiou"],
+    )
+    kinds = np.array(["Nurse", "Clerk", "Driver", "Lawyer", "Cook", "Pilot"])
+    kind = rng.integers(0, len(kinds), rows)
+    title = rng.choice(ranks, rows) + pd.Series(rng.choice(fields, rows)).radd(" ") + " " + pd.Series(kinds[kind])
+    return pd.DataFrame({"job": title, "z": rng.normal(size=rows), "pay": kind * 10.0 + rng.normal(size=rows)})
+
+
+def test_a_category_of_many_values_has_its_words_beside_it(tmp_path):
+    table = jobs()
+    assert 0.1 < table["job"].nunique() / len(table) < 0.5
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "pay", tmp_path / "o.yaml")
+    assert made.features["categorical"] == ["job"]
+    assert made.features["steps"] == [{"text_tokens": {"column": "job", "output": "job_words"}}]
+    assert made.features["lists"] == {"job_words": {"elements": "string"}}
+    text = out.read_text()
+    assert (
+        "# Few rows have each value of job, and words tell of the label: they are features too (text_tokens)." in text
+    )
+    assert "Text:" not in text
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
+    run = Pipeline.from_config(out, places, {"train.epochs": 10}).train()
+    asked = pd.DataFrame({"job": ["Other Xyz Clerk", "Other Xyz Pilot"], "z": [0.0] * 2})  # of no row
+    found = run.predict(asked)["pay"].tolist()
+    assert found[1] - found[0] > 15
+
+
+def test_words_beside_a_category_are_those_of_its_entity_and_of_clean_text(tmp_path):
+    table = jobs(2000).assign(user_id=lambda rows: rows.index % 50, job=lambda rows: rows["job"].str.upper() + " ")
+    table.loc[::2, "job"] = table["job"].str.lower()
+    made = draft_frame(arrow_table(table.rename(columns={"job": "item"}), "rows"), labels={"pay": None})
+    cleaned, tokens = made.features["steps"]
+    assert cleaned == {"clean_text": {"column": "item", "case": "lower"}}
+    assert tokens == {"text_tokens": {"column": "item", "output": "item_words"}}
+    table.rename(columns={"job": "item"}).to_parquet(tmp_path / "t.parquet")
+    made = draft_config(str(tmp_path / "t.parquet"), "pay", None, 10_000)
+    assert made.features["entities"]["item"] == {"key": "item", "columns": ["item_words"]}
+
+
+@pytest.mark.parametrize("kept", ["few", "codes", "many rows", "noise"])
+def test_other_categories_have_no_words_beside_them(monkeypatch, kept):
+    table = jobs()
+    if kept == "few":
+        table = pd.concat([table[table["job"].isin(table["job"].unique()[:40])]] * 5)
+    if kept == "codes":
+        table["job"] = [f"K-{k % 500:04}" for k in range(len(table))]
+    if kept == "noise":
+        table["pay"] = np.random.default_rng(1).permutation(table["pay"])
+    if kept == "many rows":
+        monkeypatch.setattr("gigabatch.pipeline.init.draft.MOST_ROWS", len(table) - 1)
+    made = draft_frame(arrow_table(table, "rows"), labels={"pay": None})
+    assert made.categories == {"job": "string"}
+    assert "steps" not in made.features
+    assert "lists" not in made.features
+    columns = PreprocessorTransformer().fit(jobs()[["job", "z"]]).get_feature_names_out().tolist()
+    assert columns == ["job", "z", "z_na"]
+
+
+@pytest.mark.parametrize("side", ["first", "last", "neither"])
+def test_letters_of_a_column_that_is_left_out_are_named_where_they_tell(tmp_path, side):
+    rng = np.random.default_rng(17)
+    area, own = rng.integers(10, 40, 1200), rng.permutation(9000)[:1200] + 1000
+    told = rng.permutation(30)[area - 10] if side != "neither" else rng.integers(0, 30, 1200)
+    code = [f"{a}-{b}" if side == "first" else f"{b}-{a}" for a, b in zip(area, own, strict=True)]
+    table = pd.DataFrame({"post code": code, "z": rng.normal(size=1200), "y": told + rng.normal(size=1200)})
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    made = draft_config(str(path), "y", None, 10_000)
+    assert "post code" in made.left_out
+    found = [remark for remark in made.remarks if "letters" in remark]
+    if side == "neither":
+        assert found == []
+        return
+    step = '{text_tokens: {column: "post code", output: "post code_letters", letters: 3}}'
+    assert found == [
+        f"post code is left out, but the {side} letters of its texts tell of the label. Where they are known before it"
+        f", and texts to come are of this kind, add their letters: - {step[1:-1]} under steps, "
+        '"post code_letters": {elements: string} under lists, and "post code": string under inputs.'
+    ]
+    made.features |= {"path": str(path), "steps": [yaml.safe_load(step)], "inputs": {"post code": "string"}}
+    made.features["lists"] = {"post code_letters": {"elements": "string"}}
+    rows = pd.concat(TableRecipe(TableSettings(**made.features)).build("pandas").splits.values())
+    assert next(iter(rows["post code_letters"].iloc[0])) == " " + rows["post code"].iloc[0][:2]
 
 
 def test_texts_that_share_no_words_and_ids_are_left_out(tmp_path):
