@@ -52,8 +52,9 @@ MODELS = {
 # Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.
 RETIRED = {"two_tower": ("towers",)}
 # Settings whose default is another than what models did before there were any, which bundles saved then go on doing:
-# their inputs may hold edges, which these models did not look at.
-BEFORE = {name: {"numeric": "plain"} for name in ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")}
+# for `numeric`, their inputs may hold edges, which these models did not look at.
+PLAIN = ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")
+BEFORE: dict[str, dict[str, Any]] = {"tabular": {"batch_norm_eps": 1e-5}, **{n: {"numeric": "plain"} for n in PLAIN}}
 
 
 def require_model(name: str) -> None:

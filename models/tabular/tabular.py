@@ -49,6 +49,9 @@ class TabularSettings(PoolingSettings):
         Width of each id column's table, then of each list's own; None takes `embedding_width`.
     batch_norm : bool, default True
         In the hidden layers, which then have no bias.
+    batch_norm_eps : float, default 0.001
+        What is added to a variance in the hidden layers. With fastai's 1e-5 a unit that fires for few rows may be 300
+        times as large for another one, in each layer.
     batch_norm_floats : bool, default True
         On the float columns.
     batch_norm_last : bool, default False
@@ -82,6 +85,7 @@ class TabularSettings(PoolingSettings):
     embedding_width_max: int = 32
     embedding_widths: tuple[int, ...] | None = None
     batch_norm: bool = True
+    batch_norm_eps: float = 1e-3
     batch_norm_floats: bool = True
     batch_norm_last: bool = False
     output_range: tuple[float, float] | None = None
@@ -95,6 +99,7 @@ class TabularSettings(PoolingSettings):
             not isinstance(self.dropout, tuple) or len(self.dropout) == len(self.layers),
             f"dropout must be one number, or one for each of the {len(self.layers)} layers, not {self.dropout}.",
         )
+        require(self.batch_norm_eps > 0, f"batch_norm_eps must be above 0, not {self.batch_norm_eps}.")
         for value in self.layer_dropouts:
             probability("dropout", value)
         if self.output_range is not None:
@@ -124,17 +129,18 @@ class TabularSettings(PoolingSettings):
 
 
 def linear_block(
-    num_in: int, num_out: int, *, batch_norm: bool, dropout: float, activation: bool, linear_first: bool
+    num_in: int, num_out: int, *, batch_norm: float | None, dropout: float, activation: bool, linear_first: bool
 ) -> nn.Sequential:
-    """fastai's `LinBnDrop`: a linear layer, without bias where batch norm supplies one, and what goes with it."""
+    """fastai's `LinBnDrop`: a linear layer, without bias where batch norm supplies one, and what goes with it.
+    batch_norm: its eps, None for none."""
     regularisers: list[nn.Module] = []
-    if batch_norm:
-        norm = BatchNorm1d(num_out if linear_first else num_in)
+    if batch_norm is not None:
+        norm = BatchNorm1d(num_out if linear_first else num_in, eps=batch_norm)
         nn.init.constant_(norm.bias, 1e-3)  # as fastai's BatchNorm starts
         regularisers.append(norm)
     if dropout:
         regularisers.append(Dropout(dropout))
-    linear: list[nn.Module] = [nn.Linear(num_in, num_out, bias=not batch_norm)]
+    linear: list[nn.Module] = [nn.Linear(num_in, num_out, bias=batch_norm is None)]
     if activation:
         linear.append(nn.ReLU(inplace=True))
     return nn.Sequential(*(linear + regularisers if linear_first else regularisers + linear))
@@ -194,7 +200,9 @@ class TabularModel(Model):
                 linear_block(
                     num_in,
                     num_out,
-                    batch_norm=settings.batch_norm and (index < hidden or settings.batch_norm_last),
+                    batch_norm=settings.batch_norm_eps
+                    if index < hidden + settings.batch_norm_last and settings.batch_norm
+                    else None,
                     dropout=settings.layer_dropouts[index] if index < hidden else 0.0,
                     activation=index < hidden,
                     linear_first=settings.linear_first,

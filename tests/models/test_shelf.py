@@ -225,6 +225,12 @@ def test_a_model_that_was_saved_before_it_had_bins_has_none(name):
     assert torch.equal(model.eval()(rows.ids, rows.floats), again.eval()(rows.ids, rows.floats))
 
 
+def test_a_tabular_model_that_was_saved_before_its_eps_could_be_set_has_fastais():
+    described = spec("tabular", INPUTS).to_dict()
+    assert described["settings"].pop("batch_norm_eps") == 1e-3
+    assert ModelSpec.from_dict(described).settings.batch_norm_eps == 1e-5
+
+
 @pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])
 def test_a_row_optimizer_lowers_the_loss(name, settings):
     check_row_optimizer(name, SCATTERED if name == "two_tower" else INPUTS, **settings)

@@ -46,6 +46,7 @@ from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.store.keys import artifact_key, source_hash
+from gigabatch.pipeline.training.defaults import rule_of, settle
 from gigabatch.pipeline.training.train import TrainingError, table_loss
 
 log = logging.getLogger(__name__)
@@ -244,7 +245,9 @@ def compare_models(
     said = bool({"select", "select_by", "patience"} & given)
     ruled = written.train.lr_max is None and settings.optimizer == "lamb"
     own_rate = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
-    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own_rate, kept)
+    rows, averaged = len(experiment.train), written.train.ema_decay == "auto"
+    average = partial(average_of, settings, rows) if averaged else None
+    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own_rate, kept, average)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
@@ -327,7 +330,8 @@ class Contest:
     """What is known while models are compared. left_out: by label, why a model takes part no more.
 
     epoch_follows: whether the epoch that is kept is each model's own choice (`settings_of`). own_rate: the `rule_rate`
-    of the run's model where its learning rate is the rule's, which then is each model's own (`times`).
+    of the run's model where its learning rate is the rule's, which then is each model's own (`times`). average: of the
+    weights, of a model, where the rule says it.
     """
 
     def __init__(
@@ -338,10 +342,12 @@ class Contest:
         epoch_follows: bool = False,
         own_rate: float | None = None,
         kept: Kept | None = None,
+        average: Callable[[ModelSpec], float | None] | None = None,
     ) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
         self.epoch_follows, self.own_rate = epoch_follows, own_rate
         self.kept = Kept(None, trainer) if kept is None else kept
+        self.average = average
         self.times: dict[str, float] = {}
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
@@ -377,6 +383,8 @@ class Contest:
         if self.epoch_follows:
             of_model = _train_of_positives(self.specs[label].name)
             changes["select"] = of_model.get("select", TrainSettings().select)
+        if self.average is not None:
+            changes["ema_decay"] = self.average(self.specs[label])
         return self.settings.model_copy(update=changes)
 
     def search(self, lrs: Sequence[float], advance: Callable[[int, str], None]) -> None:
@@ -430,6 +438,12 @@ class Contest:
                 overrides = overrides_of(choices[label], settings, positives)
                 found.append(Contender(label, choice, size, lr, tried, tuple(outcomes), overrides))
         return tuple(found)
+
+
+def average_of(settings: WholeTrainSettings, rows: int, spec: ModelSpec) -> float | None:
+    """The average of weights that the rule gives a model of so many train rows."""
+    ruled = TrainSettings.model_validate(settings.model_dump() | {"ema_decay": "auto"})
+    return settle(ruled, rows, spec.inputs.num_ids, **rule_of(model_class(spec.name), spec.inputs)).ema_decay
 
 
 def overrides_of(choice: ModelChoice, settings: WholeTrainSettings, positives: bool) -> tuple[str, ...]:

@@ -21,9 +21,11 @@ from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.schema import Entity, Schema, Target
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.config.config import ConfigError, ModelChoice, RunConfig
+from gigabatch.pipeline.config.config import ConfigError, ModelChoice, RunConfig, WholeTrainSettings
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.lab.bounds import MOST_SEEDS, Budget
@@ -31,6 +33,7 @@ from gigabatch.pipeline.lab.compare import compare as module
 from gigabatch.pipeline.lab.compare.compare import (
     Kept,
     Trainer,
+    average_of,
     compare_models,
     leader_of,
     learning_rates,
@@ -628,3 +631,10 @@ def test_only_the_same_comparison_has_the_same_folder(shop, monkeypatch):
     found.append(compared(FakeTrainer(), trials=3))
     assert len({one.id for one in found}) == 4
     assert compared(FakeTrainer()).id == found[1].id
+
+
+@pytest.mark.parametrize(("kind", "decay"), [("tabm", 0.98), ("tabular", None)])
+def test_the_average_of_weights_that_the_rule_gives_is_each_models_own(kind, decay):
+    spec = ModelSpec(kind, ModelInputs((5,), 2), model_class(kind).Settings())
+    settings = WholeTrainSettings(epochs=15, batch_size=64, lr_max=0.01, ema_decay=None)
+    assert average_of(settings, 2_000, spec) == decay
