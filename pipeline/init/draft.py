@@ -589,12 +589,12 @@ def _letters(seen: Seen, label: Labels) -> str:
 
 def _of_letters(shown: str, name: str, side: str) -> str:
     """The remark that letters of a column which is left out tell of the label."""
-    output = json.dumps(f"{name}_letters")
-    step = f"text_tokens: {{column: {json.dumps(name)}, output: {output}, letters: 3}}"
+    column, output = (json.dumps(text, ensure_ascii=False, allow_nan=False) for text in (name, f"{name}_letters"))
+    step = f"text_tokens: {{column: {column}, output: {output}, letters: 3}}"
     return (
         f"{shown} is left out, but the {side} letters of its texts tell of the label. Where they are known before it, "
         f"and texts to come are of this kind, add their letters: - {step} under steps, {output}: {{elements: "
-        f"string}} under lists, and {json.dumps(name)}: string under inputs."
+        f"string}} under lists, and {column}: string under inputs."
     )
 
 

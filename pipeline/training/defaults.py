@@ -114,8 +114,8 @@ def settle(
 def rule_of(kind: type[Model], inputs: ModelInputs) -> dict[str, Any]:
     """What the rule takes of a model's class, as arguments of `settle`.
 
-    >>> from gigabatch import TabM, Tabular
-    >>> [rule_of(kind, ModelInputs((5,), 2))["averages_from"] for kind in (TabM, Tabular)]
+    >>> from gigabatch import TabM, TabularModel
+    >>> [rule_of(kind, ModelInputs((5,), 2))["averages_from"] for kind in (TabM, TabularModel)]
     [800, 60000]
     """
     return {"rate": kind.rule_rate(inputs), "averages_from": kind.averages_from}

@@ -316,7 +316,7 @@ class Kept:
         if self.path is None:
             return
         seconds, content = self.seconds + time.perf_counter() - self.started, io.BytesIO()
-        given = json.dumps(self.given, default=float)
+        given = json.dumps(self.given, default=float, allow_nan=True)  # read here alone, where NaN stays what it is
         torch.save({"seconds": seconds, "given": given, "earlier": self.trainer.earlier}, content)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(self.path, content.getvalue())
@@ -457,7 +457,7 @@ def overrides_of(choice: ModelChoice, settings: WholeTrainSettings, positives: b
     told = (OF_POSITIVES if by_steps else OF_POSITIVES[:1]) if positives else ()
     found = {"model": own} | {f"train.{name}": raw[name] for name in told}
     ruled = ruled_overrides(settings, settings) if by_steps else ()
-    return (*(f"{name}={json.dumps(value)}" for name, value in found.items()), *ruled)
+    return (*(f"{name}={json.dumps(value, allow_nan=False)}" for name, value in found.items()), *ruled)
 
 
 def _unless_it_fails(train: Callable[[], T], model: str) -> tuple[T | None, str]:
