@@ -1,8 +1,10 @@
 """The constant, linear model and boosted trees that a model is compared with, and what they predict.
 
 They get what the model gets (the ids, floats and lists of the packed rows) and learn from a sample of the train split.
-scikit-learn's defaults, untuned. The same seed on the same machine gives the same numbers. What they predict follows
-from the packed rows and is kept as an artifact: a run that changes the model alone does not learn them again.
+scikit-learn's defaults, untuned but for the number of trees: of the 100 those up to the lowest loss on valid, by which
+the model's epoch is chosen too, as few rows and rare classes bear few trees. The same seed on the same machine gives
+the same numbers. What they predict follows from the packed rows and is kept as an artifact: a run that changes the
+model alone does not learn them again.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +45,7 @@ MOST_ROWS = 200_000  # that are learnt from, and of each split that are measured
 MOST_CATEGORIES = 255  # of a column of boosted trees
 MOST_ELEMENTS = 32  # of a list whose shares are columns of boosted trees
 CELLS = 5_000_000  # columns x outputs of the rows that are learnt from, which the seconds grow with: some ten on a core
+LEAST_CHANCE = 1e-7  # of a label, in the loss of valid
 FEWEST_ROWS = 10_000  # that are learnt from all the same, where there are as many
 
 
@@ -219,7 +223,7 @@ class _Learner:
     """A model of scikit-learn for one target of a sample: subclasses make it and the matrix that it takes."""
 
     def __init__(self, schema: TensorSchema, sample: Batch, place: int, seed: int) -> None:
-        self.schema, self.target = schema, schema.targets[place]
+        self.schema, self.target, self.place = schema, schema.targets[place], place
         if not schema.ids and not schema.floats and not schema.lists:
             raise DoesNotApply("there is no feature")
         labels = sample.targets[place].numpy()
@@ -250,17 +254,22 @@ class _Learner:
 
     def predict(self, rows: Mapping[str, Rows]) -> dict[str, Tensor]:
         with one_thread():
-            return {split: self._predict(part.batch) for split, part in rows.items()}
+            return {split: torch.from_numpy(self._predict(part.batch)) for split, part in rows.items()}
 
-    def _predict(self, batch: Batch) -> Tensor:
+    def _predict(self, batch: Batch) -> np.ndarray:
+        matrix = self.matrix(batch)
+        regresses = self.target.task == "regression"
+        return self._scores(self.model.predict(matrix) if regresses else self.model.predict_proba(matrix))
+
+    def _scores(self, found: np.ndarray) -> np.ndarray:
+        """What scikit-learn predicts, as of `Learnt.scores`."""
         if self.target.task == "regression":
-            return torch.from_numpy(self.model.predict(self.matrix(batch)))
-        found = self.model.predict_proba(self.matrix(batch))
+            return found
         if self.target.task == "binary":
-            return torch.from_numpy(np.ascontiguousarray(found[:, 1]))
+            return np.ascontiguousarray(found[:, 1])
         chances = np.zeros((len(found), self.target.num_outputs))
         chances[:, self.model.classes_] = found  # a class that the sample lacks has the chance 0
-        return torch.from_numpy(chances)
+        return chances
 
 
 class _Linear(_Learner):
@@ -325,6 +334,43 @@ class _Boosted(_Learner):
         )
         trees = max(10, 200 // self.target.num_outputs) if self.target.num_outputs > 2 else 100
         return kind(categorical_features=mask, early_stopping=False, max_iter=min(trees, 100), random_state=seed)
+
+    def predict(self, rows: Mapping[str, Rows]) -> dict[str, Tensor]:
+        with one_thread():
+            self.trees = None if "valid" not in rows else self._best_number(rows["valid"].batch)
+        return super().predict(rows)
+
+    def _best_number(self, valid: Batch) -> int | None:
+        """Of trees, by the loss of valid, the fewest of several; None where its rows all have the weight 0."""
+        labels, weight = (
+            valid.targets[self.place].numpy(),
+            None if valid.weight is None else valid.weight.double().numpy(),
+        )
+        if weight is not None and not weight.any():
+            return None
+        losses = []
+        for scores in self._stages(valid):
+            if self.target.task == "regression":
+                of_rows = (scores - labels) ** 2
+            else:
+                of_classes = np.stack([1 - scores, scores], axis=1) if self.target.task == "binary" else scores
+                chances = np.take_along_axis(of_classes, labels.astype(np.int64)[:, None], axis=1)[:, 0]
+                of_rows = -np.log(chances.clip(min=LEAST_CHANCE))
+            losses.append(np.average(of_rows, weights=weight))
+        return int(np.argmin(losses)) + 1
+
+    def _stages(self, batch: Batch) -> Iterator[np.ndarray]:
+        """Scores after each tree."""
+        matrix = self.matrix(batch)
+        regresses = self.target.task == "regression"
+        return map(
+            self._scores, self.model.staged_predict(matrix) if regresses else self.model.staged_predict_proba(matrix)
+        )
+
+    def _predict(self, batch: Batch) -> np.ndarray:
+        if self.trees is None:
+            return super()._predict(batch)
+        return next(islice(self._stages(batch), self.trees - 1, None))
 
     def matrix(self, batch: Batch) -> np.ndarray:
         # Ids are in falling order of frequency, so the bound leaves the most frequent apart.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
@@ -323,6 +323,41 @@ def test_a_class_that_the_train_rows_lack_gets_no_chance(name):
     )
     labels = test.unpack(test.words).targets[0]
     assert found["found"][0]["metrics"]["test"]["accuracy"] <= float((labels != 1).double().mean())
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_there_are_as_many_trees_as_are_best_on_valid(task, weighted):
+    sizes = ((150, 1), (400, 2), (400, 3))
+    weights = [
+        torch.rand(rows, generator=torch.Generator().manual_seed(rows)) if weighted else None for rows, _ in sizes
+    ]
+    train, valid, test = (
+        table_of(task, rows, seed, weight) for (rows, seed), weight in zip(sizes, weights, strict=True)
+    )
+    evaluated = {"valid": valid, "test": test}
+    found = baselines(
+        ["boosted"], train, evaluated, {k: evaluation_of(t, flat(t)) for k, t in evaluated.items()}, seed=1
+    )
+    numbers = task == "regression"
+    peer = (HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier)(
+        categorical_features=[0, 1], early_stopping=False, max_iter=66 if task == "multiclass" else 100, random_state=1
+    )
+    (rows, labels), (of_valid, told), (of_test, _) = (
+        (found.clip(max=[254, 254, np.inf, np.inf]), labels) for found, labels in map(frame_of, (train, valid, test))
+    )
+    own, held = (None if weight is None else weight.double().numpy() for weight in weights[:2])
+    peer.fit(rows, labels, sample_weight=None if own is None else own / own.mean())
+    stages = peer.staged_predict(of_valid) if numbers else peer.staged_predict_proba(of_valid)
+    loss = mean_squared_error if numbers else log_loss
+    losses = [loss(told, scores, sample_weight=held) for scores in stages]
+    best = int(np.argmin(losses))
+    assert numbers or best < len(losses) - 1
+    predicted = list(peer.staged_predict(of_test) if numbers else peer.staged_predict_proba(of_test))[best]
+    (target,), batch = train.schema.targets, test.unpack(test.words)
+    predicted = torch.from_numpy(predicted[:, 1] if task == "binary" else predicted)
+    expected = target_metrics(target, predicted, batch.targets[0], None, 15, batch.weight)
+    assert found["found"][0]["metrics"]["test"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.skipif(available_cores() == 1, reason="a machine of one core")
