@@ -1,4 +1,4 @@
-"""Batch norm over the whole batch, where several ranks share it."""
+"""Batch norm over the whole batch, where several ranks share it, whose evaluation stays where training was."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.whole_batch import WholeBatch, whole_batch
 
+# Deviations. In training the row itself is in its batch's variance, so that of B rows none is farther than sqrt(B - 1):
+# 20 of 400. By the running variance a flag that one row in 100,000 has lies at 300, where no layer was trained.
+FARTHEST = 20.0
+
 
 class BatchNorm1d(nn.BatchNorm1d):
-    """`torch.nn.BatchNorm1d`, which takes the moments of the whole batch where several ranks train on parts of it.
+    """`torch.nn.BatchNorm1d`, which takes the moments of the whole batch where several ranks train on parts of it, and
+    in evaluation puts no value farther than `FARTHEST` deviations from the running mean.
 
-    There sums and squares go over all ranks in float64, forward and backward: one small all-reduce each. (torch's
-    SyncBatchNorm does so on GPUs alone.) Everywhere else it is torch's own, to the bit.
+    Over several ranks sums and squares go over all of them in float64, forward and backward: one small all-reduce each.
+    (torch's SyncBatchNorm does so on GPUs alone.) All else is torch's own, to the bit.
 
     Examples
     --------
@@ -24,13 +29,16 @@ class BatchNorm1d(nn.BatchNorm1d):
     >>> norm = BatchNorm1d(2)
     >>> norm(torch.tensor([[1.0, 9.0], [3.0, 5.0]])).detach().round().tolist()
     [[-1.0, 1.0], [1.0, -1.0]]
+    >>> norm.eval()(torch.tensor([[1e6, 0.0]])).tolist()[0][0]
+    20.0
     """
 
     def forward(self, values: Tensor) -> Tensor:
         """[B, N] -> [B, N] of the same type."""
         batch = None if torch.compiler.is_compiling() else whole_batch()
         if batch is None or not self.training:
-            return super().forward(values)
+            found = super().forward(values)
+            return found if self.training or self.running_var is None else self._bounded(found)
         require(values.dim() == 2, f"batch norm over several ranks takes [rows, columns], not {list(values.shape)}.")
         require(
             len(values) == batch.own_rows,
@@ -38,6 +46,12 @@ class BatchNorm1d(nn.BatchNorm1d):
             f"{len(values)}, since it divides by the batch's rows.",
         )
         return cast(Tensor, _WholeBatchNorm.apply(values, self.weight, self.bias, self, batch))
+
+    def _bounded(self, found: Tensor) -> Tensor:
+        if self.weight is None:
+            return found.clamp(-FARTHEST, FARTHEST)
+        farthest = FARTHEST * self.weight.abs()
+        return found.maximum((self.bias - farthest).to(found.dtype)).minimum((self.bias + farthest).to(found.dtype))
 
 
 def advance_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> None:

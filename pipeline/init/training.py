@@ -8,11 +8,12 @@ from typing import Any
 
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import ConfigError
-from gigabatch.pipeline.training.defaults import ROW_VISITS
+from gigabatch.pipeline.training.defaults import FEWEST_EPOCHS, ROW_VISITS
 
 LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
 LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so many
 BY_PASSES = ("binary", "regression", "multiclass")
+MANY_VISITS, MOST_EPOCHS_OF_MANY = 3_000_000, 20  # rows gone through, where more rows tell more than yes or no
 LONG_EPOCHS = 30  # where a row tells more than yes or no: of three classes and more also of many rows
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
@@ -40,12 +41,13 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "
         How many float columns.
     task
         `multiclass` where a target is, else `regression` where one is, else `binary`: the first two need twice the
-        passes (docs/tried.md), regressions of more rows fewer.
+        passes (docs/tried.md), regressions of more rows fewer. Of more than 60,000 rows they get up to 20.
 
     Returns
     -------
     dict
-        Of `preprocess`, `model` and `train`, what is not left to defaults; empty for very small and very large tables.
+        Of `preprocess`, `model` and `train`, what is not left to defaults; empty for very small tables, and for those
+        of more than 60,000 rows with binary targets alone.
 
     Examples
     --------
@@ -61,9 +63,13 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "
     {'scale': 'robust', 'bins': 16}
     >>> training_for(300, True)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'batch_size': 32}}
-    >>> training_for(100_000, True)
-    {}
+    >>> training_for(100_000, True), training_for(100_000, True, task="regression")
+    ({}, {'train': {'epochs': 20}})
+    >>> training_for(300_000, True, task="multiclass"), training_for(1_000_000, True, task="multiclass")
+    ({'train': {'epochs': 10}}, {})
     """
+    if rows > MOST_ROWS and task != "binary" and (epochs := MANY_VISITS // rows) > FEWEST_EPOCHS:
+        return {"train": {"epochs": min(epochs, MOST_EPOCHS_OF_MANY)}}
     if not LEAST_ROWS <= rows <= MOST_ROWS:
         return {}
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}

@@ -54,16 +54,17 @@ def chosen_epochs(folder, table, target):
 
 
 def test_three_classes_and_more_get_twice_the_passes(tmp_path):
-    found = [training_for(rows, True, task="multiclass").get("train") for rows in (999, 1_000, 60_000, 60_001)]
-    assert found == [None, {"epochs": 30}, {"epochs": 30}, None]
+    found = [training_for(rows, True, task="multiclass").get("train") for rows in (999, 1_000, 60_000, 60_001, 800_000)]
+    assert found == [None, {"epochs": 30}, {"epochs": 30}, {"epochs": 20}, None]
     table = rows_of(1_200)
     kinds = table.assign(kind=[f"k{row % 3}" for row in range(1_200)]).drop(columns="sold")
     assert chosen_epochs(tmp_path, kinds, "kind") == (30, 30)
 
 
 def test_numbers_to_predict_get_twice_the_passes_of_few_rows(tmp_path):
-    found = [training_for(rows, True, task="regression").get("train") for rows in (999, 1_000, 20_000, 40_000, 60_001)]
-    assert found == [None, {"epochs": 30}, {"epochs": 20}, {"epochs": 10}, None]
+    sizes = (999, 1_000, 20_000, 40_000, 60_001, 300_000, 800_000)
+    found = [training_for(rows, True, task="regression").get("train", {}).get("epochs") for rows in sizes]
+    assert found == [None, 30, 20, 10, 20, 10, None]
     rows = rows_of(1_200)
     table = rows.assign(paid=rows["price"] * (1 + (rows["city"] == "Rom"))).drop(columns="sold")
     assert chosen_epochs(tmp_path, table, "paid") == (30, 30)
