@@ -52,9 +52,13 @@ MODELS = {
 # Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.
 RETIRED = {"two_tower": ("towers",)}
 # Settings whose default is another than what models did before there were any, which bundles saved then go on doing:
-# for `numeric`, their inputs may hold edges, which these models did not look at.
+# for `numeric`, their inputs may hold edges, which these models did not look at; for `user_bias`, tables are narrower.
 PLAIN = ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")
-BEFORE: dict[str, dict[str, Any]] = {"tabular": {"batch_norm_eps": 1e-5}, **{n: {"numeric": "plain"} for n in PLAIN}}
+BEFORE: dict[str, dict[str, Any]] = {
+    "tabular": {"batch_norm_eps": 1e-5},
+    "mf": {"user_bias": False},
+    **{name: {"numeric": "plain"} for name in PLAIN},
+}
 
 
 def require_model(name: str) -> None:

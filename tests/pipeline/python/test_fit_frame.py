@@ -498,3 +498,22 @@ def test_ratings_from_a_threshold_on_are_the_positive_label(rows, places):
     test = Pipeline.from_config(run.summary["config"]).features().frame("test")
     np.testing.assert_array_equal(test["stars"], stars[test["row_number"]] >= 4)
     assert run.predict(frame.drop(columns="stars"))["stars"].between(0, 1).all()
+
+
+def test_a_model_that_has_no_use_for_lists_is_given_none(places):
+    """`mf` was refused for the words of the films and for tags, which nobody had asked for."""
+    draw = np.random.default_rng(3)
+    ends = [f"{first}{second}" for first in "bdfg" for second in "aeiou"]
+    film = [f"The {one} {other} of {third}" for one, other, third in draw.permutation([
+        (one, other, third) for one in ends for other in ends[:6] for third in ends[:4]])[:150]]  # fmt: skip
+    which = draw.integers(0, len(film), 900)
+    told = np.array([len(ends) - ends.index(text.split()[1]) for text in film])
+    frame = pd.DataFrame({"user": draw.integers(0, 30, 900).astype("str"), "film": np.array(film)[which]})
+    frame["tags"] = [", ".join(draw.choice(ends, draw.integers(1, 4), replace=False)) for _ in range(900)]
+    frame["stars"] = told[which] + draw.normal(size=900)
+    assert list(draft_frame(arrow_table(frame, "rows"), labels={"stars": None}).words) == ["film_words"]
+    entities = {"user": {"key": "user"}, "item": {"key": "film"}}
+    run = fit(frame, places | {"model.kind": "mf", "train.epochs": 1}, target="stars", entities=entities)
+    features = run.summary["config"]["features"]
+    assert "lists" not in features or not features["lists"]
+    assert run.predict(frame.head(2)).columns.tolist() == ["stars"]
