@@ -9,7 +9,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers.numeric import NumericEmbedding
 from gigabatch.models.optimizers.registry import build_optimizer
-from gigabatch.models.shelf import MODELS, ModelSpec, model_class, spec_of
+from gigabatch.models.shelf import MODELS, OWN, ModelSpec, model_class, spec_of
 from tests.models.shelf_helpers import (
     BINARY,
     INPUTS,
@@ -228,6 +228,16 @@ def test_a_model_that_was_saved_before_it_had_bins_has_none(name):
 def test_a_tabular_model_that_was_saved_before_its_eps_could_be_set_has_fastais():
     described = spec("tabular", INPUTS).to_dict()
     assert described["settings"].pop("batch_norm_eps") == 1e-3
+    assert ModelSpec.from_dict(described).settings.batch_norm_eps == 1e-5
+
+
+def test_so_has_a_users_model_that_is_derived_from_it(monkeypatch):
+    class Mine(model_class("tabular")):
+        pass
+
+    monkeypatch.setitem(OWN.kinds, "mine", Mine)
+    described = spec("tabular", INPUTS).to_dict() | {"name": "mine"}
+    described["settings"].pop("batch_norm_eps")
     assert ModelSpec.from_dict(described).settings.batch_norm_eps == 1e-5
 
 
