@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import yaml
 
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
@@ -517,3 +518,12 @@ def test_a_model_that_has_no_use_for_lists_is_given_none(places):
     features = run.summary["config"]["features"]
     assert "lists" not in features or not features["lists"]
     assert run.predict(frame.head(2)).columns.tolist() == ["stars"]
+
+
+@pytest.mark.parametrize("name", ["Löhne", "Löhne: €", "1,5 'x\"", "2024"])
+def test_the_loss_that_is_named_is_yaml_of_the_targets_name(name):
+    cases = np.round(np.random.default_rng(4).lognormal(0, 2, 400))
+    table = pa.table({name: cases, "z": np.arange(400.0)})
+    (told,) = (r for r in draft_frame(table, labels={name: None}).remarks if "tweedie" in r)
+    texts = [part.split("}}}")[0] + "}}}" for part in told.split("train: ")[1:]]
+    assert {key for text in texts for key in yaml.safe_load(text)["losses"]} == {name}
