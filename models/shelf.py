@@ -52,9 +52,13 @@ MODELS = {
 # Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.
 RETIRED = {"two_tower": ("towers",)}
 # Settings whose default is another than what models did before there were any, which bundles saved then go on doing:
-# for `numeric`, their inputs may hold edges, which these models did not look at.
+# for `numeric`, their inputs may hold edges, which these models did not look at; for `user_bias`, tables are narrower.
 PLAIN = ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")
-BEFORE: dict[str, dict[str, Any]] = {"tabular": {"batch_norm_eps": 1e-5}, **{n: {"numeric": "plain"} for n in PLAIN}}
+BEFORE: dict[str, dict[str, Any]] = {
+    "tabular": {"batch_norm_eps": 1e-5},
+    "mf": {"user_bias": False},
+    **{name: {"numeric": "plain"} for name in PLAIN},
+}
 
 
 def require_model(name: str) -> None:
@@ -203,8 +207,12 @@ class ModelSpec:
         kind = model_class(str(raw["name"]))
         retired = RETIRED.get(str(raw["name"]), ())
         settings = {key: value for key, value in raw["settings"].items() if key not in retired}
-        require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
-        settings = BEFORE.get(str(raw["name"]), {}) | settings
+        known = [field.name for field in fields(kind.Settings)]
+        require_known(f"setting of the model {raw['name']}", settings, known)
+        # By class, so that a user's model which is derived from one of these goes on as before, too.
+        bases = {f"{base.__module__}:{base.__name__}" for base in kind.__mro__}
+        before = [found for name, found in BEFORE.items() if MODELS[name] in bases]
+        settings = {key: value for found in before for key, value in found.items() if key in known} | settings
         members = raw.get("members", 1)
         if not isinstance(members, int) or members < 1:
             raise ModelError(f"a model's description has members {members!r}; a whole number from 1 is needed.")

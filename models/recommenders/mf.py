@@ -10,7 +10,7 @@ the user rates or how often it clicks, cancels in these, so bce alone learns it:
 biases (Koren, Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, Computer 2009). A bias is one
 more number of its vector, beside a 1 in the other's, so vectors can be stored and searched as those of the two towers.
 
-Shapes: B rows of a batch, C id columns, F float columns, d `dim`, v numbers of a vector: d + 1, with bce d + 2.
+Shapes: B rows of a batch, C id columns, F float columns, d `dim`, v numbers of a vector: d + 1, with `user_bias` d + 2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn import functional
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.fields import one_of, positive, positive_number
+from gigabatch.models.layers.fields import check_settings, one_of, positive_number
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
@@ -50,6 +50,8 @@ class MFSettings:
         all (`models/recommenders/catalogue.py`).
     initial_std : float, default 0.1
         Deviation of the vectors' numbers at the start. Near 0 their product has hardly a gradient.
+    user_bias : bool, default True
+        Whether users have a bias too. With another loss than `bce` none has one.
 
     Raises
     ------
@@ -66,12 +68,14 @@ class MFSettings:
     loss: str = "bce"
     catalogue_items: int = 2048
     initial_std: float = 0.1
+    user_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("dim", self.dim)
-        positive("catalogue_items", self.catalogue_items)
+        check_settings(self)
         one_of("loss of mf", self.loss, (*LOSSES, "catalogue"))
         positive_number("initial_std", self.initial_std)
+        if self.loss != "bce":
+            object.__setattr__(self, "user_bias", False)
 
 
 class MatrixFactorization(Model):
@@ -117,7 +121,7 @@ class MatrixFactorization(Model):
         # On the device: an index list would be copied there in every step, which a CUDA graph cannot hold.
         self.register_buffer("user_place", torch.tensor([user]), persistent=False)
         self.register_buffer("item_place", torch.tensor([item]), persistent=False)
-        self.user_biases = int(settings.loss == "bce")
+        self.user_biases = int(settings.user_bias)
         self.users = EmbeddingTables([inputs.num_ids[user]], [settings.dim + self.user_biases], columns=[user])
         self.items = EmbeddingTables([inputs.num_ids[item]], [settings.dim + 1], columns=[item])
         with torch.no_grad():
@@ -133,13 +137,13 @@ class MatrixFactorization(Model):
         return self.score(self.user_vectors(ids, floats), self.item_vectors(ids, floats))
 
     def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """The users' vectors, a 1 and, with bce, their biases [B, v] float32, from whole rows ids [B, C] and floats."""
+        """The users' vectors, a 1 and any biases of theirs [B, v] float32, from whole rows ids [B, C] and floats."""
         self.require_inputs(ids, floats)
         rows, dim = self.users(ids.index_select(1, self.user_place)).float(), self.settings.dim
         return torch.cat([rows[:, :dim], torch.ones_like(rows[:, :1]), rows[:, dim:]], dim=1)
 
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """The items' vectors, biases and, with bce, a 1 [B, v] float32, from whole rows ids [B, C] and floats."""
+        """The items' vectors, biases and a 1 for a user's [B, v] float32, from whole rows ids [B, C] and floats."""
         self.require_inputs(ids, floats)
         rows = self.items(ids.index_select(1, self.item_place)).float()
         return functional.pad(rows, (0, self.user_biases), value=1.0)

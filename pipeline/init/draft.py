@@ -472,7 +472,7 @@ def _kept(
             if not seen.null.any() and "each row" in reason and not seen.decimals:
                 made.ids.append(name)
             if told := next(filter(None, (_letters(seen, label) for label in labels.values())), ""):
-                made.remarks.append(_of_letters(_shown(name), name, told))
+                made.remarks.append(_of_letters(name, told, {*columns, *labels, *made.left_out}))
         elif any(_is_copy(seen, label) for label in labels.values()):
             made.left_out[name] = "a copy of the target"
         elif reason := next(filter(None, (_leak(seen, label) for label in labels.values())), ""):
@@ -587,14 +587,15 @@ def _letters(seen: Seen, label: Labels) -> str:
     return letters_tell(seen.values[known], label.values[known], label.settings["task"]) if of_text else ""
 
 
-def _of_letters(shown: str, name: str, side: str) -> str:
-    """The remark that letters of a column which is left out tell of the label."""
-    column, output = (json.dumps(text, ensure_ascii=False, allow_nan=False) for text in (name, f"{name}_letters"))
+def _of_letters(name: str, side: str, taken: Collection[str]) -> str:
+    """The remark that letters of a column which is left out tell of the label. taken: names of columns."""
+    names = name, unused(f"{name}_letters", taken)
+    column, output = (json.dumps(text, ensure_ascii=False, allow_nan=False) for text in names)
     step = f"text_tokens: {{column: {column}, output: {output}, letters: 3}}"
     return (
-        f"{shown} is left out, but the {side} letters of its texts tell of the label. Where they are known before it, "
-        f"and texts to come are of this kind, add their letters: - {step} under steps, {output}: {{elements: "
-        f"string}} under lists, and {column}: string under inputs."
+        f"{_shown(name)} is left out, but the {side} letters of its texts tell of the label. Where they are known "
+        f"before it, and texts to come are of this kind, add their letters: - {step} under steps, {output}: "
+        f"{{elements: string}} under lists, and {column}: string under inputs."
     )
 
 

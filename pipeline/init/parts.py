@@ -85,7 +85,8 @@ def _some(texts: np.ndarray) -> np.ndarray:
 
 def _scores(label: np.ndarray, task: str) -> list[np.ndarray]:
     """The labels' ranks in deviations; of classes also whether it is the most frequent one."""
-    labels = [label, label == np.bincount(label.astype("int64")).argmax()] if task == "multiclass" else [label]
+    of_classes = task == "multiclass" and len(label)  # no row may have both a text and a label
+    labels = [label, label == np.bincount(label.astype("int64")).argmax()] if of_classes else [label]
     ranks = [pd.Series(found).rank() for found in labels if len(np.unique(found)) > 1]
     return [((found - found.mean()) / found.std(ddof=0)).to_numpy() for found in ranks]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -180,17 +181,19 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             )
         values[~null] = numbers.astype("float64")
         note = f"{np.nanmin(values):g} to {np.nanmax(values):g}{told}"
+        # As YAML reads it.
+        key = name if re.fullmatch(r"[^\W\d]\w*", name) else json.dumps(name, ensure_ascii=False, allow_nan=False)
         share, delta = _far_out(values[~null])
         if share and delta >= LEAST_DELTA:  # below, nearly every row's loss would be its absolute error
             advice = (
                 f"{share:.2%} of the values of {name} lie far out. A loss that they pull less at: train: {{losses: "
-                f"{{{name}: {{kind: huber, delta: {delta:.2g}}}}}}}"
+                f"{{{key}: {{kind: huber, delta: {delta:.2g}}}}}}}"
             )
         if (times := _deviation_in_means(values[~null])) >= SKEWED:
             advice += (
                 f"{' ' * bool(advice)}{name} is never below 0, and its deviation is {times:.1f} times its mean. Where "
                 "effects multiply, such as those of a place and of a year, a loss of logarithms may be far better, and "
-                f"elsewhere it is worse: train: {{losses: {{{name}: {{kind: tweedie}}}}}}. The rmse of the valid split "
+                f"elsewhere it is worse: train: {{losses: {{{key}: {{kind: tweedie}}}}}}. The rmse of the valid split "
                 "tells."
             )
         if not given and len(labels) < len(counts) and _are_few_and_whole(labels):

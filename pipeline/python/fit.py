@@ -18,6 +18,7 @@ from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.workflow.steps import parse_steps
+from gigabatch.models.shelf import MODELS, model_class
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
 from gigabatch.pipeline.display import note
 from gigabatch.pipeline.init.columns import column_seen
@@ -130,11 +131,11 @@ def fit(
     asked = sections.get("features")
     said = (asked if isinstance(asked, dict) else {}) | features  # overrides of the recipe's settings say it too
     taken = _named(said, table.column_names)
-    timed = not any(setting in said for setting in SPLIT)
+    timed, lists = not any(setting in said for setting in SPLIT), _takes_lists(sections.get("model"))
     made = draft_frame(
         table, labels={label: _task(item) for label, item in labels.items()}, taken=taken, categorical=categorical,
         continuous=continuous, drop=drop, timed=timed, null_values=said.get("null_values", ("",)),
-        phrases="lists" not in said and "list_separator" not in said,
+        lists=lists, phrases=lists and "lists" not in said and "list_separator" not in said,
     )  # fmt: skip
     if not made.has_features and not features.get("lists"):
         raise DataError(f"fit: no column is left to learn from: {made.told() or 'there is none but the target'}.")
@@ -182,6 +183,12 @@ def fit(
         run = pipeline.train()
         note(f"fit: {error} So the run of the measured model is returned.")
         return run
+
+
+def _takes_lists(model: Any) -> bool:
+    """Whether a model has a use for lists of words; model: the section of a configuration, or None."""
+    kind = model.get("kind") if isinstance(model, Mapping) else None
+    return not (isinstance(kind, str) and kind in MODELS) or model_class(kind).takes_lists
 
 
 def _with_type(settings: Mapping[str, Any], name: str, table: pa.Table) -> Mapping[str, Any]:

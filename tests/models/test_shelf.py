@@ -9,7 +9,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers.numeric import NumericEmbedding
 from gigabatch.models.optimizers.registry import build_optimizer
-from gigabatch.models.shelf import MODELS, ModelSpec, model_class
+from gigabatch.models.shelf import MODELS, OWN, ModelSpec, model_class, spec_of
 from tests.models.shelf_helpers import (
     BINARY,
     INPUTS,
@@ -229,6 +229,29 @@ def test_a_tabular_model_that_was_saved_before_its_eps_could_be_set_has_fastais(
     described = spec("tabular", INPUTS).to_dict()
     assert described["settings"].pop("batch_norm_eps") == 1e-3
     assert ModelSpec.from_dict(described).settings.batch_norm_eps == 1e-5
+
+
+def test_so_has_a_users_model_that_is_derived_from_it(monkeypatch):
+    class Mine(model_class("tabular")):
+        pass
+
+    monkeypatch.setitem(OWN.kinds, "mine", Mine)
+    described = spec("tabular", INPUTS).to_dict() | {"name": "mine"}
+    described["settings"].pop("batch_norm_eps")
+    assert ModelSpec.from_dict(described).settings.batch_norm_eps == 1e-5
+
+
+@pytest.mark.parametrize("loss", ["bce", "bpr"])
+def test_mf_that_was_saved_before_users_had_a_bias_has_none(loss):
+    """Its weights did not fit, so that what was served was told to be damaged."""
+    described = spec("mf", INPUTS, loss=loss).to_dict()
+    assert described["settings"].pop("user_bias") == (loss == "bce")
+    saved = spec("mf", INPUTS, loss=loss, user_bias=False)
+    model = ModelSpec.from_dict(described).build()
+    model.load_state_dict(saved.build().state_dict())
+    assert spec_of(model) == saved
+    ids, floats = torch.zeros(2, len(INPUTS.num_ids), dtype=torch.int32), torch.zeros(2, INPUTS.num_floats)
+    assert model.user_vectors(ids, floats).shape == model.item_vectors(ids, floats).shape == (2, model.settings.dim + 1)
 
 
 @pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])

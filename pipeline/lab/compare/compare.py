@@ -11,9 +11,10 @@ import io
 import json
 import logging
 import math
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from gigabatch.features.errors import UNREADABLE, raise_of_system
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
@@ -33,6 +35,7 @@ from gigabatch.pipeline.config.config import (
     RunConfig,
     TrainSettings,
     WholeTrainSettings,
+    load_config,
     model_choice,
 )
 from gigabatch.pipeline.display import progress, silence
@@ -125,7 +128,7 @@ def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget:
         pipeline = Pipeline.from_config(path, *overrides, ALONE, {"model": leader.to_dict()})
     experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
     home = pipeline.config.runs / pipeline.config.name
-    compared = compare_models(experiment, choices, budget, home)
+    compared = with_overrides(compare_models(experiment, choices, budget, home), load_config(path, overrides))
     folder = folder_of(home, compared.id)
     folder.mkdir(parents=True, exist_ok=True)
     write_compared(folder, compared)
@@ -286,6 +289,7 @@ def compare_models(
 
 class Kept:
     """What a comparison's trainings have given so far, by their names, in a file that the same comparison goes on from.
+    Failures are kept too: one that came again after the search's time would leave out all rates behind it.
 
     path: None keeps nothing. seconds: that earlier processes took. trainer: the predictions that it holds from seed to
     seed lie there too.
@@ -295,22 +299,33 @@ class Kept:
         self.path, self.trainer, self.started = path, trainer, time.perf_counter()
         self.seconds, self.given = 0.0, dict[str, Any]()
         if path is not None and path.exists():
-            found = torch.load(io.BytesIO(path.read_bytes()), weights_only=True)
-            self.seconds, self.given, trainer.earlier = found["seconds"], json.loads(found["given"]), found["earlier"]
+            try:
+                found = torch.load(io.BytesIO(path.read_bytes()), weights_only=True)
+                given, trainer.earlier = json.loads(found["given"]), dict(found["earlier"])
+                self.seconds, self.given = float(found["seconds"]), dict(given)
+            except (*UNREADABLE, pickle.PickleError) as error:
+                raise_of_system(error, str(path))
+                text = " ".join(str(error).split())
+                raise TrainingError(
+                    f"compare {path}: damaged ({type(error).__name__}: {text:.200}). Remove it, and the comparison "
+                    "begins anew."
+                ) from error
             log.info("compare goes on after %d training(s), %.0f s", len(self.given), self.seconds)
 
-    def outcome(self, name: str, train: Callable[[], Outcome]) -> Outcome:
-        """What `train` gives, or gave before."""
-        found = self.once(name, lambda: asdict(train()))
-        return Outcome(**found | {"valid_losses": tuple(found["valid_losses"])})
+    def outcome(self, name: str, train: Callable[[], Outcome], model: str) -> tuple[Outcome | None, str]:
+        """What `train` gives, or gave before; None and why where it fails, or failed. model: its name on the shelf."""
+        found, why = self.once(name, lambda: asdict(train()), model)
+        if found is None:
+            return None, why
+        return Outcome(**found | {"valid_losses": tuple(found["valid_losses"])}), why
 
-    def once(self, name: str, train: Callable[[], T]) -> T:
+    def once(self, name: str, train: Callable[[], T], model: str) -> tuple[T | None, str]:
         """The same of what JSON can hold."""
         if name not in self.given:
-            self.given[name] = train()
+            self.given[name] = _unless_it_fails(train, model)
             self._save()
-        given: T = self.given[name]
-        return given
+        given, why = self.given[name]
+        return given, why
 
     def _save(self) -> None:
         if self.path is None:
@@ -396,8 +411,7 @@ class Contest:
                     advance(1, label)
                     continue
                 train = partial(self.trainer.valid_metric, spec, self.settings_of(label, lr), self.search_seed)
-                once = partial(self.kept.once, f"{label} {lr}", train)
-                self.tried[label][lr], self.why[label] = _unless_it_fails(once, spec.name)
+                self.tried[label][lr], self.why[label] = self.kept.once(f"{label} {lr}", train, spec.name)
                 advance(1, f"{label} at learning rate {lr:.2g}")
 
     def choose(self, own: float) -> None:
@@ -416,8 +430,7 @@ class Contest:
             for label, lr in self.best.items():
                 if label not in self.left_out:
                     train = partial(self.trainer.outcome, self.specs[label], self.settings_of(label, lr), seed)
-                    once = partial(self.kept.outcome, f"{label} {lr} {seed}", train)
-                    outcome, why = _unless_it_fails(once, self.specs[label].name)
+                    outcome, why = self.kept.outcome(f"{label} {lr} {seed}", train, self.specs[label].name)
                     if outcome is None:
                         self.left_out[label] = f"it failed with seed {seed}: {why}"
                     else:
@@ -458,6 +471,15 @@ def overrides_of(choice: ModelChoice, settings: WholeTrainSettings, positives: b
     found = {"model": own} | {f"train.{name}": raw[name] for name in told}
     ruled = ruled_overrides(settings, settings) if by_steps else ()
     return (*(f"{name}={json.dumps(value, allow_nan=False)}" for name, value in found.items()), *ruled)
+
+
+def with_overrides(compared: Compared, config: RunConfig) -> Compared:
+    """With what a comparison sets by itself (`ALONE`) among the overrides of each, where `config` has it otherwise."""
+    train = config.to_dict()["train"]
+    alone = {name: value for name, value in ALONE.items() if train[name.partition(".")[2]] != value}
+    own = [f"{name}={json.dumps(value, allow_nan=False)}" for name, value in alone.items()]
+    contenders = (replace(one, overrides=(*one.overrides, *own)) for one in compared.contenders)
+    return replace(compared, contenders=tuple(contenders))
 
 
 def _unless_it_fails(train: Callable[[], T], model: str) -> tuple[T | None, str]:

@@ -934,6 +934,27 @@ def test_other_categories_have_no_words_beside_them(monkeypatch, kept):
     assert columns == ["job", "z", "z_na"]
 
 
+@pytest.mark.parametrize("classes", [["no", "yes"], ["low", "mid", "high"]])
+def test_a_column_that_is_left_out_may_have_no_text_where_there_is_a_label(tmp_path, classes):
+    rng = np.random.default_rng(18)
+    table = pd.DataFrame({"code": [f"K{n}x" for n in rng.permutation(9000)[:400]], "z": rng.normal(size=400)})
+    table["y"] = rng.choice(classes, 400)
+    table.loc[:199, "y"], table.loc[200:, "code"] = None, None
+    table.to_csv(tmp_path / "t.csv", index=False)
+    made = draft_config(str(tmp_path / "t.csv"), "y", None, 10_000)
+    assert made.left_out == {"code": "another value in each row"}
+    assert not any("letters" in remark for remark in made.remarks)
+
+
+def test_the_name_of_a_list_of_letters_is_that_of_no_other_column():
+    rng = np.random.default_rng(19)
+    area = rng.integers(10, 40, 1200)
+    table = pd.DataFrame({"code": [f"{a}-{b}" for a, b in zip(area, rng.permutation(9000)[:1200], strict=True)]})
+    table["code_letters"], table["y"] = rng.normal(size=1200), rng.permutation(30)[area - 10] + rng.normal(size=1200)
+    (told,) = (r for r in draft_frame(arrow_table(table, "rows"), labels={"y": None}).remarks if "letters of" in r)
+    assert '{column: "code", output: "code_letters_", letters: 3} under steps, "code_letters_": {elements' in told
+
+
 @pytest.mark.parametrize("side", ["first", "last", "neither"])
 def test_letters_of_a_column_that_is_left_out_are_named_where_they_tell(tmp_path, side):
     rng = np.random.default_rng(17)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import yaml
 
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.errors import DataError
@@ -498,3 +499,31 @@ def test_ratings_from_a_threshold_on_are_the_positive_label(rows, places):
     test = Pipeline.from_config(run.summary["config"]).features().frame("test")
     np.testing.assert_array_equal(test["stars"], stars[test["row_number"]] >= 4)
     assert run.predict(frame.drop(columns="stars"))["stars"].between(0, 1).all()
+
+
+def test_a_model_that_has_no_use_for_lists_is_given_none(places):
+    """`mf` was refused for the words of the films and for tags, which nobody had asked for."""
+    draw = np.random.default_rng(3)
+    ends = [f"{first}{second}" for first in "bdfg" for second in "aeiou"]
+    film = [f"The {one} {other} of {third}" for one, other, third in draw.permutation([
+        (one, other, third) for one in ends for other in ends[:6] for third in ends[:4]])[:150]]  # fmt: skip
+    which = draw.integers(0, len(film), 900)
+    told = np.array([len(ends) - ends.index(text.split()[1]) for text in film])
+    frame = pd.DataFrame({"user": draw.integers(0, 30, 900).astype("str"), "film": np.array(film)[which]})
+    frame["tags"] = [", ".join(draw.choice(ends, draw.integers(1, 4), replace=False)) for _ in range(900)]
+    frame["stars"] = told[which] + draw.normal(size=900)
+    assert list(draft_frame(arrow_table(frame, "rows"), labels={"stars": None}).words) == ["film_words"]
+    entities = {"user": {"key": "user"}, "item": {"key": "film"}}
+    run = fit(frame, places | {"model.kind": "mf", "train.epochs": 1}, target="stars", entities=entities)
+    features = run.summary["config"]["features"]
+    assert "lists" not in features or not features["lists"]
+    assert run.predict(frame.head(2)).columns.tolist() == ["stars"]
+
+
+@pytest.mark.parametrize("name", ["Löhne", "Löhne: €", "1,5 'x\"", "2024"])
+def test_the_loss_that_is_named_is_yaml_of_the_targets_name(name):
+    cases = np.round(np.random.default_rng(4).lognormal(0, 2, 400))
+    table = pa.table({name: cases, "z": np.arange(400.0)})
+    (told,) = (r for r in draft_frame(table, labels={name: None}).remarks if "tweedie" in r)
+    texts = [part.split("}}}")[0] + "}}}" for part in told.split("train: ")[1:]]
+    assert {key for text in texts for key in yaml.safe_load(text)["losses"]} == {name}

@@ -518,12 +518,14 @@ def test_what_is_printed_trains_the_best_model_as_it_was_trained(tiny, shop, cap
 
 def test_a_run_of_what_is_printed_has_the_metrics_that_were_compared(tiny, capsys):
     arguments = ["compare", "--config", str(tiny.config), "--models", "{kind: tabular, layers: [8]},lr"]
-    assert main([*arguments, "--seeds", "1", "--trials", "2", "--epochs", "2"]) == 0
+    of_several = "train.ensemble=2"
+    assert main([*arguments, "--seeds", "1", "--trials", "2", "--epochs", "2", of_several]) == 0
     (path,) = tiny.home.glob("compare-*/compare.json")
     best = max(json.loads(path.read_text())["contenders"], key=lambda one: one["intervals"]["auc"]["mean"])
     (outcome,) = best["outcomes"]
     told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if line.startswith("overrides  "))
-    run = tiny.train(*shlex.split(told["overrides"]), f"seed={outcome['seed']}", "evaluate.importance=false")
+    own = shlex.split(told["overrides"])
+    run = tiny.train(of_several, *own, f"seed={outcome['seed']}", "evaluate.importance=false")
     assert {name: run.summary[name] for name in ("auc", "logloss")} == {
         name: outcome["metrics"][name] for name in ("auc", "logloss")
     }
@@ -586,14 +588,49 @@ def test_a_comparison_that_was_killed_goes_on(experiment, monkeypatch, tmp_path)
     assert len(list(tmp_path.glob("*/kept.pt"))) == 1
 
 
+def test_what_failed_before_a_comparison_was_killed_is_not_tried_again(experiment, monkeypatch, tmp_path):
+    """The search's time was up by then, so that all rates behind the one that failed were taken for untried."""
+
+    class Late(FakeTrainer):
+        def _train(self, spec, settings, seed):
+            if self._searches:
+                self._searches = False
+                raise Enough
+            return super()._train(spec, settings, seed)
+
+    def compared(trainer):
+        monkeypatch.setattr(module, "Trainer", lambda *_: trainer)
+        budget = Budget(seeds=1, trials=3, seconds=1000.0)
+        return compare_models(experiment, parse_models("lr, tabular", OWN), budget, tmp_path)
+
+    failing = ("lr", 0.02), ("tabular 8", 2)
+    whole = compared(FakeTrainer(diverges=failing))
+    assert whole.contenders[0].tried == {0.006667: pytest.approx(0.447667), 0.02: None, 0.06: pytest.approx(0.501)}
+    assert whole.left_out == {"tabular": "it failed with seed 2: training diverged in epoch 1"}
+    found = compared(late := Late())
+    assert late.trained == []
+    assert found.contenders == whole.contenders
+    assert found.left_out == whole.left_out
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no archive", "cut"])
+def test_a_damaged_file_of_a_comparison_is_named(tmp_path, damaged):
+    path = tmp_path / "kept.pt"
+    kept = Kept(path, FakeTrainer())
+    kept.once("lr 0.1", lambda: 0.5, "lr")
+    path.write_bytes(path.read_bytes()[:-30] if damaged == "cut" else damaged)
+    with pytest.raises(TrainingError, match=r"kept\.pt: damaged \(.*\)\. Remove it, and the comparison begins anew\."):
+        Kept(path, FakeTrainer())
+
+
 def test_earlier_processes_count_for_the_time_of_a_comparison(experiment, tmp_path):
     kept = Kept(tmp_path / "kept.pt", FakeTrainer())
     kept.started -= 100
     given = Outcome(2, {"auc": np.float32(0.5), "mrr": None, "r2": math.nan}, (0.5, 0.25), 1.0, 10)
-    assert kept.outcome("lr 0.1 2", lambda: given).metrics["auc"] == 0.5
+    assert kept.outcome("lr 0.1 2", lambda: given, "lr")[0].metrics["auc"] == 0.5
     again = Kept(tmp_path / "kept.pt", FakeTrainer())
     assert 100 <= again.seconds < 110
-    found = again.outcome("lr 0.1 2", Mock(side_effect=AssertionError))
+    found, _ = again.outcome("lr 0.1 2", Mock(side_effect=AssertionError), "lr")
     assert math.isnan(found.metrics.pop("r2"))
     assert found == replace(given, metrics={"auc": 0.5, "mrr": None})
 
