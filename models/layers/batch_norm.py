@@ -10,14 +10,17 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.whole_batch import WholeBatch, whole_batch
 
-# Deviations. In training the row itself is in its batch's variance, so that of B rows none is farther than sqrt(B - 1):
-# 20 of 400. By the running variance a flag that one row in 100,000 has lies at 300, where no layer was trained.
-FARTHEST = 20.0
+UNBOUNDED = 1e30  # deviations; times a weight of 0 it is 0, which infinity is not
 
 
 class BatchNorm1d(nn.BatchNorm1d):
     """`torch.nn.BatchNorm1d`, which takes the moments of the whole batch where several ranks train on parts of it, and
-    in evaluation puts no value farther than `FARTHEST` deviations from the running mean.
+    in evaluation puts no value farther from the running mean than training could.
+
+    In training a row is in the variance that it is divided by, so that of n rows none is farther than sqrt(n - 1)
+    deviations: 23 of 512. By the running variance a flag that one row in 100,000 has lies at 300, where no later layer
+    was trained. So evaluation is bounded by the n of the largest batch, the buffer `batch_rows`; with 0, as in bundles
+    from before, by nothing.
 
     Over several ranks sums and squares go over all of them in float64, forward and backward: one small all-reduce each.
     (torch's SyncBatchNorm does so on GPUs alone.) All else is torch's own, to the bit.
@@ -29,16 +32,23 @@ class BatchNorm1d(nn.BatchNorm1d):
     >>> norm = BatchNorm1d(2)
     >>> norm(torch.tensor([[1.0, 9.0], [3.0, 5.0]])).detach().round().tolist()
     [[-1.0, 1.0], [1.0, -1.0]]
-    >>> norm.eval()(torch.tensor([[1e6, 0.0]])).tolist()[0][0]
-    20.0
+    >>> norm.eval()(torch.tensor([[1e6, 0.0]])).tolist()[0][0]  # two rows are one deviation from their mean
+    1.0
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.register_buffer("batch_rows", torch.zeros((), dtype=torch.int64))
 
     def forward(self, values: Tensor) -> Tensor:
         """[B, N] -> [B, N] of the same type."""
         batch = None if torch.compiler.is_compiling() else whole_batch()
-        if batch is None or not self.training:
+        if not self.training:
             found = super().forward(values)
-            return found if self.training or self.running_var is None else self._bounded(found)
+            return found if self.running_var is None else self._bounded(found)
+        if batch is None:
+            self.trained_on(len(values))
+            return super().forward(values)
         require(values.dim() == 2, f"batch norm over several ranks takes [rows, columns], not {list(values.shape)}.")
         require(
             len(values) == batch.own_rows,
@@ -47,17 +57,30 @@ class BatchNorm1d(nn.BatchNorm1d):
         )
         return cast(Tensor, _WholeBatchNorm.apply(values, self.weight, self.bias, self, batch))
 
+    def trained_on(self, rows: int) -> None:
+        """A batch of so many rows was normed."""
+        self.batch_rows.clamp_(min=rows)
+
     def _bounded(self, found: Tensor) -> Tensor:
+        rows = self.batch_rows.float()
+        farthest = torch.where(rows > 1, (rows - 1).clamp(min=0).sqrt(), UNBOUNDED)
         if self.weight is None:
-            return found.clamp(-FARTHEST, FARTHEST)
-        farthest = FARTHEST * self.weight.abs()
+            return found.maximum((-farthest).to(found.dtype)).minimum(farthest.to(found.dtype))
+        farthest = farthest * self.weight.abs()
         return found.maximum((self.bias - farthest).to(found.dtype)).minimum((self.bias + farthest).to(found.dtype))
 
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *further: Any) -> None:
+        state.setdefault(f"{prefix}batch_rows", torch.zeros((), dtype=torch.int64))
+        super()._load_from_state_dict(state, prefix, *further)
 
-def advance_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> None:
-    """The running statistics go on as torch's batch norm moves them; variance [N] is the unbiased one."""
+
+def advance_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, rows: int) -> None:
+    """The running statistics go on as torch's batch norm moves them; variance [N] is the unbiased one, of so many
+    rows."""
     if not norm.track_running_stats:
         return
+    if isinstance(norm, BatchNorm1d):
+        norm.trained_on(rows)
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
@@ -83,7 +106,7 @@ class _WholeBatchNorm(torch.autograd.Function):
         require(count > 1, f"batch norm: more than one row is needed in training, the batch has {count}.")
         mean = sums / count
         variance = (squares / count - mean.square()).clamp_(min=0)
-        advance_running(norm, mean, variance * (count / (count - 1)))
+        advance_running(norm, mean, variance * (count / (count - 1)), int(count))
         inverse = (variance + norm.eps).rsqrt()
         normed = ((exact - mean) * inverse).to(torch.promote_types(values.dtype, torch.float32))
         ctx.save_for_backward(normed, inverse, weight)

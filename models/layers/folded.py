@@ -98,7 +98,7 @@ class _Fold:
             raise ValueError(f"Expected more than 1 value per channel when training, got a batch of {num_rows}.")
         mean = sums / num_rows
         variance = (squares / num_rows - mean.square()).clamp_(min=0)
-        advance_running(norm, mean, variance * (num_rows / (num_rows - 1)))
+        advance_running(norm, mean, variance * (num_rows / (num_rows - 1)), num_rows)
         inverse = (variance + norm.eps).rsqrt().to(norm.weight.dtype)
         mean = mean.to(norm.weight.dtype)
         scale = norm.weight * inverse

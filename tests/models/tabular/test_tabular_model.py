@@ -80,7 +80,8 @@ def test_training_outputs_gradients_and_running_statistics_equal_fastais(recordi
     nn.functional.mse_loss(outputs, torch.from_numpy(recording.arrays["targets"])).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     torch.testing.assert_close(gradients, recording.section("gradients"), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(dict(model.named_buffers()), recording.section("buffers_after"), rtol=1e-6, atol=1e-6)
+    own = {name: buffer for name, buffer in model.named_buffers() if not name.endswith("batch_rows")}
+    torch.testing.assert_close(own, recording.section("buffers_after"), rtol=1e-6, atol=1e-6)
 
 
 def test_batch_norm_starts_as_fastais():
