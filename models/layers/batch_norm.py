@@ -36,6 +36,8 @@ class BatchNorm1d(nn.BatchNorm1d):
     1.0
     """
 
+    batch_rows: Tensor
+
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.register_buffer("batch_rows", torch.zeros((), dtype=torch.int64))

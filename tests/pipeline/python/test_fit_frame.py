@@ -530,7 +530,7 @@ def test_the_loss_that_is_named_is_yaml_of_the_targets_name(name):
 
 
 def test_rows_with_a_null_that_hardly_any_row_has_are_not_predicted_far_off(tmp_path):
-    """Two of 12,000 rows have it: their flag lay at 70 deviations, and with this seed such rows were told -37 to -15."""
+    """Two of 12,000 rows have it: their flag lay at 70 deviations, and with this seed they were told -37 to -15."""
     random = np.random.default_rng(0)
     table = pd.DataFrame({"a": random.normal(size=12_000), "b": random.normal(size=12_000)})
     table["kind"] = random.choice(list("abcdefgh"), 12_000)
