@@ -66,10 +66,11 @@ class BatchNorm1d(nn.BatchNorm1d):
     def _bounded(self, found: Tensor) -> Tensor:
         rows = self.batch_rows.float()
         farthest = torch.where(rows > 1, (rows - 1).clamp(min=0).sqrt(), UNBOUNDED)
-        if self.weight is None:
-            return found.maximum((-farthest).to(found.dtype)).minimum(farthest.to(found.dtype))
-        farthest = farthest * self.weight.abs()
-        return found.maximum((self.bias - farthest).to(found.dtype)).minimum((self.bias + farthest).to(found.dtype))
+        low, high = -farthest, farthest
+        if self.weight is not None:
+            farthest = farthest * self.weight.abs()
+            low, high = self.bias - farthest, self.bias + farthest
+        return found.clamp_(low.to(found.dtype), high.to(found.dtype))
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *further: Any) -> None:
         state.setdefault(f"{prefix}batch_rows", torch.zeros((), dtype=torch.int64))

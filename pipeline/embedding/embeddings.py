@@ -207,6 +207,9 @@ def bundle_identity(bundle: Bundle) -> str:
         # as identities have it that are older than them
     if settings and not model.inputs.lists:  # of lists alone, and younger than such identities
         settings.pop("pooling", None)
+    if settings:  # what models did before there was a choice
+        before = {"user_bias": False, "batch_norm_eps": 1e-5}
+        settings = {key: value for key, value in settings.items() if key not in before or value != before[key]}
     schema, code = preprocessor.schema, OWN.code(OWN.name_of(type(model)) or "")
     plain = {
         "model": [type(model).__name__, model.inputs.to_dict(), settings, *([code] if code else [])],
@@ -229,6 +232,8 @@ def bundle_identity(bundle: Bundle) -> str:
         digest.update(_content(preprocessor.vocabularies[name].values))
     for name, tensor in sorted(model.state_dict().items()):
         stored = tensor.detach().cpu().contiguous()
+        if name.rpartition(".")[2] == "batch_rows" and not stored:  # of a bundle from before batch norm counted them
+            continue
         digest.update(f"{name} {stored.dtype} {tuple(stored.shape)}".encode())
         digest.update(stored.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
