@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.whole_batch import WholeBatch, whole_batch
 
-UNBOUNDED = 1e30  # deviations; times a weight of 0 it is 0, which infinity is not
+UNBOUNDED = torch.finfo(torch.float32).max  # deviations; times a weight of 0 it is 0, which infinity is not
 
 
 class BatchNorm1d(nn.BatchNorm1d):

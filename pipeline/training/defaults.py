@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log2, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gigabatch.features.schema import TensorSchema
-from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.model import Model
 from gigabatch.models.optimizers.schedule import square_root_scaled_lr
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
+
+if TYPE_CHECKING:  # which import torch, and `init` needs none
+    from gigabatch.models.inputs import ModelInputs
+    from gigabatch.models.model import Model
 
 RULED = ("epochs", "batch_size", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
@@ -25,6 +27,7 @@ REFERENCE_LR = {"lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
 MOST_LR = 4 / 3  # times the reference
 LR_OF_POSITIVES = {"adamw": (0.005, 2.0)}  # the reference, and at most so many times it
 FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at a twenty-fifth of the rate and less
+ROWS_OF_AVERAGE = 60_000  # above which it was measured to pay, of models that say nothing else
 AVERAGE = 0.98  # of the weights of about 50 steps
 FEWEST_AVERAGED = 150  # steps of a training, of which 50 are its end
 TABLE_ROWS_A_VISIT = 2  # an update reads all tables, a step at most `batch_size` rows of each: what that may cost
@@ -38,7 +41,7 @@ def settle(
     warm: bool = False,
     *,
     rate: float = 1.0,
-    averages_from: int = Model.averages_from,
+    averages_from: int = ROWS_OF_AVERAGE,
 ) -> WholeTrainSettings:
     """The settings with what they leave out filled in, by a rule of the train split's rows and id columns.
 
@@ -114,7 +117,7 @@ def settle(
 def rule_of(kind: type[Model], inputs: ModelInputs) -> dict[str, Any]:
     """What the rule takes of a model's class, as arguments of `settle`.
 
-    >>> from gigabatch import TabM, TabularModel
+    >>> from gigabatch import ModelInputs, TabM, TabularModel
     >>> [rule_of(kind, ModelInputs((5,), 2))["averages_from"] for kind in (TabM, TabularModel)]
     [800, 60000]
     """
