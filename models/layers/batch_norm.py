@@ -109,7 +109,7 @@ class _WholeBatchNorm(torch.autograd.Function):
         require(count > 1, f"batch norm: more than one row is needed in training, the batch has {count}.")
         mean = sums / count
         variance = (squares / count - mean.square()).clamp_(min=0)
-        advance_running(norm, mean, variance * (count / (count - 1)), int(count))
+        advance_running(norm, mean, variance * (count / (count - 1)), count)
         inverse = (variance + norm.eps).rsqrt()
         normed = ((exact - mean) * inverse).to(torch.promote_types(values.dtype, torch.float32))
         ctx.save_for_backward(normed, inverse, weight)

@@ -41,7 +41,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.list_files import map_list
 from gigabatch.models.retrieval import ApproximateIndex
-from gigabatch.models.shelf import OWN
+from gigabatch.models.shelf import BEFORE, OWN
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.embedding.settings import EmbeddingsError
 from gigabatch.pipeline.store.artifacts import MANIFEST
@@ -208,7 +208,7 @@ def bundle_identity(bundle: Bundle) -> str:
     if settings and not model.inputs.lists:  # of lists alone, and younger than such identities
         settings.pop("pooling", None)
     if settings:  # what models did before there was a choice
-        before = {"user_bias": False, "batch_norm_eps": 1e-5}
+        before = {key: value for found in BEFORE.values() for key, value in found.items()}
         settings = {key: value for key, value in settings.items() if key not in before or value != before[key]}
     schema, code = preprocessor.schema, OWN.code(OWN.name_of(type(model)) or "")
     plain = {

@@ -336,36 +336,31 @@ class _Boosted(_Learner):
         return kind(categorical_features=mask, early_stopping=False, max_iter=min(trees, 100), random_state=seed)
 
     def predict(self, rows: Mapping[str, Rows]) -> dict[str, Tensor]:
+        valid = rows["valid"].batch if "valid" in rows else None
+        self.trees = None
+        if valid is None or (valid.weight is not None and not bool(valid.weight.any())):
+            return super().predict(rows)
         with one_thread():
-            self.trees = None if "valid" not in rows else self._best_number(rows["valid"].batch)
-        return super().predict(rows)
+            stages = enumerate(self._stages(valid), start=1)
+            self.trees, scores = min(stages, key=lambda stage: self._loss(stage[1], valid))  # the fewest of several
+        found = super().predict({split: part for split, part in rows.items() if split != "valid"})
+        return {split: torch.from_numpy(scores) if split == "valid" else found[split] for split in rows}
 
-    def _best_number(self, valid: Batch) -> int | None:
-        """Of trees, by the loss of valid, the fewest of several; None where its rows all have the weight 0."""
-        labels, weight = (
-            valid.targets[self.place].numpy(),
-            None if valid.weight is None else valid.weight.double().numpy(),
-        )
-        if weight is not None and not weight.any():
-            return None
-        losses = []
-        for scores in self._stages(valid):
-            if self.target.task == "regression":
-                of_rows = (scores - labels) ** 2
-            else:
-                of_classes = np.stack([1 - scores, scores], axis=1) if self.target.task == "binary" else scores
-                chances = np.take_along_axis(of_classes, labels.astype(np.int64)[:, None], axis=1)[:, 0]
-                of_rows = -np.log(chances.clip(min=LEAST_CHANCE))
-            losses.append(np.average(of_rows, weights=weight))
-        return int(np.argmin(losses)) + 1
+    def _loss(self, scores: np.ndarray, batch: Batch) -> float:
+        labels = batch.targets[self.place].numpy()
+        if self.target.task == "regression":
+            of_rows = (scores - labels) ** 2
+        else:
+            of_classes = np.stack([1 - scores, scores], axis=1) if self.target.task == "binary" else scores
+            chances = np.take_along_axis(of_classes, labels.astype(np.int64)[:, None], axis=1)[:, 0]
+            of_rows = -np.log(chances.clip(min=LEAST_CHANCE))
+        return float(np.average(of_rows, weights=None if batch.weight is None else batch.weight.double().numpy()))
 
     def _stages(self, batch: Batch) -> Iterator[np.ndarray]:
         """Scores after each tree."""
-        matrix = self.matrix(batch)
         regresses = self.target.task == "regression"
-        return map(
-            self._scores, self.model.staged_predict(matrix) if regresses else self.model.staged_predict_proba(matrix)
-        )
+        staged = self.model.staged_predict if regresses else self.model.staged_predict_proba
+        return map(self._scores, staged(self.matrix(batch)))
 
     def _predict(self, batch: Batch) -> np.ndarray:
         if self.trees is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from gigabatch.pipeline.init.columns import (
     units_told,
     values_seen,
 )
+from gigabatch.pipeline.init.scalars import scalar
 from gigabatch.pipeline.init.texts import Texts
 
 POSITIVE = (
@@ -181,8 +181,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             )
         values[~null] = numbers.astype("float64")
         note = f"{np.nanmin(values):g} to {np.nanmax(values):g}{told}"
-        # As YAML reads it.
-        key = name if re.fullmatch(r"[^\W\d]\w*", name) else json.dumps(name, ensure_ascii=False, allow_nan=False)
+        key = scalar(name)
         share, delta = _far_out(values[~null])
         if share and delta >= LEAST_DELTA:  # below, nearly every row's loss would be its absolute error
             advice = (

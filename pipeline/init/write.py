@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,9 +12,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.init.draft import Draft, draft_config
 from gigabatch.pipeline.init.frame import MOST_ROWS
-
-PLAIN = re.compile(r"[^\W\d][\w-]*( [\w-]+)*")
-WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "none")
+from gigabatch.pipeline.init.scalars import scalar
 
 
 def init(
@@ -175,19 +172,6 @@ def _line(text: str, note: str | None) -> str:
 
 def _comment(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def scalar(value: Any) -> str:
-    """A value as YAML that is read back as it is.
-
-    >>> scalar("hours-per-week"), scalar("no"), scalar("größe: m"), scalar(True), scalar(0.5)
-    ('hours-per-week', '"no"', '"größe: m"', 'true', '0.5')
-    """
-    if isinstance(value, str):
-        if PLAIN.fullmatch(value) and value.lower() not in WORDS and value.isprintable():
-            return value
-        return json.dumps(value, ensure_ascii=not value.isprintable(), allow_nan=False)
-    return json.dumps(value, allow_nan=False)
 
 
 def flow(value: Any) -> str:
