@@ -43,13 +43,13 @@ class BatchNorm1d(nn.BatchNorm1d):
         self.register_buffer("batch_rows", torch.zeros((), dtype=torch.int64))
 
     def forward(self, values: Tensor) -> Tensor:
-        """[B, N] -> [B, N] of the same type."""
+        """[B, N], or [B, N, L] but over several ranks -> the same of the same type."""
         batch = None if torch.compiler.is_compiling() else whole_batch()
         if not self.training:
             found = super().forward(values)
             return found if self.running_var is None else self._bounded(found)
         if batch is None:
-            self.trained_on(len(values))
+            self.trained_on(values[:, 0].numel())
             return super().forward(values)
         require(values.dim() == 2, f"batch norm over several ranks takes [rows, columns], not {list(values.shape)}.")
         require(
@@ -60,16 +60,19 @@ class BatchNorm1d(nn.BatchNorm1d):
         return cast(Tensor, _WholeBatchNorm.apply(values, self.weight, self.bias, self, batch))
 
     def trained_on(self, rows: int) -> None:
-        """A batch of so many rows was normed."""
+        """A batch of so many rows, or places of rows, was normed."""
         self.batch_rows.clamp_(min=rows)
 
     def _bounded(self, found: Tensor) -> Tensor:
         rows = self.batch_rows.float()
-        farthest = torch.where(rows > 1, (rows - 1).clamp(min=0).sqrt(), UNBOUNDED)
+        unbounded = min(UNBOUNDED, torch.finfo(found.dtype).max)
+        farthest = torch.where(rows > 1, (rows - 1).clamp(min=0).sqrt(), unbounded)
         low, high = -farthest, farthest
         if self.weight is not None:
-            farthest = farthest * self.weight.abs()
-            low, high = self.bias - farthest, self.bias + farthest
+            of_column = (-1, *(1,) * (found.dim() - 2))
+            weight, bias = self.weight.view(of_column), self.bias.view(of_column)
+            farthest = farthest * weight.abs()
+            low, high = bias - farthest, bias + farthest
         return found.clamp_(low.to(found.dtype), high.to(found.dtype))
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *further: Any) -> None:

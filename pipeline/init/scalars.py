@@ -19,5 +19,7 @@ def scalar(value: Any) -> str:
     if isinstance(value, str):
         if PLAIN.fullmatch(value) and value.lower() not in WORDS and value.isprintable():
             return value
-        return json.dumps(value, ensure_ascii=not value.isprintable(), allow_nan=False)
+        quoted = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        # JSON would write the letters from U+10000 on as two halves, which YAML takes for two letters.
+        return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
     return json.dumps(value, allow_nan=False)

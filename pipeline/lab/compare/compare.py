@@ -227,10 +227,18 @@ def compare_models(
     if budget.epochs is not None:
         settings = settings.model_copy(update={"epochs": budget.epochs})
     trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
+    written = experiment.encoded.features.pipeline.config
+    given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
+    epoch_follows = written.positives_alone and not {"select", "select_by", "patience"} & given
+    ruled = written.train.lr_max is None and settings.optimizer == "lamb"
+    own_rate = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
+    rows, averaged = len(experiment.train), written.train.ema_decay == "auto"
+    average = partial(average_of, settings, rows) if averaged else None
     asked = {
         "models": {label: choice.to_dict() for label, choice in choices.items()},
         "budget": asdict(budget),
         "train": config.to_dict()["train"],
+        "of_models": [epoch_follows, own_rate, averaged],  # what each sets for itself, whatever `train` says
         "evaluate": config.to_dict()["evaluate"],
         "metric": trainer.metric,
         "seed": config.seed,
@@ -243,14 +251,7 @@ def compare_models(
     kept = Kept(None if home is None else folder_of(home, id) / KEPT, trainer)
     started -= kept.seconds
     trainer.deadline -= kept.seconds
-    written = experiment.encoded.features.pipeline.config
-    given = written.train.model_fields_set - written.chosen.get("train", {}).keys()
-    said = bool({"select", "select_by", "patience"} & given)
-    ruled = written.train.lr_max is None and settings.optimizer == "lamb"
-    own_rate = model_class(experiment.spec.name).rule_rate(experiment.spec.inputs) if ruled else None
-    rows, averaged = len(experiment.train), written.train.ema_decay == "auto"
-    average = partial(average_of, settings, rows) if averaged else None
-    contest = Contest(trainer, settings, config.seed, written.positives_alone and not said, own_rate, kept, average)
+    contest = Contest(trainer, settings, config.seed, epoch_follows, own_rate, kept, average)
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)

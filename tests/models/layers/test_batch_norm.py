@@ -53,3 +53,29 @@ def test_a_norm_without_running_statistics_evaluates_as_torchs():
     values = torch.randn(1000, 2)
     values[0] = 1e6
     assert torch.equal(own(values), peer(values))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_rows_of_several_places_are_bounded_column_by_column(affine):
+    own, peer = (kind(2, affine=affine) for kind in (BatchNorm1d, nn.BatchNorm1d))
+    if affine:
+        with torch.no_grad():
+            for norm in (own, peer):
+                norm.weight.copy_(torch.tensor([2.0, -0.5]))
+                norm.bias.copy_(torch.tensor([1.0, -3.0]))
+    values = torch.randn(10, 2, 5)
+    assert torch.equal(own(values), peer(values))
+    own.eval()
+    peer.eval()
+    assert torch.equal(own(values), peer(values))
+    far = torch.full((1, 2, 2), 1e6)
+    weight, bias = (own.weight.tolist(), own.bias.tolist()) if affine else ([1.0] * 2, [0.0] * 2)
+    expected = [[bias[0] + 7 * weight[0]] * 2, [bias[1] + 7 * weight[1]] * 2]  # the root of 50 - 1
+    np.testing.assert_allclose(own(far)[0].detach(), expected, rtol=1e-6)
+
+
+def test_a_norm_of_half_precision_from_before_is_bounded_by_nothing():
+    norm = BatchNorm1d(2).half().eval()
+    with torch.no_grad():
+        norm.weight[0] = 0
+    assert norm(torch.tensor([[5.0, 9.0]], dtype=torch.float16)).tolist() == [[0.0, 9.0]]

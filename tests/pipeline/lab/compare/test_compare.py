@@ -670,6 +670,21 @@ def test_only_the_same_comparison_has_the_same_folder(shop, monkeypatch):
     assert compared(FakeTrainer()).id == found[1].id
 
 
+@pytest.mark.parametrize(("setting", "left"), [("ema_decay", "auto"), ("lr_max", None)])
+def test_what_is_set_to_what_the_rule_says_is_another_comparison(trained, monkeypatch, setting, left):
+    """What the rule says is each model's own, so that the other one went on from trainings of other settings."""
+
+    def compared(value):
+        pipeline = trained[0].pipeline(*SMALL, {f"train.{setting}": value})
+        experiment = Experiment.of(pipeline.features().encode(), 1000)
+        return experiment.settings, compared_by(FakeTrainer(), experiment, monkeypatch, models="lr,tabular").id
+
+    settings, id = compared(left)
+    same, other = compared(getattr(settings, setting))
+    assert same == settings
+    assert other != id
+
+
 @pytest.mark.parametrize(("kind", "decay"), [("tabm", 0.98), ("tabular", None)])
 def test_the_average_of_weights_that_the_rule_gives_is_each_models_own(kind, decay):
     spec = ModelSpec(kind, ModelInputs((5,), 2), model_class(kind).Settings())
