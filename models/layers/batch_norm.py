@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -49,7 +50,7 @@ class BatchNorm1d(nn.BatchNorm1d):
             found = super().forward(values)
             return found if self.running_var is None else self._bounded(found)
         if batch is None:
-            self.trained_on(values[:, 0].numel())
+            self.trained_on(len(values) * prod(values.shape[2:]))
             return super().forward(values)
         require(values.dim() == 2, f"batch norm over several ranks takes [rows, columns], not {list(values.shape)}.")
         require(
