@@ -135,6 +135,8 @@ class Draft:
         Settings under `preprocess.columns` of the lists of words among them.
     proposed
         Further `steps` and `lists`, which the file holds as comments.
+    labelled
+        Share of the rows looked at that no target leaves out.
     """
 
     features: dict[str, Any] = field(default_factory=dict)
@@ -148,6 +150,7 @@ class Draft:
     texts: dict[str, list[str]] = field(default_factory=dict)
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
     proposed: dict[str, Any] = field(default_factory=dict)
+    labelled: float = 1.0
 
     @property
     def categories(self) -> dict[str, str]:
@@ -325,10 +328,12 @@ def draft_columns(
         [np.zeros(len(table.sample), bool), *(np.isnan(item.values) for item in labels.values())], axis=0
     )
     _roles(made, table, kept, timed, taken, lists, labelled)
+    made.labelled = float(labelled.mean()) if len(labelled) else 1.0
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
         _hash_too(made, taken)
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
+        rows = round(rows * made.labelled)
         made.training = training_for(
             rows,
             bool(made.features.get("categorical")),
@@ -344,9 +349,7 @@ def draft_columns(
 def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool) -> None:
     """Numbers of valid and test rows, where they are fewer than the tenth that the recipe takes and lie anywhere: the
     newest tenths stay, from which `--final` learns in the end; and what few rows need of nights, where these have a
-    time. of_one: no file is a split by itself."""
-    for found in labels.values():
-        rows = int(rows * (1 - np.isnan(found.values).mean()))  # those without a label are left out
+    time. rows: with labels. of_one: no file is a split by itself."""
     binary = [found.values for found in labels.values() if found.settings["task"] == "binary"]
     ones = [float(np.nanmean(values)) for values in binary]
     classes = [len(np.unique(found.values[~np.isnan(found.values)])) for found in labels.values()
@@ -860,7 +863,7 @@ def _roles(
                 f"Numbers of {years} are years with fractions, which go on growing. To split rows by them take {years} "
                 f"from continuous and set time: {years}."
             )
-        if timed and (copies := _share_of_copies(table)) >= FEWEST_COPIES:
+        if timed and (copies := _share_of_copies(table, labelled)) >= FEWEST_COPIES:
             made.remarks.append(
                 f"{copies:.1%} of the rows looked at are copies of another in every column, and a random split puts "
                 "copies into train and test, where they are no test. Leave copies out, or set split_key to a column "
@@ -982,17 +985,17 @@ def _free_prefix(name: str, names: Collection[str]) -> str:
     return name
 
 
-def _share_of_copies(table: Table) -> float:
-    """Share of the rows of the sample that equal an earlier one in every column but pandas' own types; 0 where there
-    are lists alone."""
+def _share_of_copies(table: Table, labelled: np.ndarray) -> float:
+    """Share of the labelled rows of the sample that equal an earlier one in every column but pandas' own types; 0 where
+    there are lists alone."""
     types = {name: table.arrow.get(name, pa.null()) for name in table.sample}
     plain, nested = _plain(types), [name for name, kind in types.items() if pa.types.is_nested(kind)]
     beside = pa.table({}) if table.beside is None else table.beside
     others = dict(zip(beside.column_names, beside.schema.types, strict=True))
-    if not plain and not _plain(others):
+    if (not plain and not _plain(others)) or not labelled.any():
         return 0.0
     # A copy in all columns is one in a few, which most rows are not.
-    rows = table.sample.reset_index(drop=True)[[*plain, *nested]]
+    rows = table.sample.reset_index(drop=True).loc[labelled, [*plain, *nested]]
     alike = rows[rows[plain[:FIRST_COLUMNS]].duplicated(keep=False)] if plain else rows
     lists = [name for name, kind in others.items() if pa.types.is_nested(kind)]
     given = beside.select([*_plain(others), *lists])

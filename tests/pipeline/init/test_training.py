@@ -42,6 +42,18 @@ def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
     assert found.get("train", {}).get("epochs") == epochs
 
 
+def test_rows_without_a_label_are_not_counted(tmp_path):
+    """2,000 labelled rows among 70,000 are few, and nulls of their label made copies of the others."""
+    random = np.random.default_rng(5)
+    price = random.lognormal(size=70_000).round(2)
+    table = pd.DataFrame({"city": random.choice(["Oslo", "Rom", "Bonn"], 70_000), "price": price})
+    table["paid"] = pd.Series(price + random.normal(size=70_000)).where(np.arange(70_000) % 35 == 0)
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    made = draft_config(str(tmp_path / "rows.csv"), "paid", None, 200_000)
+    assert made.training == training_for(2_000, True, 1, task="regression")
+    assert not [remark for remark in made.remarks if "copies" in remark]
+
+
 def chosen_epochs(folder, table, target):
     """Epochs that `init` writes, and that `fit` trains."""
     table.to_csv(folder / "rows.csv", index=False)
