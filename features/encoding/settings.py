@@ -128,7 +128,8 @@ class PreprocessorSettings:
     indicator
         Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` those of a type
         that can hold nulls (float32, float64), `all` or `none`. With `auto` the column of one that holds no null in the
-        train split stays 0: the model, which has never seen a 1, is not given one.
+        train split, or fewer than 10 and at most one in 1,000 rows, stays 0: the model, which has never or hardly seen
+        a 1, is not given one.
     scale
         Whether continuous columns become z-scores (mean 0 and standard deviation 1 on the train split). `robust`: the
         median is taken off and the range between the quartiles divided by, whatever lies beyond them, and a scaled

@@ -11,7 +11,7 @@
   mean and deviation of the rows as that fills them. `Fill.error` says how far off the median may be: 0 where values
   have few bits, else up to a standard deviation. A robust scale cannot be refreshed so and is refused.
 - Which columns have an indicator is settled at the first fit: the model's inputs stay the same. One that was silent
-  then, for want of nulls, speaks after a `refresh_scales` if there are nulls by now.
+  then, for want of nulls, speaks after a `refresh_scales` if there are enough of them by now (`few_nulls`).
 
 `grown` counts a whole table anew, which may hold rows of earlier versions, or lack them (a window):
 
@@ -37,7 +37,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics, RobustScale, Scale
 from gigabatch.features.operators.categories.categorify import Categorify
-from gigabatch.features.operators.missing.fill_missing import Fill
+from gigabatch.features.operators.missing.fill_missing import Fill, few_nulls
 from gigabatch.features.refit.statistics import CategoryStatistics, FilledScale, Statistics, median
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
@@ -196,7 +196,7 @@ def _appended(
 
 
 def _refilled(fill: Fill, total: ColumnStatistics, value: float, error: float = 0.0) -> Fill:
-    silent = fill.silent and total.nulls == 0
+    silent = fill.silent and few_nulls(total.nulls, total.rows)
     return replace(fill, value=value, null_rate=total.nulls / total.rows, error=error, silent=silent)
 
 

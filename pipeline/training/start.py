@@ -379,7 +379,7 @@ def _listed(targets: Sequence[Any]) -> str:
 def _indicator(fill: Any) -> str:
     if not fill.indicator:
         return "none"
-    return "always 0, as there were no nulls" if fill.silent else "1 where a null was"
+    return "always 0, as there were no nulls or hardly any" if fill.silent else "1 where a null was"
 
 
 def _scale(scale: Any) -> str:

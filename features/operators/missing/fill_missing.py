@@ -21,6 +21,8 @@ from gigabatch.features.setting_checks import INDICATORS
 
 STRATEGIES = ("median", "mean", "mode", "constant")
 MOST_DISTINCT = 1 << 20  # that a mode is found among: 16 MB
+# Nulls that are fewer than both, in number and in the share of rows, teach nothing but those rows' own labels.
+FEW_NULLS, FEW_OF_ROWS = 10, 1_000
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Fill:
     """value: what stands in for null. indicator: whether the `_na` column exists. null_rate: at fit.
 
     error: how far the fit's exact median can be from `value`; 0 where the value is exact. silent: whether the `_na`
-    column stays 0, because the fit saw no null and so nothing has learnt what a 1 means.
+    column stays 0, because the fit saw no null, or too few (`few_nulls`) to learn from them what a 1 means.
     """
 
     value: float
@@ -51,6 +53,14 @@ class Filling:
     summary: Any
 
 
+def few_nulls(nulls: int, rows: int) -> bool:
+    """Whether an `auto` indicator stays 0: there are fewer than 10 nulls, and at most one in 1,000 rows.
+
+    A model learns the flag of two such rows in 100,000 by heart, and tells every later null what these two were.
+    """
+    return nulls < FEW_NULLS and nulls * FEW_OF_ROWS <= rows
+
+
 class FillMissing(RankingOperator):
     """Replace the nulls of a column by one number that the fit finds, and say where.
 
@@ -63,7 +73,8 @@ class FillMissing(RankingOperator):
         Numbers or booleans. It is replaced by a float32 column without nulls.
     indicator
         `all` adds the float32 column `<column>_na`, 1 where filled, else 0. So does `auto`, the default, but it stays 0
-        if there was no null at fit: a model that has never seen a 1 is not given one. `none` adds no column.
+        if there were fewer than 10 nulls at fit and at most one in 1,000 rows, or none: a model that has hardly seen a
+        1, or never, is not given one. `none` adds no column.
     strategy
         `median` or `mean`, both exact and rounded once, to float64; `mode`, the most frequent value, the smallest of
         equally frequent ones, for up to 1,048,576 distinct values; `constant`, the given `value`.
@@ -183,7 +194,8 @@ class FillMissing(RankingOperator):
     def _fill(self, partial: Filling, value: float, error: float = 0.0) -> Fill:
         nulls = partial.rows - partial.known
         null_rate = nulls / partial.rows if partial.rows else 0.0
-        return Fill(value, self.indicator != "none", null_rate, error, self.indicator == "auto" and nulls == 0)
+        silent = self.indicator == "auto" and few_nulls(nulls, partial.rows)
+        return Fill(value, self.indicator != "none", null_rate, error, silent)
 
     def _bounded(self, partial: Filling) -> Filling:
         if self.strategy == "mode" and len(partial.summary.bins) > MOST_DISTINCT:

@@ -169,6 +169,13 @@ def test_a_silent_indicator_speaks_once_a_refresh_has_seen_a_null(refresh, silen
     assert second.fills["x"].null_rate == (1 / 3 if refresh else 0)
 
 
+@pytest.mark.parametrize(("nulls", "silent"), [(9, True), (10, False)])
+def test_a_refresh_that_has_seen_hardly_any_null_leaves_the_indicator_silent(nulls, silent):
+    first = fitted([("a", 1, float(value)) for value in range(9_000)])
+    rows = [("a", 1, None)] * nulls
+    assert updated(first, statistics_of([table(rows)]), refresh_scales=True).fills["x"].silent == silent
+
+
 def test_a_refreshed_median_states_how_far_off_it_may_be():
     random = np.random.default_rng(0)
     old, new = random.normal(5, 1, 500).astype("float32"), random.normal(6, 1, 501).astype("float32")

@@ -47,6 +47,23 @@ def test_a_null_that_first_appears_later_is_filled_without_a_new_column(indicato
     assert str(found["x_na"].dtype) == "float32"
 
 
+@pytest.mark.parametrize("indicator", ["auto", "all"])
+@pytest.mark.parametrize(
+    ("nulls", "rows", "few"),
+    [(2, 100_000, True), (9, 9_000, True), (9, 8_999, False), (10, 100_000, False), (1, 999, False), (1, 1_000, True)],
+)
+def test_a_flag_of_hardly_any_rows_stays_0(nulls, rows, few, indicator):
+    """Their labels would be learnt by heart: two films of 100,000 without a year told the rating of every later one."""
+    values = np.arange(rows, dtype="float32")
+    values[:nulls] = np.nan
+    operator, frame = FillMissing("x", indicator), pd.DataFrame({"x": values})
+    state = operator.fit([frame[:7], frame[7:]])
+    found = operator.apply(frame, state)
+    assert (found["x"][:nulls] == np.median(values[nulls:])).all()
+    assert found["x_na"].sum() == (0 if few and indicator == "auto" else nulls)
+    assert state.null_rate == nulls / rows
+
+
 @pytest.mark.parametrize(("indicator", "columns"), [("all", ["x", "x_na"]), ("none", ["x"]), ("auto", ["x", "x_na"])])
 @pytest.mark.parametrize("values", [[1, 2], [1, None]])
 def test_the_indicator_setting_alone_decides_the_columns(indicator, values, columns):
