@@ -162,9 +162,10 @@ class Draft:
         return {"engine": "pandas"} if self.features.get("lists") else {}
 
     @property
-    def words_alone(self) -> bool:
-        """Whether there are lists, and all are words of texts."""
-        return bool(self.words) and set(self.features.get("lists", ())) <= set(self.words)
+    def of_names(self) -> bool:
+        """Whether words of categories are among the lists, which tell of the label, and all lists are words."""
+        named = any(name in self.categories for name in self.texts)
+        return named and set(self.features.get("lists", ())) <= set(self.words)
 
     @property
     def has_features(self) -> bool:
@@ -340,7 +341,7 @@ def draft_columns(
             bool(made.features.get("categorical")),
             len(made.features.get("continuous", ())),
             task=task_of(found.settings["task"] for found in labels.values()),
-            words=made.words_alone,
+            names=made.of_names,
         )
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:

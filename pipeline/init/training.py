@@ -24,7 +24,7 @@ MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025
 
 
 def training_for(
-    rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary", words: bool = False
+    rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary", names: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
@@ -44,9 +44,9 @@ def training_for(
     task
         `multiclass` where a target is, else `regression` where one is, else `binary`: the first two need twice the
         passes (docs/tried.md), regressions of more rows fewer. Of more than 60,000 rows they get up to 20.
-    words
-        Whether all its lists are words of texts, whose vectors TabM pools by `root`: a mean leaves of each word of a
-        long text next to nothing, and a sum is larger the longer the text (docs/tried.md).
+    names
+        Whether its lists are words, some of them of names in few rows each that tell of the label, such as titles of
+        jobs. TabM pools them by `root`; for texts alone a mean is as good or better (docs/tried.md).
 
     Returns
     -------
@@ -58,7 +58,7 @@ def training_for(
     --------
     >>> training_for(5_000, True)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
-    >>> training_for(5_000, True, words=True)["model"]
+    >>> training_for(5_000, True, names=True)["model"]
     {'kind': 'tabm', 'pooling': 'root'}
     >>> [training_for(rows, True, task="regression")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
     [30, 20, 8]
@@ -80,7 +80,7 @@ def training_for(
     if not LEAST_ROWS <= rows <= MOST_ROWS:
         return {}
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
-    if words:
+    if names:
         found["model"]["pooling"] = "root"
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
@@ -159,7 +159,7 @@ def left_to_rows(
     num_floats: int = 0,
     *,
     task: str = "binary",
-    words: bool = False,
+    names: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 
@@ -169,7 +169,7 @@ def left_to_rows(
     ----------
     given
         Sections of a configuration that the user sets.
-    rows, has_ids, num_floats, task, words
+    rows, has_ids, num_floats, task, names
         As of `training_for`.
 
     Returns
@@ -189,7 +189,7 @@ def left_to_rows(
     >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
     {}
     """
-    chosen, asked = training_for(rows, has_ids, num_floats, task=task, words=words), given.get("model", {})
+    chosen, asked = training_for(rows, has_ids, num_floats, task=task, names=names), given.get("model", {})
     if not chosen or not isinstance(asked, Mapping):
         return {}
     kind = chosen.get("model", {}).get("kind", "tabular")

@@ -217,7 +217,6 @@ class _Estimator(BaseEstimator):
             bool(self.categories_),
             len(self.numbers_),
             task=task,
-            words=bool(self.words_) and all(column.name in self.words_ for column in self.lists_),
         )
         found = {name: left.get(name, {}) | section for name, section in given.items()}
         if self.words_:
