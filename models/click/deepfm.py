@@ -41,7 +41,7 @@ class DeepFMSettings(PoolingSettings):
     numeric : str or dict of str to str, default 'bins'
         Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none. By column: its
         name and kind, and `*` for the others.
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises

@@ -65,7 +65,7 @@ class DINSettings(PoolingSettings):
         name and kind, and `*` for the others.
     numeric_width : int, default 16
         Of each float column's vector.
-    pooling : {'mean', 'sum', 'max'}, default 'mean'
+    pooling : {'mean', 'sum', 'root', 'max'}, default 'mean'
         How the rows of the other lists' elements become one vector.
 
     Raises

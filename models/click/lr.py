@@ -29,7 +29,7 @@ class LogisticRegressionSettings(PoolingSettings):
     numeric : str or dict of str to str, default 'plain'
         `bins` adds to each float's line a function that is linear in each of its quantile bins. By column: its name
         and kind, and `*` for the others.
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Examples

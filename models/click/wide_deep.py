@@ -57,7 +57,7 @@ class WideDeepSettings(PoolingSettings):
         weight of its own; where there are more than `cross_buckets`, combinations share weights by a hash.
     cross_buckets : int, default 262144
         The most weights of one cross.
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises

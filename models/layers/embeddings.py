@@ -13,7 +13,7 @@ from torch.nn import Parameter, functional
 from gigabatch.models.errors import ModelError, require, require_known
 from gigabatch.models.inputs import ListInputs
 from gigabatch.models.kernels import kernel
-from gigabatch.models.layers.pooled import Jagged, PoolingSettings, pooled_plainly, require_lists
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings, pooled_plainly, require_lists, root_of_size
 
 GRADIENTS = ("dense", "rows")
 INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
@@ -165,9 +165,9 @@ class EmbeddingTables(nn.Module):
     lists : sequence of ListInputs, default ()
         Columns of lists. One that shares a vocabulary uses that column's table, and both move its rows once; the
         others have tables of their own, whose `widths` follow those of the id columns.
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the rows of a list; an empty one gives zeros. By weights, a sum is that of w x, a mean this sum
-        over the sum of |w|; `max` takes no weights.
+        over the sum of |w|, and `root` over the root of that; `max` takes no weights.
     list_places : sequence of int or None, default None
         Of each list its place among the model's; left out: list l is list l. A warm start carries rows by it.
 
@@ -337,6 +337,9 @@ class EmbeddingTables(nn.Module):
     def _pooled(self, place: int, item: Jagged, pooling: str | None = None) -> Tensor:
         table: Tensor = self.weights[place]
         pooling = pooling or self.pooling
+        if pooling == "root":
+            mean = self._pooled(place, item, "mean")
+            return mean * root_of_size(item, mean.dtype)
         if torch.compiler.is_compiling():
             return pooled_plainly(item, table, pooling)
         ids, offsets = kept_ids(item.ids), item.offsets.contiguous()

@@ -15,7 +15,9 @@ from torch.nn import functional
 
 from gigabatch.models.errors import ModelError, require_known
 from gigabatch.models.inputs import ListInputs
-from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS
+from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS as OF_KERNELS
+
+POOLINGS = (*OF_KERNELS, "root")
 
 
 class Jagged(Protocol):
@@ -38,8 +40,8 @@ class PoolingSettings:
 
     Parameters
     ----------
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
-        What becomes of the vectors of a list.
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
+        What becomes of the vectors of a list; `root` is their sum over the root of their number.
     """
 
     pooling: str = field(default="mean", kw_only=True)
@@ -76,6 +78,20 @@ def require_lists(lists: Sequence[Jagged], inputs: Sequence[ListInputs], num_row
                 raise ModelError(f"list {place}: offsets must ascend from 0 to the {len(ids)} ids.")
 
 
+def root_of_size(lists: Jagged, dtype: torch.dtype) -> Tensor:
+    """What a mean is multiplied with in the pooling `root`: of each list the root of its number of elements, or of the
+    sum of their absolute weights, [B, 1]; 1 where that is 0, whose mean is 0."""
+    if lists.weights is None:
+        return lists.offsets.diff().clamp(min=1).to(dtype).sqrt()[:, None]
+    sums = _sums_of_weights(lists, lists.weights)
+    return torch.where(sums > 0, sums, 1.0).sqrt().to(dtype)[:, None]
+
+
+def _sums_of_weights(lists: Jagged, weights: Tensor) -> Tensor:
+    """Of each list the sum of its absolute weights: [B]."""
+    return weights.new_zeros(lists.offsets.shape[0] - 1).index_add(0, list_places(lists), weights.abs())
+
+
 def pooled_plainly(lists: Jagged, table: Tensor, pooling: str) -> Tensor:
     """The kernel `pooled_lookup` by operators of torch that have gradients and go into an exported graph: [B, D]."""
     owners, num_lists = list_places(lists), lists.offsets.shape[0] - 1
@@ -93,7 +109,7 @@ def pooled_plainly(lists: Jagged, table: Tensor, pooling: str) -> Tensor:
         return total
     if weights is None:
         return total / lists.offsets.diff().clamp(min=1).to(total.dtype)[:, None]
-    sums = weights.new_zeros(num_lists).index_add(0, owners, weights.abs())
+    sums = _sums_of_weights(lists, weights)
     return torch.where(sums > 0, 1 / torch.where(sums > 0, sums, 1.0), 0.0)[:, None] * total
 
 

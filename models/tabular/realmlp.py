@@ -70,7 +70,7 @@ class RealMLPSettings(PoolingSettings):
         Width of each id column's or list's table, which has no more columns than rows.
     embedding_widths : tuple of int or None, default None
         Width of each id column's table, then of each list's own; None takes `embedding_width`.
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises

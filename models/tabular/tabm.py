@@ -61,7 +61,7 @@ class TabMSettings(PoolingSettings):
         nothing. By column: its name and kind, and `*` for the others.
     numeric_width : int, default 8
         Of each float column's vector.
-    pooling : {'sum', 'mean', 'max'}, default 'mean'
+    pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
     Raises

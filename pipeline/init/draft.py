@@ -104,6 +104,7 @@ FEWEST_COPIES = 0.01  # share of rows, from which on copies are spoken of
 MOST_TRIED_ROWS, SEEDS = 50_000, 20
 # Lists are made with all rows in memory; of larger tables texts are hashed to floats, which are made in parts.
 MOST_ROWS_OF_TOKENS, FEWEST_OF_WORD = 1_000_000, 5
+FEWEST_OF_NAME = 2  # texts with a word of names, which are short: each word tells more (docs/tried.md)
 CHECKED = ("split", "class(es)", "multiclass needs two")  # what another seed may mend
 
 
@@ -162,6 +163,12 @@ class Draft:
     def engine(self) -> dict[str, str]:
         """The engine, where another than that which the machine has is needed."""
         return {"engine": "pandas"} if self.features.get("lists") else {}
+
+    @property
+    def of_names(self) -> bool:
+        """Whether words of categories are among the lists, which tell of the label, and all lists are words."""
+        named = any(name in self.categories for name in self.texts)
+        return named and set(self.features.get("lists", ())) <= set(self.words)
 
     @property
     def has_features(self) -> bool:
@@ -339,6 +346,7 @@ def draft_columns(
             bool(made.features.get("categorical")),
             len(made.features.get("continuous", ())),
             task=task_of(found.settings["task"] for found in labels.values()),
+            names=made.of_names,
         )
         _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
     if made.words:
@@ -803,7 +811,7 @@ def _roles(
             steps += to_steps([TextTokens(name, words)])
             names.add(words)
             lists[words] = {"elements": "string"}
-            made.words[words] = {"min_count": FEWEST_OF_WORD}
+            made.words[words] = {"min_count": FEWEST_OF_NAME}
             made.notes[words] = f"the words of {_shown(name)}"
             made.texts[name] = [name, words]
             inputs[name] = "string"
@@ -893,6 +901,7 @@ def split_phrases(made: Draft, table: Table) -> None:
     kept = {name: dtype for name, dtype in made.categories.items() if name not in lists}
     made.features |= {"categorical": list(kept) if plain else kept, "list_separator": chosen}
     made.features["lists"] = {name: {"elements": "string"} for name in lists} | made.features.get("lists", {})
+    made.training.get("model", {}).pop("pooling", None)  # which is for words alone
     if not kept:
         del made.features["categorical"]
     for name, separator in found.items():

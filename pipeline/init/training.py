@@ -23,7 +23,9 @@ ROWS_A_FLOAT, BINS = 200, 16  # of fewer rows a float column 48 bins of each are
 MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025, 1_000, 100, 30
 
 
-def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary") -> dict[str, dict[str, Any]]:
+def training_for(
+    rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary", names: bool = False
+) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
     Chosen on 24 real tables of 1,470 to 60,000 rows (benchmarks/real_tables.py) and eleven of 178 to 777
@@ -42,6 +44,9 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "
     task
         `multiclass` where a target is, else `regression` where one is, else `binary`: the first two need twice the
         passes (docs/tried.md), regressions of more rows fewer. Of more than 60,000 rows they get up to 20.
+    names
+        Whether its lists are words, some of them of names in few rows each that tell of the label, such as titles of
+        jobs. TabM pools them by `root`; for texts alone a mean is as good or better (docs/tried.md).
 
     Returns
     -------
@@ -53,6 +58,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "
     --------
     >>> training_for(5_000, True)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
+    >>> training_for(5_000, True, names=True)["model"]
+    {'kind': 'tabm', 'pooling': 'root'}
     >>> [training_for(rows, True, task="regression")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
     [30, 20, 8]
     >>> [training_for(rows, True, task="multiclass")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
@@ -73,6 +80,8 @@ def training_for(rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "
     if not LEAST_ROWS <= rows <= MOST_ROWS:
         return {}
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
+    if names:
+        found["model"]["pooling"] = "root"
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
     if has_ids and rows >= LEAST_ROWS_OF_EPOCHS:
@@ -144,7 +153,13 @@ def with_words(words: Mapping[str, Any], preprocess: Any) -> Any:
 
 
 def left_to_rows(
-    given: Mapping[str, Any], rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary"
+    given: Mapping[str, Any],
+    rows: int,
+    has_ids: bool,
+    num_floats: int = 0,
+    *,
+    task: str = "binary",
+    names: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 
@@ -154,7 +169,7 @@ def left_to_rows(
     ----------
     given
         Sections of a configuration that the user sets.
-    rows, has_ids, num_floats, task
+    rows, has_ids, num_floats, task, names
         As of `training_for`.
 
     Returns
@@ -174,7 +189,7 @@ def left_to_rows(
     >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
     {}
     """
-    chosen, asked = training_for(rows, has_ids, num_floats, task=task), given.get("model", {})
+    chosen, asked = training_for(rows, has_ids, num_floats, task=task, names=names), given.get("model", {})
     if not chosen or not isinstance(asked, Mapping):
         return {}
     kind = chosen.get("model", {}).get("kind", "tabular")

@@ -143,6 +143,7 @@ WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
     "preprocess.columns": "rarer words are taken for one word",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
+    "model.pooling": "of words: the sum of their vectors over the root of their number",
     "train.batch_size": "so few rows are too few steps in larger ones",
     "nightly.warm_epochs": "of nights that go on from the current weights; train.epochs is for those that begin anew",
     "nightly.min_window_rows": "half of the first night's test rows; the default asks for more than this table has",

@@ -154,7 +154,9 @@ def fit(
     config = {"name": name, "recipe": "table", "features": found, **made.engine}
     task = task_of(item.get("task", "binary") for item in found["targets"].values())
     num_floats = len(found.get("continuous", ()))
-    left = left_to_rows(sections, round(len(table) * made.labelled), bool(made.categories), num_floats, task=task)
+    left = left_to_rows(
+        sections, round(len(table) * made.labelled), bool(made.categories), num_floats, task=task, names=made.of_names
+    )
     if made.words:
         left.setdefault("preprocess", {})["columns"] = with_words(made.words, sections.get("preprocess", {}))
     overrides = (*overrides, {f"{part}.{key}": value for part, keys in left.items() for key, value in keys.items()})

@@ -12,9 +12,8 @@ from torch.nn import functional
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
-from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.pooled import taken_lists
+from gigabatch.models.layers.pooled import POOLINGS, taken_lists
 from gigabatch.models.model import require_fit
 from gigabatch.models.optimizers.row_optimizer import RowOptimizer
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
@@ -38,7 +37,7 @@ OF_ENTITIES = ModelInputs((5, 7), 2, 1, EntityColumns(0, (0,)), EntityColumns(1,
 IDS, FLOATS = torch.tensor([[1, 6], [4, 0], [2, 3], [0, 1]], dtype=torch.int32), torch.randn(4, 2)
 
 
-@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("pooling", ["sum", "mean", "root"])
 def test_a_table_shared_with_an_id_column_moves_as_one_of_torchs_does(pooling):
     """Rows 1, 3 and 6 occur in both: a step by each source alone would be another with momentum or AdaGrad."""
     torch.manual_seed(1)
@@ -49,12 +48,16 @@ def test_a_table_shared_with_an_id_column_moves_as_one_of_torchs_does(pooling):
     direction = torch.randn(4, 13)
     for _ in range(3):
         first, second = LISTS
-        weights = second.weights / second.weights.abs() if pooling == "mean" else second.weights
+        # One element a list: the sum over its absolute weight, over the root of it, or as it is.
+        power = {"sum": 0.0, "mean": 1.0, "root": 0.5}[pooling]
+        weights = second.weights / second.weights.abs() ** power
+        of_rows = torch.tensor([0.5**0.5, 1.0, 0.5**0.5, 1.0])[:, None] if pooling == "root" else 1.0  # 2, 0, 2, 0
         wanted = torch.cat(
             [
                 *(functional.embedding(IDS[:, place].long(), plain[place]) for place in range(2)),
-                functional.embedding_bag(
-                    first.ids.long(), plain[1], first.offsets, mode=pooling, include_last_offset=True
+                of_rows * functional.embedding_bag(
+                    first.ids.long(), plain[1], first.offsets, mode="mean" if pooling == "mean" else "sum",
+                    include_last_offset=True,
                 ),
                 functional.embedding_bag(
                     second.ids.long(), plain[2], second.offsets, mode="sum", per_sample_weights=weights,
@@ -112,7 +115,10 @@ def test_a_list_counts_as_one_id_whose_row_is_what_torch_makes_of_its_rows(name,
     torch.manual_seed(4)
     inputs = PLAIN_OF_ENTITIES if model_class(name).entities else PLAIN
     model = ModelSpec(name, inputs, model_class(name).Settings(pooling=pooling)).build().eval()
-    reduced = {"sum": lambda rows: rows.sum(0), "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.amax(0)}
+    reduced = {
+        "sum": lambda rows: rows.sum(0), "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.amax(0),
+        "root": lambda rows: rows.sum(0) / 3**0.5,
+    }  # fmt: skip
     for module in model.modules():
         for table in module.weights if isinstance(module, EmbeddingTables) else ():
             with torch.no_grad():

@@ -169,7 +169,7 @@ def all_with_lists(ranks):
     for kernels, rules in (("reference", RULES), ("compiled", ("adagrad", "lamb full row", "cowclip"))):
         with using_kernels(kernels):
             for rule in rules:
-                for pooling in ("mean", "sum", "max"):
+                for pooling in ("mean", "sum", "max", "root"):
                     found[kernels, rule, pooling] = steps_with_lists(ranks, rule, pooling)
     return found
 

@@ -178,24 +178,25 @@ def test_the_rows_that_are_compared_have_every_kind_of_list(bundle):
     assert all(any(value is None for row in rows[name].dropna() for value in row) for name in ("seen", "tags", "words"))
 
 
-class Largest(Model):
-    """The largest of each number of the rows of a list."""
+class Pooled(Model):
+    """The sum of the numbers of each list's pooled rows."""
 
     takes_lists = True
 
-    def __init__(self, inputs) -> None:
+    def __init__(self, inputs, pooling) -> None:
         super().__init__(inputs, object())
-        self.tables = tables_of(inputs, 3, pooling="max")
+        self.tables = tables_of(inputs, 3, pooling=pooling)
 
     def forward(self, ids, floats, lists=()):
         self.require_inputs(ids, floats, lists)
         return self.tables(ids, lists).sum(1, keepdim=True)
 
 
-def test_lists_pooled_by_their_largest_go_through_both_formats(tmp_path):
-    preprocessor = fitted((LISTS[0], LISTS[2]))
+@pytest.mark.parametrize(("pooling", "lists"), [("max", (LISTS[0], LISTS[2])), ("root", LISTS)])
+def test_lists_of_other_poolings_go_through_both_formats(tmp_path, pooling, lists):
+    preprocessor = fitted(lists)
     torch.manual_seed(1)
-    bundle = Bundle(preprocessor, at_work(Largest(model_inputs(preprocessor))), {})
+    bundle = Bundle(preprocessor, at_work(Pooled(model_inputs(preprocessor), pooling)), {})
     exported = export_bundle(bundle, tmp_path, ["torch", "onnx_rows"])
     assert max(item.largest_difference for item in exported) < 1e-5
 

@@ -896,11 +896,32 @@ def test_a_category_of_many_values_has_its_words_beside_it(tmp_path):
         "# Few rows have each value of job, and words tell of the label: they are features too (text_tokens)." in text
     )
     assert "Text:" not in text
+    assert "columns: {job_words: {min_count: 2}}" in text
+    assert "  pooling: root  # of words: the sum of their vectors over the root of their number" in text
     places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "device": "cpu"}
     run = Pipeline.from_config(out, places, {"train.epochs": 10}).train()
     asked = pd.DataFrame({"job": ["Other Xyz Clerk", "Other Xyz Pilot"], "z": [0.0] * 2})  # of no row
     found = run.predict(asked)["pay"].tolist()
     assert found[1] - found[0] > 15
+    assert load_bundle(run.path / "model").model.settings.pooling == "root"
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_words_of_names_are_pooled_by_the_root_where_no_list_holds_something_else(tmp_path, others):
+    table = jobs()
+    if others:
+        drawn = np.random.default_rng(2).choice(["bird", "wing", "damage", "left", "engine", "crew"], (len(table), 4))
+        table["tags"] = [", ".join(sorted(set(row))) for row in drawn]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    out, made = init(str(tmp_path / "t.csv"), "pay", tmp_path / "o.yaml")
+    assert set(made.features["lists"]) == {"job_words", *["tags"] * others}
+    assert ("pooling: root" in out.read_text()) == (not others)
+    settings = [{}, {"model.kind": "tabm"}, {"model.pooling": "max"}, {"model.kind": "lr"}]
+    places = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"), "train.epochs": 1}
+    chosen = [fit(table, places, said, target="pay").summary["config"]["model"].get("pooling") for said in settings]
+    assert chosen == (["mean", "mean", "max", "mean"] if others else ["root", "root", "max", "mean"])
+    made = draft_frame(arrow_table(titles(300), "rows"), labels={"y": None})
+    assert (made.words, made.training["model"]) == ({"title_words": {"min_count": 5}}, {"kind": "tabm"})
 
 
 def test_words_beside_a_category_are_those_of_its_entity_and_of_clean_text(tmp_path):

@@ -35,7 +35,7 @@ def test_a_model_learns_from_lists_what_no_other_column_says(folder, kind):
     assert aucs[True] > aucs[False] + 0.25
 
 
-@pytest.mark.parametrize("pooling", ["sum", "max"])
+@pytest.mark.parametrize("pooling", ["sum", "root", "max"])
 def test_a_pooling_of_the_configuration_is_that_of_the_saved_model(folder, pooling):
     config = list_config(folder, "tabular", name=f"pool-{pooling}", model={"pooling": pooling})
     pipeline = Pipeline.from_config(config)
