@@ -168,7 +168,8 @@ def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
 
 def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
     """Whether each of a few values (null is one) lies in one unbroken range of the target, so that it follows from it;
-    values of less than five rows apart."""
+    values of less than five rows apart. Of rounded targets two ranges may share an end, but not all of one: a shop that
+    is closed sells nothing, and so do others that are open."""
     codes, distinct = pd.factorize(values, use_na_sentinel=False)
     counts = np.bincount(codes)
     often = counts >= FEWEST_OF_VALUE
@@ -178,8 +179,10 @@ def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
     low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
     np.minimum.at(low, codes, label)
     np.maximum.at(high, codes, label)
-    by_low = np.argsort(low[often], kind="stable")
-    return bool((low[often][by_low][1:] >= high[often][by_low][:-1]).all()) and label.min() < label.max()
+    by_low = np.lexsort((high[often], low[often]))
+    low, high = low[often][by_low], high[often][by_low]
+    within = (low[1:] == high[:-1]) & ((low[:-1] == high[:-1]) | (low[1:] == high[1:]))
+    return bool(((low[1:] >= high[:-1]) & ~within).all()) and label.min() < label.max()
 
 
 def _score(codes: np.ndarray, label: np.ndarray, half: np.ndarray) -> np.ndarray:

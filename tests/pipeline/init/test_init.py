@@ -855,3 +855,15 @@ def test_rows_in_the_future_by_which_a_night_would_be_refused_are_told(tmp_path,
     assert made.features["time"] == "day"
     told = [remark for remark in made.remarks if "in the future" in remark]
     assert [remark.partition(",")[0] for remark in told] == ["14 row(s) of day lie in the future"] * bool(late)
+
+
+def test_a_flag_whose_one_number_others_have_too_is_no_range_of_the_target():
+    """Closed shops sell nothing, and some open ones neither: the label does not tell which is closed."""
+    sold = np.random.default_rng(0).poisson(2.0, 1000).astype(float)
+    closed = np.arange(1000) % 9 == 0
+    sold[closed] = 0
+    full = np.where(closed, sold.max(), sold)
+    assert leak(np.where(closed, "no", "yes"), sold, "regression") == ""
+    assert leak(np.where(closed, "no", "yes"), full, "regression") == ""
+    assert "range of the target" in leak(np.where(closed, "no", "yes"), np.where(closed, 0, sold + 1), "regression")
+    assert "range of the target" in leak(np.where(sold > 2, "b", "a"), sold.clip(1).astype(float), "regression")
