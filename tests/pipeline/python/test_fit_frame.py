@@ -15,7 +15,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
-from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.python.fit import _roles, fit
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 300
@@ -256,6 +256,11 @@ def test_a_possible_leak_is_left_out_with_a_warning_unless_its_role_is_given(row
     found = fit(frame, places, {"train.epochs": 1}, target="sold", continuous=["paid"]).summary["config"]["features"]
     assert found["continuous"] == ["price", "paid"]
     assert "possible leak" not in caplog.text
+
+
+def test_the_roles_that_keep_leaks_are_arguments():
+    kinds = {"a": pa.float64(), "b": pa.string(), "c": pa.int64(), "d": pa.timestamp("s"), "e": pa.bool_()}
+    assert _roles(kinds) == "time='d', continuous=['a', 'c'], categorical=['b', 'e']"
 
 
 def test_targets_with_settings_leave_out_what_tells_any_of_them(rows):
