@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -165,6 +166,8 @@ def fit(
         try_splits(made)
     if unread := [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]:
         made.remarks.append(f"The index {', '.join(map(repr, unread))} is not read; reset_index() makes columns of it.")
+    elif isinstance(getattr(frame, "index", None), pd.DatetimeIndex | pd.PeriodIndex):
+        made.remarks.append("The index, of times, is not read; reset_index(names='time') makes a column of it.")
     remarks = "".join(f" {remark}" for remark in made.remarks)
     note(f"fit: {made.told()}; target {found['targets']}.{remarks}")
     if made.leaks:

@@ -129,6 +129,14 @@ def test_periods_and_intervals_are_left_out_with_what_to_write_and_bins_are_cate
     assert (list(made.features["categorical"]), made.features["continuous"]) == (["bin"], ["x"])
 
 
+def test_an_index_of_times_without_a_name_is_told(rows, places, capsys):
+    hours = pd.date_range("2024-01-01", periods=ROWS, freq="h")
+    for index in (hours, hours.to_period()):
+        fit(rows[["city", "sold"]].set_index(index), places, {"train.epochs": 1}, target="sold")
+        told = capsys.readouterr().err
+        assert "The index, of times, is not read; reset_index(names='time') makes a column of it." in told
+
+
 def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(rows, places, capsys):
     fit(rows.set_index("city"), places, target="sold")
     (text,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("fit: "))
