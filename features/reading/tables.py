@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gigabatch.features.columns.times import is_dates, is_text, microseconds
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, raise_of_machine
@@ -13,6 +14,7 @@ from gigabatch.features.reading.csv_records import csv_fields
 from gigabatch.features.reading.encodings import UTF8, csv_source
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files, without_null_words
 
+TIME = "time"  # numbers, or moments
 SHORT = r"[+-]?(0|[1-9][0-9]{0,17})$"  # inside int64 whatever the digits
 WHOLE = r"[+-]?(0|[1-9][0-9]*)$"
 NUMBER = r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -31,7 +33,8 @@ class Reading:
     encoding
         Of CSV files.
     dtypes
-        Types of columns, as `read_files` takes them. In a CSV file a column without one is whole numbers or floats if
+        Types of columns, as `read_files` takes them; of `time`, that of the recipe's time, moments are a
+        `datetime` and all else is as it is. In a CSV file a column without one is whole numbers or floats if
         every field that is not null is the plain text of one, a flag if every field is true or false, else text; so
         01234 is text.
 
@@ -88,7 +91,20 @@ class Reading:
 
     def _dtype(self, column: Column, name: str, called: Mapping[str, str], path: str) -> str | None:
         declared = self.dtypes.get(name, self.dtypes.get(called.get(name, name)))
+        if declared == TIME:
+            declared = "datetime" if _are_moments(column) else None
         return declared if declared or path.endswith(PARQUET_ENDINGS) else plain_type(column)
+
+
+def _are_moments(column: Column) -> bool:
+    """Whether each known field is a timestamp, a date or ISO 8601 text."""
+    if not is_dates(column) and (not is_text(column) or plain_type(column) in ("int64", "float64")):
+        return False
+    try:
+        microseconds(column.dropna())
+    except DataError:
+        return False
+    return True
 
 
 def plain_type(column: Column) -> str:

@@ -186,7 +186,7 @@ def needed_for(
             raise DataError(
                 f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} from other rows of the group, which "
                 "serving does not have: it would give other numbers than in training. Give whole rows to transform, "
-                "with history=, or leave those columns out of the model."
+                "with history= (docs/workflow.md, History), or leave those columns out of the model."
             )
         kept.insert(0, position)
         for name in wanted:

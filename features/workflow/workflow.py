@@ -54,6 +54,7 @@ from gigabatch.features.workflow.state import StateReader, StateWriter, check_st
 from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
 FORMAT = 1
+ROW = "row_number"  # of the recipes table and interactions: the row's place in the files
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool", "datetime")
 
 
@@ -369,12 +370,22 @@ class Workflow:
                     )
         return ""
 
+    def _ungiven(self, frame: Any) -> str:
+        """What is said of missing columns that a user's file lacks: labels of the future, and what the recipe makes."""
+        missing = [name for name in self.applied_inputs if name not in frame.columns]
+        labels = ", ".join(f"{name}=None" for name in missing if name in self.labels)
+        hint = f" Of rows whose label is not known yet it is null: rows.assign({labels})." if labels else ""
+        if ROW in missing:
+            hint += f" The recipe makes {ROW!r}: number the rows of the history, and those of the frame after them."
+        return hint
+
     def _require_applied(self, frame: Any, where: str) -> None:
         """Raise `DataError` where the frame lacks a column of `applied_inputs`."""
         try:
             require_columns(frame, self.applied_inputs, where)
         except DataError as error:
-            raise DataError(f"{error}{self._unmade(self.applied_inputs, frame, len(self.steps))}") from error
+            hint = self._unmade(self.applied_inputs, frame, len(self.steps)) + self._ungiven(frame)
+            raise DataError(f"{error}{hint}") from error
 
     @contextmanager
     def _forms_named(self) -> Iterator[None]:
@@ -705,7 +716,7 @@ class Workflow:
         inputs = self.applied_inputs
         known = {name: dtype for name, dtype in self.dtypes.items() if name in inputs}
         given, frame = frame, own_frame(frame, "workflow", self._names_read.union(known), self.outputs)
-        require_columns(frame, inputs, "workflow")
+        self._require_applied(frame, "workflow")
         return given_back(cast(frame, known, "workflow", set(known), self.decimal_marks), given)
 
     @property

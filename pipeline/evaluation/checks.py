@@ -36,7 +36,8 @@ LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
 LEAK_GROUPS = 16  # of a bin, where rows have some: those of one are in one half
 CLASSES_AT_ONCE = 64
-SURE_AUC, SURE_ROWS = 0.999, 50  # of a model, and rows of either label from which on it says something
+SURE = {"binary": ("auc", 0.999, "AUC"), "regression": ("r2", 0.999, "R²")}  # of a model
+SURE_ROWS = 50  # of either label, of numbers all, from which on that says something
 LEAK_OF_LABEL = 1_000  # rows of each label that are looked at, where there are as many
 MOST_NAMED = 5
 
@@ -542,22 +543,23 @@ def leak_warnings(train: PackedTable, preprocessor: Any = None) -> list[Flag]:
 def sure_warnings(
     metrics: Mapping[str, Mapping[str, float | None]], evaluated: PackedTable, split: str, told: Sequence[str]
 ) -> list[Flag]:
-    """Binary targets whose labels the model knows almost all, where no column alone gives them away.
+    """Binary and regression targets that the model knows almost all, where no column alone gives them away.
 
     metrics: by target, of `Evaluation`. evaluated: its rows. told: warnings of `leak_warnings` among others.
     """
     found, batch = [], evaluated.counted()
     for target, labels in zip(batch.schema.targets, batch.unpack(batch.words).targets, strict=True):
-        value, short = metrics[target.name].get("auc"), f"may leak {target.name}"
-        if target.task != "binary" or value is None or value <= SURE_AUC:
+        metric, bound, called = SURE.get(target.task, ("", 0.0, ""))
+        value, short = metrics[target.name].get(metric), f"may leak {target.name}"
+        if value is None or not value > bound:
             continue
         if any(isinstance(flag, Flag) and flag.short == short for flag in told):
             continue
-        positive = int((labels == 1).sum())
-        if min(positive, len(labels) - positive) >= SURE_ROWS:
+        positive, others = int((labels == 1).sum()), int((labels != 1).sum())
+        if (len(labels) if target.task == "regression" else min(positive, others)) >= SURE_ROWS:
             text = (
-                f"target {target.name!r}: on the {split} split the model reaches an AUC of {value:.4f} (above "
-                f"{SURE_AUC:g}), and no column does alone. See whether several columns together hold what is known "
+                f"target {target.name!r}: on the {split} split the model reaches an {called} of {value:.4f} (above "
+                f"{bound:g}), and no column does alone. See whether several columns together hold what is known "
                 "only after the label, and leave them out."
             )
             found.append(Flag(text, target.name, short))

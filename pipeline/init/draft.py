@@ -45,7 +45,7 @@ from gigabatch.pipeline.init.columns import (
 from gigabatch.pipeline.init.dates import TIME_NAME, YEAR_NAME, now_us, written_dates
 from gigabatch.pipeline.init.decimals import SeenColumns, columns_seen, is_written
 from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
-from gigabatch.pipeline.init.leaks import in_text, leak
+from gigabatch.pipeline.init.leaks import added, in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
 from gigabatch.pipeline.init.parts import letters_tell, words_tell
@@ -491,6 +491,13 @@ def _kept(
         else:
             seen.has_words = words and any(_has_words(seen, label) for label in labels.values())
             kept[name] = seen
+    for label in labels.values():
+        numbers = {name: seen.values for name, seen in kept.items() if seen.kind == "number"}
+        while label.settings["task"] == "regression" and (parts := added(numbers, label.values)):
+            together = " and ".join(filter(None, (", ".join(map(_shown, parts[:-1])), _shown(parts[-1]))))
+            for name in parts:
+                leaks[name] = f"a possible leak: the target is a sum or difference of {together}"
+                del kept[name], numbers[name]
     features = [name for name in kept if kept[name].kind in ("number", "category", "text")]
     if leaks and not features and not more and len(leaks) < 50:
         made.remarks.append(f"Nothing else is left, so possible leaks are features: {', '.join(leaks)}.")

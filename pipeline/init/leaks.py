@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +19,7 @@ FEWEST_OF_VALUE, MOST_VALUES = 5, 1000
 NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 THOUSANDS = re.compile(r",(?=[0-9]{3}(?:[,.]|$))")
 MOST_TEXTS = 5_000
+EXACT, MOST_ADDED = 1e-6, 500  # share of the variance that rounding leaves of a sum; columns that may be its parts
 MORE_THAN_CHANCE = 0.5  # share of the texts that hold the target of their row, less that of another row
 FACTORS = {1.0: "", 100.0: "100 times ", 1000.0: "1000 times ", 0.01: "a 100th of ", 0.001: "a 1000th of "}
 
@@ -123,6 +125,54 @@ def in_text(texts: np.ndarray, label: np.ndarray) -> str:
     return ""
 
 
+def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ...]:
+    """Those of the columns whose sum or difference, each times some number, the target of a regression is, such as the
+    parts of a total; none of them can be left out. Nothing where the target is none.
+
+    Parameters
+    ----------
+    columns
+        float64 numbers by name, (rows,), NaN where null; those with more than a tenth of nulls take no part.
+    label
+        float64 numbers to predict, (rows,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.leaks import added
+    >>> random = np.random.default_rng(0)
+    >>> guests, members, heat = random.poisson(20, (3, 500)).astype("float64")
+    >>> added({"guests": guests, "heat": heat, "members": members}, guests + members)
+    ('guests', 'members')
+    """
+    rows = shuffled(len(label))[:MOST_TEXTS]
+    found = {name: values[rows] for name, values in columns.items()}
+    found = {name: values for name, values in found.items() if np.isnan(values).mean() <= 0.1}
+    known = np.all([np.isfinite(values) for values in (*found.values(), label[rows])], axis=0)
+    found = {name: values[known] for name, values in found.items()}
+    names = [name for name, values in found.items() if values.min(initial=np.inf) < values.max(initial=-np.inf)]
+    wanted = label[rows][known]
+    if not 2 <= len(names) <= MOST_ADDED or len(wanted) < max(FEWEST_ROWS, 10 * len(names)) or not np.var(wanted):
+        return ()
+    matrix = np.stack([found[name] for name in names], axis=1)
+    matrix = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0)
+    wanted = (wanted - wanted.mean()) / wanted.std()
+
+    def exact(places: Sequence[int]) -> bool:
+        part = matrix[:, places]
+        left = wanted - part @ np.linalg.lstsq(part, wanted, rcond=None)[0]
+        return float(np.mean(left**2)) <= EXACT
+
+    places = list(range(len(names)))
+    if not exact(places):
+        return ()
+    for place in range(len(names)):
+        fewer = [other for other in places if other != place]
+        if len(places) > 1 and exact(fewer):
+            places = fewer
+    return tuple(names[place] for place in places)
+
+
 @lru_cache(maxsize=4)
 def shuffled(rows: int) -> np.ndarray:
     """Places of rows in an order that is the same for every column."""
@@ -168,7 +218,8 @@ def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
 
 def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
     """Whether each of a few values (null is one) lies in one unbroken range of the target, so that it follows from it;
-    values of less than five rows apart."""
+    values of less than five rows apart. Of rounded targets two ranges may share an end, but not all of one: a shop that
+    is closed sells nothing, and so do others that are open."""
     codes, distinct = pd.factorize(values, use_na_sentinel=False)
     counts = np.bincount(codes)
     often = counts >= FEWEST_OF_VALUE
@@ -178,8 +229,10 @@ def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
     low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
     np.minimum.at(low, codes, label)
     np.maximum.at(high, codes, label)
-    by_low = np.argsort(low[often], kind="stable")
-    return bool((low[often][by_low][1:] >= high[often][by_low][:-1]).all()) and label.min() < label.max()
+    by_low = np.lexsort((high[often], low[often]))
+    low, high = low[often][by_low], high[often][by_low]
+    within = (low[1:] == high[:-1]) & ((low[:-1] == high[:-1]) | (low[1:] == high[1:]))
+    return bool(((low[1:] >= high[:-1]) & ~within).all()) and label.min() < label.max()
 
 
 def _score(codes: np.ndarray, label: np.ndarray, half: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -167,6 +168,8 @@ def fit(
         try_splits(made)
     if unread := [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]:
         made.remarks.append(f"The index {', '.join(map(repr, unread))} is not read; reset_index() makes columns of it.")
+    elif isinstance(getattr(frame, "index", None), pd.DatetimeIndex | pd.PeriodIndex):
+        made.remarks.append("The index, of times, is not read; reset_index(names='time') makes a column of it.")
     remarks = "".join(f" {remark}" for remark in made.remarks)
     note(f"fit: {made.told()}; target {found['targets']}.{remarks}")
     if made.leaks:
@@ -174,7 +177,7 @@ def fit(
             "fit: left out %s, as predictions may not have what tells the target. Where a value is known when you "
             "predict, keep its column by a role: %s.",
             ", ".join(f"{column} ({made.left_out[column]})" for column in made.leaks),
-            ", ".join(_role(column, table.schema.field(column).type) for column in made.leaks),
+            _roles({column: table.schema.field(column).type for column in made.leaks}),
         )
     pipeline = Pipeline.from_config(config, *overrides, {"features.path": str(rows.path / ROWS)}, callbacks=callbacks)
     if final is not None or not (timed and "time" in found and can_be_final(pipeline.config, len(table))):
@@ -220,11 +223,14 @@ def _time_type(table: pa.Table, said: Mapping[str, Any]) -> str | None:
     return seen.dtype if seen.kind == "date" and seen.dtype.startswith("datetime[") else None
 
 
-def _role(name: str, kind: pa.DataType) -> str:
-    """The argument that keeps a column of this type."""
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return f"time={name!r}"
-    return f"categorical=[{name!r}]" if is_text(kind) or pa.types.is_boolean(kind) else f"continuous=[{name!r}]"
+def _roles(kinds: Mapping[str, pa.DataType]) -> str:
+    """The arguments that keep columns of these types."""
+    found: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        role = "categorical" if is_text(kind) or pa.types.is_boolean(kind) else "continuous"
+        found.setdefault("time" if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else role, []).append(name)
+    times = [f"time={name!r}" for name in found.pop("time", ())]
+    return ", ".join([*times, *(f"{role}={names!r}" for role, names in found.items())])
 
 
 def _named(features: Mapping[str, Any], columns: Sequence[str]) -> list[str]:

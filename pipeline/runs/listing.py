@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from gigabatch.features.errors import is_of_system
-from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_pointers
 from gigabatch.pipeline.runs.record import newest_records
@@ -22,7 +22,7 @@ KEPT = "kept"  # trained by the nightly job, which did not promote it
 NOT_PROMOTED = (10, 20, 40)  # exit codes of such nights: kept, refused or failed when models were compared
 
 
-def list_runs(config: RunConfig) -> list[dict[str, Any]]:
+def list_runs(config: RunConfig | str | Path | Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the runs of a configuration's name.
 
     Files are not verified, which may take long.
@@ -30,7 +30,7 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     Parameters
     ----------
     config
-        The configuration; of a `Pipeline` it is `config`.
+        The configuration; of a `Pipeline` it is `config`. Also a YAML file, or what one would hold as a mapping.
 
     Returns
     -------
@@ -52,6 +52,7 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     >>> list_runs(job.config)  # none was trained here yet
     []
     """
+    config = config if isinstance(config, RunConfig) else load_config(config)
     home = Path(os.path.realpath(home_of(config)))
     found = _states(home)
     kept_out = _kept_out(home, {path.name for path in found})

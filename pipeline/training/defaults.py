@@ -179,7 +179,8 @@ def few_steps_text(settled: WholeTrainSettings, rows: int) -> str:
     steps = rows // batch * settled.epochs
     if not 0 < steps < FEWEST_WARM_STEPS:
         return ""
+    more = "let nights train more epochs (nightly.warm_epochs)"  # the rule takes no smaller batch
     return (
         f"Only {steps} step(s) of {batch:,} rows: the schedule begins and ends at a small rate, so little is learned. "
-        "Set a smaller train.batch_size, or leave it out."
+        f"Set a smaller train.batch_size, or {'leave it out' if batch > LEAST_BATCH else more}."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.engines.protocols import Column, Frame
@@ -21,7 +21,8 @@ class JoinExternal(ColumnOperator):
     Parameters
     ----------
     table
-        The other frame, as of `arrow_table`; each key is there once. Rows of it with a null key are never found.
+        The other frame, as of `arrow_table`, in a configuration the path of a CSV or Parquet file; each key is there
+        once. Rows of it with a null key are never found.
     on
         Key columns, in both frames.
     columns
@@ -73,6 +74,9 @@ class JoinExternal(ColumnOperator):
                 "table holds each key once: aggregate it or drop the repeats first."
             )
         self._index = KeyIndex(self.table, self.on, where)
+
+    def dates(self, names: Collection[str], times: Collection[str]) -> tuple[str, ...]:
+        return ()  # what a table says of a day, such as its holiday
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         rows = self._index.rows(frame)

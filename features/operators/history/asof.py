@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from gigabatch.features.columns.numbers import float_values, loses_digits, whole_values
 from gigabatch.features.engines.frame import engine_of
@@ -12,6 +12,7 @@ from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, Once, group_codes, sorted_rows
 from gigabatch.features.operators.base import listed, require_once
+from gigabatch.features.operators.history.windows import in_units, require_window, window_for
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.setting_checks import require_smoothing
 
@@ -27,11 +28,11 @@ class Count:
     output
         Name of the new int32 column.
     window
-        How far back, in units of the time column, at least 1; None for all the past.
+        How far back, in units of the time column, at least 1, or of a datetime text such as 7d; None for all the past.
     """
 
     output: str
-    window: int | None = None
+    window: int | str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class Mean:
     output
         Name of the new float32 column.
     window
-        How far back, in units of the time column, at least 1; None for all the past.
+        How far back, in units of the time column, at least 1, or of a datetime text such as 7d; None for all the past.
     smoothing
         Weight of the prior, finite; 0 for none.
     """
 
     value: str
     output: str
-    window: int | None = None
+    window: int | str | None = None
     smoothing: float = 0.0
 
 
@@ -96,8 +97,8 @@ class AsOf(LooksBack):
         a whole-number column, null without an event, with `smoothing` k > 0 (sum + k * prior) / (count + k), whose
         prior is the mean over all groups and, whatever the window, all the past; and `Last(columns, dtype="float32")`,
         the columns {old: new} of the last event, null ones too, as float32, float64 or int64. Null values take no part
-        in a mean. A `window` is in the unit of `at` and holds events known from `at` - window on; None for all the
-        past. As a step: `{mean: {value: delay, output: mean_delay}}`.
+        in a mean. A `window` is in the unit of `at`, or, where that is a datetime, text such as 7d; it holds events
+        known from `at` - window on, None all the past. As a step: `{mean: {value: delay, output: mean_delay}}`.
     order
         Whole-number column without nulls, unique, that settles ties for `Last`.
 
@@ -127,10 +128,22 @@ class AsOf(LooksBack):
         for item in self.aggregations:
             if isinstance(item, Last) and item.dtype not in LAST_DTYPES:
                 raise DataError(f"AsOf: the dtype of Last is one of {', '.join(LAST_DTYPES)}, found {item.dtype!r}.")
-            if not isinstance(item, Last) and item.window is not None and item.window < 1:
-                raise DataError(f"AsOf {item.output!r}: window must be at least 1, found {item.window}.")
+            if not isinstance(item, Last):
+                require_window(item.window, f"AsOf {item.output!r}")
             if isinstance(item, Mean):
                 require_smoothing(f"AsOf {item.output!r}", smoothing=item.smoothing)
+
+    def typed(self, dtypes: Mapping[str, str]) -> Self:
+        aggregations = tuple(
+            item if isinstance(item, Last)
+            else replace(item, window=window_for(item.window, self.at, dtypes, f"AsOf {item.output!r}"))
+            for item in self.aggregations
+        )  # fmt: skip
+        same = aggregations == self.aggregations
+        return self if same else type(self)(**(self.settings() | {"aggregations": aggregations}))
+
+    def _reach(self, item: Count | Mean) -> int | None:
+        return in_units(item.window, self.at, f"AsOf {item.output!r}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -178,7 +191,7 @@ class AsOf(LooksBack):
         return found | ({"all": ()} if any(isinstance(item, Mean) and item.smoothing for item in sums) else {})
 
     def kept(self, rows: Frame, until: int) -> Any:
-        windows = [item.window or 0 for item in self.aggregations if not isinstance(item, Last)]
+        windows = [self._reach(item) or 0 for item in self.aggregations if not isinstance(item, Last)]
         known = whole_values(rows[self.known_at], "AsOf")
         stay = known >= until - max(windows, default=0)
         if not any(isinstance(item, Last) for item in self.aggregations):
@@ -205,7 +218,7 @@ class AsOf(LooksBack):
         found = {}
         for item in self.aggregations:
             if isinstance(item, Count):
-                found[item.output] = question.engine.series(question.count(item.window).astype("int32"), frame)
+                found[item.output] = question.engine.series(question.count(self._reach(item)).astype("int32"), frame)
             elif isinstance(item, Mean):
                 found[item.output] = self._mean(frame, question, item, settled, once)
             else:
@@ -227,8 +240,8 @@ class AsOf(LooksBack):
         )
 
     def _mean(self, frame: Frame, question: AsOfJoin, item: Mean, settled: Mapping[str, Frame], once: Once) -> Any:
-        count = question.count(item.window, of=item.value).astype("float64")
-        total = question.sum(item.value, item.window).astype("float64")
+        count = question.count(self._reach(item), of=item.value).astype("float64")
+        total = question.sum(item.value, self._reach(item)).astype("float64")
         if not item.smoothing:
             return ratio(frame, total, count)
         told = (self.at, self.known_at, self.order)  # what the prior of a value depends on beside the rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self, cast
 
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
@@ -12,6 +12,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.history.asof import ratio
+from gigabatch.features.operators.history.windows import in_units, require_window, window_for
 from gigabatch.features.operators.looking_back import LooksBack
 
 STATISTICS = ("count", "sum", "mean", "min", "max")
@@ -34,7 +35,8 @@ class Rolling(WithinGroups, LooksBack):
     column
         Numbers.
     window
-        Length of the window in units of `time`, at least 1.
+        Length of the window in units of `time`, at least 1; or, where `time` is a datetime, whose unit is the
+        microsecond, text such as 7d or 12h.
     statistic
         count, sum, mean, min or max.
     output
@@ -59,13 +61,18 @@ class Rolling(WithinGroups, LooksBack):
 
     untold = ("column",)
 
-    def __init__(self, by: Sequence[str], time: str, column: str, window: int, statistic: str, output: str) -> None:
+    def __init__(
+        self, by: Sequence[str], time: str, column: str, window: int | str, statistic: str, output: str
+    ) -> None:
         if statistic not in STATISTICS:
             raise DataError(f"Rolling: unknown statistic {statistic!r}. Known: {', '.join(STATISTICS)}.")
-        if window < 1:
-            raise DataError(f"Rolling of {column!r}: window must be at least 1, found {window}.")
+        require_window(window, f"Rolling of {column!r}")
         self.by, self.time, self.column, self.output = listed(by, "Rolling"), time, column, output
         self.window, self.statistic = window, statistic
+
+    def typed(self, dtypes: Mapping[str, str]) -> Self:
+        window = window_for(self.window, self.time, dtypes, f"Rolling of {self.column!r}")
+        return self if window == self.window else type(self)(**(self.settings() | {"window": window}))
 
     @property
     def asks_at(self) -> str:
@@ -75,8 +82,12 @@ class Rolling(WithinGroups, LooksBack):
     def summed(self) -> tuple[str, ...]:
         return (self.column,) if self.statistic in ("sum", "mean") else ()
 
+    @property
+    def _reach(self) -> int:
+        return cast("int", in_units(self.window, self.time, f"Rolling of {self.column!r}"))
+
     def kept(self, rows: Frame, until: int) -> Any:
-        return whole_values(rows[self.time], "Rolling") >= until - self.window
+        return whole_values(rows[self.time], "Rolling") >= until - self._reach
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         return {self.output: self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)}
@@ -84,12 +95,12 @@ class Rolling(WithinGroups, LooksBack):
     def _running(self, frame: Frame) -> Any:
         question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
         if self.statistic == "sum":
-            total = question.sum(self.column, self.window)
+            total = question.sum(self.column, self._reach)
             return question.engine.series(total.astype("float32"), frame)
-        count = question.count(self.window, of=self.column)
+        count = question.count(self._reach, of=self.column)
         if self.statistic == "count":
             return question.engine.series(count.astype("int32"), frame)
-        return ratio(frame, question.sum(self.column, self.window).astype("float64"), count.astype("float64"))
+        return ratio(frame, question.sum(self.column, self._reach).astype("float64"), count.astype("float64"))
 
     def _extreme(self, frame: Frame) -> Any:
         engine = engine_of(frame)
@@ -97,7 +108,7 @@ class Rolling(WithinGroups, LooksBack):
         question = AsOfJoin(frame, events, by=self.by, query_time=self.time, event_time=self.time)
         sign = 1.0 if self.statistic == "min" else -1.0
         values = sign * float_values(events[self.column], "Rolling")[question.sorted_rows]
-        count = question.count(self.window)
+        count = question.count(self._reach)
         low = range_minimum(engine.arrays, values, question.stop - count, count)
         return engine.series((sign * low).astype("float32"), frame, valid=count > 0)
 

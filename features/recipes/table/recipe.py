@@ -22,7 +22,7 @@ from gigabatch.features.operators.base import ColumnOperator, unused
 from gigabatch.features.reading.blocks import NotInParts, about_rows, file_frames
 from gigabatch.features.reading.encodings import UTF8, is_utf8, require_encoding
 from gigabatch.features.reading.sources import cast, file_columns, read_files
-from gigabatch.features.reading.tables import Reading
+from gigabatch.features.reading.tables import TIME, Reading
 from gigabatch.features.recipes.base import (
     SPLITS,
     FeatureParts,
@@ -303,6 +303,8 @@ class TableSettings:
         """The steps, not fitted."""
         labels = [*self.targets, *([self.weight] if self.weight else [])]
         roles = {**dict.fromkeys(self.keys, "string"), **dict.fromkeys(self.continuous, "float32"), **self.categories}
+        if self.time and (dtypes is None or is_time_type(dtypes.get(self.time, ""))):
+            roles[self.time] = TIME
         reading = Reading(tuple(self.null_values), self.separator, self.encoding, roles | self.inputs)
         return Workflow(parse_steps(self.steps, engine, reading), labels, dtypes)
 

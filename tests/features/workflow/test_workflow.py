@@ -501,3 +501,21 @@ def replace_a_value(folder, data, signed):
         content.pop("sha256", None)
         content["sha256"] = _checksum(content)
     (folder / "workflow.json").write_text(json.dumps(content))
+
+
+def test_tomorrows_rows_are_asked_for_a_null_label_and_a_row_number():
+    last = {"by": ["shop"], "at": "day", "known_at": "day", "order": "row_number",
+            "aggregations": [{"last": {"columns": {"sales": "before"}}}]}  # fmt: skip
+    dtypes = {"shop": "string", "day": "datetime", "sales": "float32"}
+    workflow = Workflow(Workflow.from_steps([{"asof": last}]).steps, labels=["sales"], dtypes=dtypes)
+    seen = pd.DataFrame({"shop": ["a", "b", "a"], "day": ["2024-06-01", "2024-06-01", "2024-06-02"],
+                         "sales": [3.0, 5.0, 4.0]})  # fmt: skip
+    workflow.fit([workflow.typed(seen.assign(row_number=range(3)))])
+    tomorrow = pd.DataFrame({"shop": ["b", "a"], "day": "2024-06-03"})
+    with pytest.raises(DataError, match=r"label is not known yet it is null: rows.assign\(sales=None\). .* after them"):
+        workflow.typed(tomorrow)
+    with pytest.raises(DataError, match="makes 'row_number': number the rows of the history"):
+        workflow.typed(seen)
+    rows = workflow.typed(tomorrow.assign(sales=None, row_number=[3, 4]))
+    found = workflow.transform(rows, history=workflow.typed(seen.assign(row_number=range(3))))
+    assert found["before"].tolist() == [5.0, 4.0]

@@ -307,6 +307,17 @@ def test_a_model_that_knows_all_labels_is_told_where_no_column_is(auc, positives
         assert f"on the test split the model reaches an AUC of {auc:.4f}" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("r2", "rows", "warned"),
+    [(0.9991, 50, True), (0.999, 50, False), (1.0, 49, False), (float("nan"), 50, False), (None, 50, False)],
+)
+def test_a_model_that_knows_all_numbers_is_told_where_no_column_is(r2, rows, warned):
+    table = labelled("regression", np.arange(float(rows)), x=np.zeros(rows))
+    found = sure_warnings({"y": {"auc": None, "r2": r2}}, table, "test", ())
+    assert [flag.about for flag in found] == ["y"] * warned
+    assert not warned or "on the test split the model reaches an R² of 0.9991 (above 0.999)" in found[0]
+
+
 def in_groups(seed: int, task="binary", groups=40, rows=50, shift=0.0):
     """A frame whose searches of 50 rows have one label, city and price each, nearly."""
     random = np.random.default_rng(1_000_000 + seed)  # `drawn` takes the other one

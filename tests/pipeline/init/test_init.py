@@ -21,7 +21,7 @@ from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.draft import draft_config
-from gigabatch.pipeline.init.leaks import leak
+from gigabatch.pipeline.init.leaks import added, leak
 from gigabatch.pipeline.init.look import look
 from gigabatch.pipeline.init.target import labels_of
 from gigabatch.pipeline.init.write import flow, init, run_name, scalar
@@ -858,3 +858,40 @@ def test_rows_in_the_future_by_which_a_night_would_be_refused_are_told(tmp_path,
     assert made.features["time"] == "day"
     told = [remark for remark in made.remarks if "in the future" in remark]
     assert [remark.partition(",")[0] for remark in told] == ["14 row(s) of day lie in the future"] * bool(late)
+
+
+def test_a_flag_whose_one_number_others_have_too_is_no_range_of_the_target():
+    """Closed shops sell nothing, and some open ones neither: the label does not tell which is closed."""
+    sold = np.random.default_rng(0).poisson(2.0, 1000).astype(float)
+    closed = np.arange(1000) % 9 == 0
+    sold[closed] = 0
+    full = np.where(closed, sold.max(), sold)
+    assert leak(np.where(closed, "no", "yes"), sold, "regression") == ""
+    assert leak(np.where(closed, "no", "yes"), full, "regression") == ""
+    assert "range of the target" in leak(np.where(closed, "no", "yes"), np.where(closed, 0, sold + 1), "regression")
+    assert "range of the target" in leak(np.where(sold > 2, "b", "a"), sold.clip(1).astype(float), "regression")
+
+
+def test_parts_of_the_target_are_possible_leaks_together(tmp_path):
+    """Riders are casual and registered ones, of which neither alone tells enough."""
+    rng = np.random.default_rng(3)
+    casual, registered = rng.poisson(40, 600), rng.poisson(90, 600)
+    table = pd.DataFrame({"heat": rng.normal(size=600).round(3), "casual": casual, "members": registered,
+                          "twice": registered * 2, "riders": casual + registered})  # fmt: skip
+    made = draft_config(written(tmp_path, table), "riders", None, 2000)
+    assert made.features["continuous"] == ["heat", "members"]
+    assert made.leaks == ["casual", "twice"]
+    assert made.left_out["casual"] == "a possible leak: the target is a sum or difference of casual and twice"
+
+
+def test_parts_are_found_beside_nulls_and_none_where_chance_or_noise_fits():
+    rng = np.random.default_rng(4)
+    columns = dict(zip("abcdef", rng.normal(size=(6, 1000)), strict=True))
+    total = columns["b"] - 3 * columns["e"] + 7
+    assert added(columns, total) == added(columns, (1e9 * total).round()) == ("b", "e")
+    gaps = columns | {"b": np.where(rng.random(1000) < 0.05, np.nan, columns["b"])}
+    assert added(gaps, np.where(rng.random(1000) < 0.5, np.nan, total)) == ("b", "e")
+    assert added(columns, total + rng.normal(0, 0.02, 1000)) == ()
+    assert added(columns, columns["b"] * columns["e"]) == added({"a": total}, total) == ()
+    assert added(dict(enumerate(rng.normal(size=(150, 140)))), rng.normal(size=140)) == ()
+    assert added(columns, np.ones(1000)) == ()

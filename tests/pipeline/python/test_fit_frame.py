@@ -15,7 +15,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.init.draft import draft_config
 from gigabatch.pipeline.init.frame import draft_frame
-from gigabatch.pipeline.python.fit import fit
+from gigabatch.pipeline.python.fit import _roles, fit
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROWS = 300
@@ -127,6 +127,14 @@ def test_periods_and_intervals_are_left_out_with_what_to_write_and_bins_are_cate
     assert made.left_out["day"].endswith("of type pandas.period; write the time at which each begins")
     assert made.left_out["span"].endswith("of type pandas.interval; write text, or an end of each as a number")
     assert (list(made.features["categorical"]), made.features["continuous"]) == (["bin"], ["x"])
+
+
+def test_an_index_of_times_without_a_name_is_told(rows, places, capsys):
+    hours = pd.date_range("2024-01-01", periods=ROWS, freq="h")
+    for index in (hours, hours.to_period()):
+        fit(rows[["city", "sold"]].set_index(index), places, {"train.epochs": 1}, target="sold")
+        told = capsys.readouterr().err
+        assert "The index, of times, is not read; reset_index(names='time') makes a column of it." in told
 
 
 def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(rows, places, capsys):
@@ -256,6 +264,11 @@ def test_a_possible_leak_is_left_out_with_a_warning_unless_its_role_is_given(row
     found = fit(frame, places, {"train.epochs": 1}, target="sold", continuous=["paid"]).summary["config"]["features"]
     assert found["continuous"] == ["price", "paid"]
     assert "possible leak" not in caplog.text
+
+
+def test_the_roles_that_keep_leaks_are_arguments():
+    kinds = {"a": pa.float64(), "b": pa.string(), "c": pa.int64(), "d": pa.timestamp("s"), "e": pa.bool_()}
+    assert _roles(kinds) == "time='d', continuous=['a', 'c'], categorical=['b', 'e']"
 
 
 def test_targets_with_settings_leave_out_what_tells_any_of_them(rows):

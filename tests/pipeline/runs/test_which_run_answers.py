@@ -313,6 +313,7 @@ def test_a_period_of_dates_is_listed_as_dates(tmp_path):
     with threads_of_torch(1):
         Pipeline(config).train()
     (row,) = list_runs(config)
+    assert list_runs(tmp_path / "dated.yaml") == list_runs(text) == [row]
     assert (row["trained_from"], row["trained_until"]) == ("2026-03-01T00:30:00+00:00", "2026-03-19T17:30:00+00:00")
 
 

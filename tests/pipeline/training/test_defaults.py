@@ -285,3 +285,12 @@ def test_a_warm_start_of_few_steps_is_told(rows, size, epochs, steps):
     found = few_steps_text(settled, rows)
     assert found.startswith(f"Only {steps} step(s) of") if steps else not found
     assert few_steps_text(settled.model_copy(update={"epochs": 0}), rows) == ""
+
+
+def test_a_batch_that_the_rule_took_is_not_told_to_be_left_out():
+    settled = settle(TrainSettings(epochs=3), 66, (9,), warm=True)
+    assert few_steps_text(settled, 66).endswith(
+        "train.batch_size, or let nights train more epochs (nightly.warm_epochs)."
+    )
+    settled = settle(TrainSettings(batch_size=512, epochs=3), 1000, (9,), warm=True)
+    assert few_steps_text(settled, 1000).endswith("Set a smaller train.batch_size, or leave it out.")

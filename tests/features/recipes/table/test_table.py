@@ -592,6 +592,32 @@ def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
     }
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "dates"])
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y"])
+def test_holidays_are_looked_up_by_the_time(table, tmp_path, kind, form):
+    days = pd.Timestamp("2023-12-01") + pd.to_timedelta(np.arange(len(table)) // 50, unit="D")
+    path = write(tmp_path, table.assign(day=days.strftime(form)))
+    inputs = {} if form == "%Y-%m-%d" else {"day": f"datetime[{form}]"}
+    known = pd.DataFrame({"day": pd.to_datetime(["2023-12-25", "2024-01-01"]), "feast": ["Noel", "New Year"]})
+    side = write(tmp_path, known.assign(day=known["day"].dt.strftime(form)), "feasts.csv")
+    if kind != "csv":
+        side = str(tmp_path / "feasts.parquet")
+        (known.assign(day=known["day"].dt.date) if kind == "dates" else known).to_parquet(side)
+    steps = ({"join_external": {"table": side, "on": ["day"], "columns": {"feast": "feast"}}},)
+    made = build(path=path, time="day", categorical=("feast",), inputs=inputs, steps=steps)
+    frame = pd.concat(made.splits.values())
+    expected = pd.Series(days).map(known.set_index("day")["feast"])
+    assert frame.sort_values("row_number")["feast"].fillna("").tolist() == expected.fillna("").tolist()
+    assert made.notes == ()
+
+
+def test_a_table_of_days_is_not_looked_up_by_a_time_of_another_unit(table, tmp_path):
+    side = write(tmp_path, pd.DataFrame({"at": ["2023-12-25"], "feast": ["Noel"]}), "feasts.csv")
+    steps = ({"join_external": {"table": side, "on": ["at"], "columns": {"feast": "feast"}}},)
+    with pytest.raises(DataError, match=r"whole numbers .* in the rows and text"):
+        build(path=write(tmp_path, table), time="at", categorical=("feast",), steps=steps)
+
+
 @pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
 @pytest.mark.parametrize("order", [{}, {"time": "at"}])
 def test_rows_without_a_label_are_left_out_when_asked_and_counted(table, tmp_path, task, order):

@@ -1,0 +1,56 @@
+"""Windows of time: how they are written, and what they come to in the unit of the time column."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+
+from gigabatch.features.columns.time_types import is_time_type
+from gigabatch.features.errors import DataError
+from gigabatch.features.setting_checks import TIME_UNITS, time_span
+
+log = logging.getLogger(__name__)
+
+Window = int | str
+SECOND = 1_000_000  # microseconds
+
+
+def require_window(window: Window | None, where: str) -> None:
+    """Raise `DataError` for a number below 1, and for text that is no span of time."""
+    if isinstance(window, str):
+        time_span(window, where, "window")
+    elif window is not None and window < 1:
+        raise DataError(f"{where}: window must be at least 1, found {window}.")
+
+
+def window_for(window: Window | None, time: str, dtypes: Mapping[str, str], where: str) -> Window | None:
+    """The window for a column `time` of these types: of a datetime text such as 7d becomes whole microseconds.
+
+    A number below a second's is warned of there: 7 is 7 microseconds, and mostly 7 days were meant."""
+    if window is None or not is_time_type(dtypes.get(time, "")):
+        return window
+    if isinstance(window, str):
+        number, unit = time_span(window, where, "window")
+        return max(round(number * TIME_UNITS[str(unit)] / TIME_UNITS["us"]), 1)
+    if window < SECOND:
+        _warn_of_unit(where, window, time)
+    return window
+
+
+def in_units(window: Window | None, time: str, where: str) -> int | None:
+    """The window as it is computed with; `DataError` for text where the unit of `time` is not known."""
+    if isinstance(window, str):
+        raise DataError(
+            f"{where}: window is {window!r}, and column {time!r} holds numbers, whose unit is not known. Give window "
+            f"as a number in that unit, or declare {time!r} a datetime."
+        )
+    return window
+
+
+@cache
+def _warn_of_unit(where: str, window: int, time: str) -> None:
+    log.warning(
+        "%s: window is %s microseconds, the unit of %r, which is a datetime. Write longer ones with a unit, such as "
+        "window: 7d or 12h.", where, window, time,
+    )  # fmt: skip
