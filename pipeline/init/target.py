@@ -58,6 +58,7 @@ NO_ANSWER = ("none", "nil")
 LEAST_DELTA = 1e-3  # of Huber's loss, in deviations of the target
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
+MOST_CODES, LEAST_ROWS_A_CODE = 100, 5
 FAR, LEAST_FAR, MOST_FAR = 10, 5e-5, 0.05  # distances of the quartiles; shares of the values, of which 5e-5 is 0.01 %
 # Deviation over mean of amounts whose effects may multiply; and the share of the largest that is left out, so that no
 # error of input decides. Of exponential amounts it is near 1 (docs/tried.md).
@@ -201,6 +202,11 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             advice = (
                 f"{name} holds one number in several ways, such as 1 and 1.0, so its few values are taken for a "
                 "regression. For classes write each number in one way."
+            )
+        if not given and not told and _may_be_codes(numbers.astype("float64")):
+            advice += (
+                f"{' ' * bool(advice)}{name} holds {len(labels)} whole numbers that are about as frequent as each "
+                "other, and is taken for an amount. Where they are codes of classes, set the task to multiclass."
             )
         has_units = bool(strip) or any("parse_number" in step for step in steps)
         if has_units and (others := other_units(raw, scales)):
@@ -376,6 +382,14 @@ def _task(labels: set[Any], num_written: int, numeric: bool, named: bool) -> str
         return "multiclass"
     classes = _are_whole(labels) if named else _are_few_and_whole(labels)
     return "multiclass" if len(labels) == num_written and classes else "regression"
+
+
+def _may_be_codes(numbers: pd.Series) -> bool:
+    """Whether more whole numbers than are taken for classes are about as frequent as each other, as codes often are and
+    amounts seldom."""
+    counts = numbers.value_counts()
+    few = MOST_INTEGER_CLASSES < len(counts) <= MOST_CODES and _are_whole(set(counts.index))
+    return bool(few and counts.min() >= LEAST_ROWS_A_CODE and counts.max() <= AS_FREQUENT * counts.min())
 
 
 def _are_whole(labels: set[Any]) -> bool:

@@ -501,11 +501,27 @@ def test_spellings_of_labels_that_become_one_are_told(tmp_path, labels, said):
 def test_whole_numbers_of_a_type_category_are_classes_as_they_are_in_columns(tmp_path, values, task):
     rng = np.random.default_rng(9)
     table = pd.DataFrame({"y": pd.Categorical(np.tile(values, 20)), "x": rng.normal(size=20 * len(values))})
-    path = tmp_path / "rows.parquet"
-    table.to_parquet(path, index=False)
-    assert draft_config(str(path), "y", None, 50_000).features["targets"] == {"y": {"task": task}}
+    if isinstance(values[0], str):  # Parquet files keep the type of texts alone
+        path = tmp_path / "rows.parquet"
+        table.to_parquet(path, index=False)
+        assert draft_config(str(path), "y", None, 50_000).features["targets"] == {"y": {"task": task}}
     frame = pa.Table.from_pandas(table, preserve_index=False)
     assert draft_frame(frame, labels={"y": None}).features["targets"] == {"y": {"task": task}}
+
+
+@pytest.mark.parametrize("kind", ["int64", "str"])
+def test_many_whole_numbers_that_are_equally_frequent_may_be_codes(tmp_path, kind):
+    rng = np.random.default_rng(9)
+    even, bell = np.tile(np.arange(1, 16), 20), rng.binomial(14, 0.5, 300)
+    table = pd.DataFrame({"y": even.astype(kind), "n": bell.astype(kind), "x": rng.normal(size=300)})
+    path = tmp_path / "rows.parquet"
+    table.to_parquet(path, index=False)
+    made = draft_config(str(path), "y", None, 5000)
+    assert made.features["targets"] == {"y": {"task": "regression"}}
+    said = "y holds 15 whole numbers that are about as frequent as each other, and is taken for an amount."
+    assert any(remark.startswith(said) for remark in made.remarks)
+    for name, task in (("y", "regression"), ("y", "multiclass"), ("n", None)):
+        assert "as frequent" not in " ".join(draft_config(str(path), name, task, 5000).remarks)
 
 
 def test_a_slip_of_the_shift_key_is_no_class(tmp_path):
