@@ -19,6 +19,7 @@ FEWEST_OF_VALUE, MOST_VALUES = 5, 1000
 NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 THOUSANDS = re.compile(r",(?=[0-9]{3}(?:[,.]|$))")
 MOST_TEXTS = 5_000
+PART, MOST_TIMES = 1e-3, 1000  # how far off a weight may be; how many times another, as cents and minutes are
 EXACT, MOST_ADDED = 1e-6, 500  # share of the variance that rounding leaves of a sum; columns that may be its parts
 MORE_THAN_CHANCE = 0.5  # share of the texts that hold the target of their row, less that of another row
 FACTORS = {1.0: "", 100.0: "100 times ", 1000.0: "1000 times ", 0.01: "a 100th of ", 0.001: "a 1000th of "}
@@ -126,8 +127,9 @@ def in_text(texts: np.ndarray, label: np.ndarray) -> str:
 
 
 def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ...]:
-    """Those of the columns whose sum or difference, each times some number, the target of a regression is, such as the
-    parts of a total; none of them can be left out. Nothing where the target is none.
+    """Those of the columns whose sum or difference the target of a regression is, such as the parts of a total; none of
+    them can be left out. Each may be so many times another, as with cents and minutes; other weights are a formula,
+    which a model may be asked to learn. Nothing where the target is no such sum.
 
     Parameters
     ----------
@@ -155,13 +157,15 @@ def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ..
     if not 2 <= len(names) <= MOST_ADDED or len(wanted) < max(FEWEST_ROWS, 10 * len(names)) or not np.var(wanted):
         return ()
     matrix = np.stack([found[name] for name in names], axis=1)
-    matrix = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0)
+    spread = matrix.std(axis=0)
+    matrix = (matrix - matrix.mean(axis=0)) / spread
     wanted = (wanted - wanted.mean()) / wanted.std()
 
+    def fitted(places: Sequence[int]) -> np.ndarray:
+        return np.linalg.lstsq(matrix[:, places], wanted, rcond=None)[0]
+
     def exact(places: Sequence[int]) -> bool:
-        part = matrix[:, places]
-        left = wanted - part @ np.linalg.lstsq(part, wanted, rcond=None)[0]
-        return float(np.mean(left**2)) <= EXACT
+        return float(np.mean((wanted - matrix[:, places] @ fitted(places)) ** 2)) <= EXACT
 
     places = list(range(len(names)))
     if not exact(places):
@@ -170,6 +174,10 @@ def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ..
         fewer = [other for other in places if other != place]
         if len(places) > 1 and exact(fewer):
             places = fewer
+    weights = np.abs(fitted(places)) / spread[places]
+    times = weights.max() / weights
+    if np.any(np.abs(times - times.round()) > PART * times) or times.max() > MOST_TIMES:
+        return ()
     return tuple(names[place] for place in places)
 
 

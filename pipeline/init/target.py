@@ -58,10 +58,12 @@ NO_ANSWER = ("none", "nil")
 LEAST_DELTA = 1e-3  # of Huber's loss, in deviations of the target
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
+MOST_CODES, LEAST_ROWS_A_CODE = 100, 5
 FAR, LEAST_FAR, MOST_FAR = 10, 5e-5, 0.05  # distances of the quartiles; shares of the values, of which 5e-5 is 0.01 %
 # Deviation over mean of amounts whose effects may multiply; and the share of the largest that is left out, so that no
 # error of input decides. Of exponential amounts it is near 1 (docs/tried.md).
 SKEWED, LEFT_OUT = 1.25, 0.01
+AS_FREQUENT = 3  # times as rare at most are two codes; a slip of the shift key is rarer
 ENDS = (" ", ".", "$", "€", "£", "%", " .", "$ ", "€ ", "£ ", "% ")
 
 
@@ -131,7 +133,7 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
     words, known = known[missing], known[~missing]
     strip = _strip(known)
     steps: list[dict[str, Any]] = []
-    raw, scales = known, ()
+    raw, scales, spellings = known, (), known.nunique()
     known = known.str.strip(strip) if strip else known
     if _in_several_cases(known):
         known, steps = known.str.strip().str.lower(), [{"clean_text": {"case": "lower"}}]
@@ -169,7 +171,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             f"target {name!r}: it holds one label alone, {labels.pop():g}, written in {len(counts)} ways ({ways}), "
             "so there is nothing to learn. Name another column; where these are classes, set the task to multiclass."
         )
-    given, task = task is not None, task or _task(labels, len(counts), numeric)
+    named = arrow is not None and pa.types.is_dictionary(arrow) and len(counts) <= MOST_CLASSES
+    given, task = task is not None, task or _task(labels, len(counts), numeric, named)
     settings: dict[str, Any] = {"task": task}
     values, advice = np.full(len(texts), np.nan), ""
     if task == "regression":
@@ -200,6 +203,11 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
                 f"{name} holds one number in several ways, such as 1 and 1.0, so its few values are taken for a "
                 "regression. For classes write each number in one way."
             )
+        if not given and not told and _may_be_codes(numbers.astype("float64")):
+            advice += (
+                f"{' ' * bool(advice)}{name} holds {len(labels)} whole numbers that are about as frequent as each "
+                "other, and is taken for an amount. Where they are codes of classes, set the task to multiclass."
+            )
         has_units = bool(strip) or any("parse_number" in step for step in steps)
         if has_units and (others := other_units(raw, scales)):
             advice = f"{units_told(name, others)}{' ' * bool(advice)}{advice}"
@@ -228,6 +236,8 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             f"{len(words):,} row(s) are left out, as their {name} is {shown}, which is taken for a missing label. "
             "Where it is a class of its own, set the task to multiclass."
         )
+    if task != "regression" and spellings > len(counts) and (strip or steps):
+        note += f"; {spellings} spellings of {len(counts)} labels are read as one each"
     if strip:
         settings["label_strip"] = strip
     if steps:
@@ -318,10 +328,24 @@ def _strip(known: pd.Series) -> str:
 
 
 def _in_several_cases(known: pd.Series) -> bool:
-    """Whether some labels differ in case alone; of single letters, such as grades, only where two are left."""
-    distinct = pd.Series(known.unique(), dtype="str").str.strip()
-    folded = distinct.str.lower().nunique()
-    return 1 < folded < distinct.nunique() and (folded == 2 or bool((distinct.str.len() > 1).all()))
+    """Whether some labels differ in case alone; of single letters, such as grades, only where two are left.
+
+    Codes that are as frequent as each other and hold a capital behind a small letter, such as the vowels `hid` and
+    `hId`, are different ones.
+
+    >>> [_in_several_cases(pd.Series(labels)) for labels in (["Yes", "yes", "no"], ["hid", "hId", "had"])]
+    [True, False]
+    """
+    counts = known.str.strip().value_counts()
+    distinct = pd.Series(counts.index, dtype="str")
+    lower = distinct.str.lower()
+    folded = lower.nunique()
+    if not (1 < folded < len(distinct) and (folded == 2 or bool((distinct.str.len() > 1).all()))):
+        return False
+    of_one = pd.Series(counts.to_numpy()).groupby(lower).transform("max")
+    frequent = counts.to_numpy() * AS_FREQUENT >= of_one
+    inside = distinct.str.contains("[a-z][A-Z]")
+    return not bool((frequent & inside & lower.duplicated(keep=False)).any())
 
 
 def _written_numbers(name: str, known: pd.Series, task: str | None, decimal: str) -> tuple[Seen | None, np.ndarray]:
@@ -349,18 +373,31 @@ def _written_numbers(name: str, known: pd.Series, task: str | None, decimal: str
     return found, is_number.to_numpy()
 
 
-def _task(labels: set[Any], num_written: int, numeric: bool) -> str:
-    """By the labels, numbers where they are some: whole ones are classes, however they are written, unless one of them
-    is written in several ways. num_written: number of different texts."""
+def _task(labels: set[Any], num_written: int, numeric: bool, named: bool) -> str:
+    """By the labels, numbers where they are some: few whole ones are classes, or `named` ones, of a type category,
+    however they are written, unless one of them is written in several ways. num_written: number of different texts."""
     if num_written == 2 or (numeric and labels == {0, 1}):
         return "binary"
     if not numeric:
         return "multiclass"
-    return "multiclass" if len(labels) == num_written and _are_few_and_whole(labels) else "regression"
+    classes = _are_whole(labels) if named else _are_few_and_whole(labels)
+    return "multiclass" if len(labels) == num_written and classes else "regression"
+
+
+def _may_be_codes(numbers: pd.Series) -> bool:
+    """Whether more whole numbers than are taken for classes are about as frequent as each other, as codes often are and
+    amounts seldom."""
+    counts = numbers.value_counts()
+    few = MOST_INTEGER_CLASSES < len(counts) <= MOST_CODES and _are_whole(set(counts.index))
+    return bool(few and counts.min() >= LEAST_ROWS_A_CODE and counts.max() <= AS_FREQUENT * counts.min())
+
+
+def _are_whole(labels: set[Any]) -> bool:
+    return all(number == np.floor(number) for number in labels)
 
 
 def _are_few_and_whole(labels: set[Any]) -> bool:
-    return len(labels) <= MOST_INTEGER_CLASSES and all(number == np.floor(number) for number in labels)
+    return len(labels) <= MOST_INTEGER_CLASSES and _are_whole(labels)
 
 
 def _positive(counts: pd.Series) -> tuple[str, str]:

@@ -15,6 +15,7 @@ LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so m
 BY_PASSES = ("binary", "regression", "multiclass")
 MANY_VISITS, MOST_EPOCHS_OF_MANY = 3_000_000, 20  # rows gone through, where more rows tell more than yes or no
 LONG_EPOCHS = 30  # where a row tells more than yes or no: of three classes and more also of many rows
+NAMES_ALONE_EPOCHS = 40  # without a float: what several names tell together alone is learnt late (docs/tried.md)
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
 WARM_EPOCHS = 1  # of nights, which go on from weights that have been learnt
@@ -40,7 +41,7 @@ def training_for(
     has_ids
         Whether it has categorical columns.
     num_floats
-        How many float columns.
+        How many float columns. Where there is none a binary target gets more passes.
     task
         `multiclass` where a target is, else `regression` where one is, else `binary`: the first two need twice the
         passes (docs/tried.md), regressions of more rows fewer. Of more than 60,000 rows they get up to 20.
@@ -56,19 +57,21 @@ def training_for(
 
     Examples
     --------
-    >>> training_for(5_000, True)
+    >>> training_for(5_000, True, 3)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'epochs': 15}}
     >>> training_for(5_000, True, names=True)["model"]
     {'kind': 'tabm', 'pooling': 'root'}
+    >>> training_for(5_000, True)["train"]
+    {'epochs': 40}
     >>> [training_for(rows, True, task="regression")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
     [30, 20, 8]
     >>> [training_for(rows, True, task="multiclass")["train"]["epochs"] for rows in (5_000, 20_000, 50_000)]
     [30, 30, 30]
-    >>> training_for(50_000, True)["train"]
+    >>> training_for(50_000, True, 3)["train"]
     {'epochs': 8}
     >>> training_for(5_000, False, num_floats=60)["preprocess"]
     {'scale': 'robust', 'bins': 16}
-    >>> training_for(300, True)
+    >>> training_for(300, True, 1)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'batch_size': 32}}
     >>> training_for(100_000, True), training_for(100_000, True, task="regression")
     ({}, {'train': {'epochs': 20}})
@@ -84,11 +87,13 @@ def training_for(
         found["model"]["pooling"] = "root"
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
-    if has_ids and rows >= LEAST_ROWS_OF_EPOCHS:
+    if has_ids and not num_floats and task == "binary":
+        found["train"] = {"epochs": min(NAMES_ALONE_EPOCHS, round(ROW_VISITS / rows))}
+    elif has_ids and rows >= LEAST_ROWS_OF_EPOCHS:
         most = EPOCHS if task == "binary" else LONG_EPOCHS
         found["train"] = {"epochs": most if task == "multiclass" else min(most, round(ROW_VISITS / rows))}
     if rows < LEAST_ROWS_OF_BATCHES:
-        found["train"] = {"batch_size": SMALL_BATCH}
+        found.setdefault("train", {})["batch_size"] = SMALL_BATCH
     return found
 
 

@@ -21,6 +21,7 @@ from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.draft import draft_config
+from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.leaks import added, leak
 from gigabatch.pipeline.init.look import look
 from gigabatch.pipeline.init.target import labels_of
@@ -462,6 +463,7 @@ def test_plus_and_minus_are_labels_beside_columns_where_a_minus_is_null(tmp_path
         (["A", "a", "B"], {"task": "binary", "positive": "b", "label_steps": [{"clean_text": {"case": "lower"}}]},
          [0, 0, 1]),
         (["A", "a", "b", "C"], {"task": "multiclass"}, [0, 2, 3, 1]),
+        (["hid", "hId", "hEd", "hed"], {"task": "multiclass"}, [3, 1, 0, 2]),
         (["3 stars", "4 stars", "5 stars"], {"task": "multiclass"}, [0, 1, 2]),
     ],
 )  # fmt: skip
@@ -477,6 +479,57 @@ def test_labels_as_people_write_them_are_cleaned_where_they_are_read(tmp_path, l
     found = frame.sort_values("row_number")
     right = [expected[place] for place in places if expected[place] is not None]
     assert np.allclose(found["y"].astype("float64"), right)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [(["yes", "Yes", "no"], "; 3 spellings of 2 labels are read as one each."), (["yes", "no"], None),
+     (["red", "RED", "blue", "green"], "; 4 spellings of 3 labels are read as one each."),
+     (["<=50K", "<=50K.", ">50K"], "; 3 spellings of 2 labels are read as one each.")],
+)  # fmt: skip
+def test_spellings_of_labels_that_become_one_are_told(tmp_path, labels, said):
+    table = pd.DataFrame({"y": labels * 100, "x": np.random.default_rng(9).normal(size=100 * len(labels))})
+    remark = draft_config(written(tmp_path, table), "y", None, 5000).remarks[1]
+    assert "spellings" not in remark if said is None else remark.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("values", "task"),
+    [(np.arange(1, 16), "multiclass"), (np.arange(1, 16).astype(str), "multiclass"),
+     (np.arange(15) + 0.5, "regression"), (np.arange(1001), "regression")],
+)  # fmt: skip
+def test_whole_numbers_of_a_type_category_are_classes_as_they_are_in_columns(tmp_path, values, task):
+    rng = np.random.default_rng(9)
+    table = pd.DataFrame({"y": pd.Categorical(np.tile(values, 20)), "x": rng.normal(size=20 * len(values))})
+    if isinstance(values[0], str):  # Parquet files keep the type of texts alone
+        path = tmp_path / "rows.parquet"
+        table.to_parquet(path, index=False)
+        assert draft_config(str(path), "y", None, 50_000).features["targets"] == {"y": {"task": task}}
+    frame = pa.Table.from_pandas(table, preserve_index=False)
+    assert draft_frame(frame, labels={"y": None}).features["targets"] == {"y": {"task": task}}
+
+
+@pytest.mark.parametrize("kind", ["int64", "str"])
+def test_many_whole_numbers_that_are_equally_frequent_may_be_codes(tmp_path, kind):
+    rng = np.random.default_rng(9)
+    even, bell = np.tile(np.arange(1, 16), 20), rng.binomial(14, 0.5, 300)
+    table = pd.DataFrame({"y": even.astype(kind), "n": bell.astype(kind), "x": rng.normal(size=300)})
+    path = tmp_path / "rows.parquet"
+    table.to_parquet(path, index=False)
+    made = draft_config(str(path), "y", None, 5000)
+    assert made.features["targets"] == {"y": {"task": "regression"}}
+    said = "y holds 15 whole numbers that are about as frequent as each other, and is taken for an amount."
+    assert any(remark.startswith(said) for remark in made.remarks)
+    for name, task in (("y", "regression"), ("y", "multiclass"), ("n", None)):
+        assert "as frequent" not in " ".join(draft_config(str(path), name, task, 5000).remarks)
+
+
+def test_a_slip_of_the_shift_key_is_no_class(tmp_path):
+    y = np.array(["oak", "pine", "fir"] * 200)
+    y[:4] = "oAk"
+    table = pd.DataFrame({"y": y, "x": np.random.default_rng(9).normal(size=600)})
+    made = draft_config(written(tmp_path, table), "y", None, 5000)
+    assert made.features["targets"]["y"]["label_steps"] == [{"clean_text": {"case": "lower"}}]
 
 
 def test_a_word_that_is_null_in_one_column_and_a_label_in_the_target(tmp_path):
@@ -895,3 +948,15 @@ def test_parts_are_found_beside_nulls_and_none_where_chance_or_noise_fits():
     assert added(columns, columns["b"] * columns["e"]) == added({"a": total}, total) == ()
     assert added(dict(enumerate(rng.normal(size=(150, 140)))), rng.normal(size=140)) == ()
     assert added(columns, np.ones(1000)) == ()
+
+
+@pytest.mark.parametrize(("weights", "parts"), [
+    ((1, 1, 1), ("a", "b", "c")), ((1, -100, 20), ("a", "b", "c")), ((0.5, 0.25, 0), ("a", "b")),
+    ((1, 1.5, 0), ()), ((83.1, 42.7, 6.3), ()), ((0.4, 0.6, 0), ()),
+])  # fmt: skip
+def test_a_formula_of_other_weights_than_parts_have_is_learnt(weights, parts):
+    """As that of scikit-learn's make_regression, whose informative columns would else be left out."""
+    rng = np.random.default_rng(5)
+    columns = {name: rng.normal(10, 2, 500).round(2) for name in "abcd"}
+    label = sum(weight * columns[name] for weight, name in zip(weights, "abc", strict=True))
+    assert added(columns, label) == parts

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from sklearn.metrics import roc_auc_score
 
 from gigabatch import GigabatchClassifier, GigabatchRegressor, fit
 from gigabatch.pipeline.config.config import ConfigError
@@ -36,7 +37,7 @@ def rows_of(number):
     ],
 )
 def test_few_rows_get_members_and_passes(rows, has_ids, kind, epochs):
-    found = training_for(rows, has_ids)
+    found = training_for(rows, has_ids, num_floats=1)
     assert found.get("model", {}).get("kind") == kind
     assert found.get("preprocess", {}).get("scale") == (None if kind is None else "robust")
     assert found.get("train", {}).get("epochs") == epochs
@@ -97,9 +98,29 @@ def test_waves_over_time_and_place_are_learnt_of_few_rows(tmp_path):
 
 
 def test_very_few_rows_get_small_batches():
-    assert [training_for(rows, True).get("train") for rows in (99, 100, 399, 400)] == [
+    assert [training_for(rows, True, 1).get("train") for rows in (99, 100, 399, 400)] == [
         None, {"batch_size": 32}, {"batch_size": 32}, None,
     ]  # fmt: skip
+
+
+def test_names_alone_get_more_passes():
+    found = [training_for(rows, True).get("train") for rows in (99, 399, 400, 10_000, 20_000, 60_000, 60_001)]
+    longest = {"epochs": 40}
+    assert found == [None, longest | {"batch_size": 32}, longest, longest, {"epochs": 20}, {"epochs": 7}, None]
+    assert training_for(400, True, task="multiclass").get("train") is None
+    assert "train" not in training_for(400, False, 3)
+
+
+def test_what_three_names_tell_together_is_learnt(tmp_path):
+    """Who has won a game of noughts and crosses: in 21 epochs an AUC of .95, of real games .86."""
+    lines = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+    boards = np.random.default_rng(3).choice(list("box"), (958, 9), p=[0.17, 0.37, 0.46])
+    won = (boards[:, np.array(lines)] == "x").all(2).any(1)
+    table = pd.DataFrame(boards, columns=[f"s{place}" for place in range(9)]).assign(won=np.where(won, "yes", "no"))
+    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
+    run = fit(table[:766], places, {"evaluate.importance": False}, target="won")
+    found = run.predict(table[766:].drop(columns="won"))["won"].to_numpy()
+    assert roc_auc_score(won[766:], found) > 0.97
 
 
 def test_few_rows_a_float_get_few_bins():
