@@ -1158,6 +1158,9 @@ def _shown(value: object) -> str:
 def try_splits(made: Draft) -> None:
     """Take a split whose parts hold rows and labels: of the time, else of the first seed that has one.
 
+    Of several labels, one of which few rows have, no seed may put some into each part: then the first seed whose train
+    rows hold both of each label is taken, and told of. A part without has no AUC of that label.
+
     Raises
     ------
     DataError
@@ -1165,7 +1168,7 @@ def try_splits(made: Draft) -> None:
     """
     wrong = ""
     if "time" in made.features:
-        wrong = _split_error(made)
+        wrong, _ = _split_error(made)
         if not wrong:
             return
         name = made.features.pop("time")
@@ -1173,26 +1176,51 @@ def try_splits(made: Draft) -> None:
         dated = made.features.setdefault("inputs", {})
         dated.setdefault(name, "datetime")
         made.role_notes["seed"] = RANDOM
+    passable: dict[int, list[str]] = {}
     for seed in range(SEEDS):
         made.features["seed"] = seed
-        wrong = _split_error(made)
+        wrong, alone = _split_error(made)
         if not wrong:
             return
-    raise DataError(f"no random split of the rows can be trained on and measured: {wrong} Give more rows.")
+        if alone and len(_binary_labels(made)) > 1 and "train" not in alone:
+            passable[seed] = sorted({label for labels in alone.values() for label in labels})
+    if not passable:
+        raise DataError(f"no random split of the rows can be trained on and measured: {wrong} Give more rows.")
+    seed = min(passable, key=lambda seed: len(passable[seed]))
+    made.features["seed"] = seed
+    made.remarks.append(
+        f"Few rows are of the rarer label of {_labels_shown(passable[seed])}: by each of {SEEDS} seeds valid or test "
+        "hold none of some label, whose AUC there is not known."
+    )
 
 
-def _split_error(made: Draft) -> str:
-    """What is wrong with the splits of the configuration; empty if nothing is."""
+def _binary_labels(made: Draft) -> list[str]:
+    return [
+        label for name, item in made.features["targets"].items() if item["task"] in ("binary", "multilabel")
+        for label in item.get("columns", [name])
+    ]  # fmt: skip
+
+
+def _labels_shown(labels: Collection[str]) -> str:
+    return _some([_shown(label) for label in labels], 5)
+
+
+def _split_error(made: Draft) -> tuple[str, dict[str, list[str]]]:
+    """What is wrong with the splits of the configuration, empty if nothing is; and the labels by split of which it
+    holds one alone, where that is what is wrong."""
     try:
         fractions = SplitFractions(**made.features.get("split", {}))
         splits = TableRecipe(TableSettings(**made.features | {"split": fractions})).label_splits("pandas")
     except DataError as error:
         if not any(words in str(error) for words in CHECKED):
             raise
-        return str(error)
-    binary = [
-        label for name, item in made.features["targets"].items() if item["task"] in ("binary", "multilabel")
-        for label in item.get("columns", [name])
-    ]  # fmt: skip
-    alone = [split for split, frame in splits.items() if any(frame[label].nunique() < 2 for label in binary)]
-    return f"the split {alone[0]!r} holds one label alone." if alone else ""
+        return str(error), {}
+    binary, alone = _binary_labels(made), {}
+    for split, frame in splits.items():
+        if labels := [label for label in binary if frame[label].nunique() < 2]:
+            alone[split] = labels
+    if not alone:
+        return "", {}
+    split, labels = next(iter(alone.items()))
+    of = f" of {_labels_shown(labels)}" if len(binary) > 1 else ""
+    return f"the split {split!r} holds one label alone{of}.", alone

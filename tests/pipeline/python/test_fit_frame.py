@@ -289,6 +289,23 @@ def test_rows_are_not_split_by_a_time_whose_end_holds_one_label_alone(rows, plac
     assert found["categorical"] == {"at_hour": "string"}
 
 
+def test_a_label_too_rare_for_every_part_keeps_no_other_from_being_learnt(rows, places, capsys):
+    """Of 2 rows no split puts one into each of three parts; a table of it alone is refused."""
+    rare = np.isin(rows.index, [7, 250]).astype(int)
+    frame = rows[["price", "flag", "sold"]].assign(rare=rare)
+    targets = {"sold": {"task": "binary", "positive": "yes"}, "rare": {"task": "binary"}}
+    run = fit(frame, places, {"train.epochs": 1, "evaluate.baselines": []}, target=targets)
+    assert (
+        "Few rows are of the rarer label of rare: by each of 20 seeds valid or test hold none"
+        in capsys.readouterr().err
+    )
+    seen = {split: found["rare"]["auc"] is not None for split, found in run.summary["targets"].items()}
+    assert sum(seen.values()) < 2  # one of the two rows is a train row
+    assert run.predict(frame[["price", "flag"]])["rare"].between(0, 1).all()
+    with pytest.raises(DataError, match=r"no random split .* holds one label alone\. Give more rows"):
+        fit(frame[["price", "flag", "rare"]], places, target="rare")
+
+
 @pytest.mark.parametrize("target", [["sold"], None, {"sold": "regression"}, 3])
 def test_a_target_of_another_form_is_refused_with_an_example(target):
     with pytest.raises(ConfigError, match=r'target is a column\'s name, or targets.*"task": "multiclass"'):
