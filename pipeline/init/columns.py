@@ -165,6 +165,8 @@ class Seen:
         Of texts that are numbers with two decimal signs, one of each.
     has_words
         Whether the words of a category are features beside it.
+    has_days
+        Whether days of the calendar are, of a time.
     """
 
     name: str
@@ -184,6 +186,7 @@ class Seen:
     other_units: tuple[str, ...] = ()
     decimals: tuple[str, ...] = ()
     has_words: bool = False
+    has_days: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Other values have other texts and nulls, and another number of them."""

@@ -48,7 +48,7 @@ from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import added, in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
-from gigabatch.pipeline.init.parts import letters_tell, words_tell
+from gigabatch.pipeline.init.parts import days_tell, letters_tell, words_tell
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -490,6 +490,7 @@ def _kept(
             leaks[name] = f"a possible leak: {reason}"
         else:
             seen.has_words = words and any(_has_words(seen, label) for label in labels.values())
+            seen.has_days = any(_days_tell(seen, label) for label in labels.values())
             kept[name] = seen
     for label in labels.values():
         numbers = {name: seen.values for name, seen in kept.items() if seen.kind == "number"}
@@ -530,6 +531,15 @@ def _has_words(seen: Seen, label: Labels) -> bool:
     known = ~np.isnan(label.values)
     told = words_tell(seen.values[known], label.values[known], label.settings["task"])
     return told and not list_separator(pd.Series(seen.values))
+
+
+def _days_tell(seen: Seen, label: Labels) -> bool:
+    """Whether days of the calendar, such as holidays, tell of the label in a column of dates of several years."""
+    if seen.kind != "date" or _is_of_day(seen) or not _has_days(seen):
+        return False
+    known = ~seen.null & ~np.isnan(label.values)
+    zone = None if seen.zone in ("", "?") else seen.zone
+    return days_tell(seen.values[known], label.values[known], label.settings["task"], zone)
 
 
 def _mostly_numbers(seen: Seen) -> str:
@@ -769,6 +779,8 @@ def _roles(
             steps += more[2]
             names.update((*more[0], *more[1]))
             made.notes |= dict.fromkeys((*more[0], *more[1]), f"made of {_shown(name)}")
+            for part in (one for one in more[0] if one.endswith("_month_day")):
+                made.notes[part] = f"made of {_shown(name)}: 1225 is 25 December; such days tell of the label"
             if time is None or name != time.name or seen.dtype != "datetime":
                 inputs[name] = seen.dtype
             if seen.note:
@@ -1075,9 +1087,9 @@ def _date_features(
 ) -> tuple[dict[str, str], list[str], list[dict[str, Any]]]:
     """Categories with their types, numbers and steps that are made of a column of dates.
 
-    Of the time that rows are split by, parts that come round alone. Of other dates the place in the year as a point on
-    a circle, the weekday, the hour and the days; of times of day the minutes, and the place in the day. Parts that are
-    `alone`, the same in all rows, are no features.
+    Of the time that rows are split by, parts that come round alone, days of the calendar where they tell. Of other
+    dates the place in the year as a point on a circle, the weekday, the hour and the days; of times of day the minutes,
+    and the place in the day. Parts that are `alone`, the same in all rows, are no features.
     """
     if _is_of_day(seen):
         part, prefix = "minute_of_day", seen.name
@@ -1110,6 +1122,7 @@ def _parts(seen: Seen, time: Seen | None) -> list[str]:
     known = seen.values[~seen.null]
     span, is_time = float(known.max() - known.min()) / DAY, time is not None and seen.name == time.name
     parts = [("month" if is_time else "day_of_year")] if span > 730 else []
+    parts += ["month_day"] if is_time and seen.has_days else []
     parts += ["weekday"] if span > 14 and _has_days(seen) else []
     return parts + (["hour"] if bool((known % DAY != 0).any()) else [])
 

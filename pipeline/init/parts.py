@@ -1,4 +1,5 @@
-"""Which parts of texts tell of the label: words of those of which few rows are alike, letters of those that differ."""
+"""Which parts of texts and times tell of the label: words of texts of which few rows are alike, letters of those that
+differ, days of the calendar."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ import pandas as pd
 from gigabatch.pipeline.init.leaks import MOST_ROWS, shuffled
 
 LETTERS = (1, 2, 3)  # at either end of a text
+# Years that tell days of the calendar from chance, such days that both halves have, days that one is compared with.
+FEWEST_YEARS, FEWEST_DAYS, AROUND = 4, 180, 15
+MUCH_OF_DAYS, SHIFTS = 0.01, (0, *range(15, 357, 7))  # share of the variance; days by which calendars are shifted
 FEWEST_PARTS, HALF = 10, 0.5  # parts that two halves have, and their share of the rows
 MUCH, DEVIATIONS = 0.03, 4  # share of the variance of the labels' ranks that parts tell, in all and in those of chance
 
@@ -76,6 +80,62 @@ def letters_tell(texts: np.ndarray, label: np.ndarray, task: str) -> str:
                 told = _told(pd.factorize(parts)[0], np.arange(len(rows)) % 2, ones, scores)
                 found[side] = max(found[side], told)
     return max(found, key=lambda side: found[side])
+
+
+def days_tell(times: np.ndarray, label: np.ndarray, task: str, zone: str | None = None) -> bool:
+    """Whether days of the calendar, such as 25 December, tell of the label in other years than those from which it is
+    known, beyond what the days around them and the weekday tell.
+
+    What they tell is the product of a day's means in odd and in even years; it counts where no shift of the calendar of
+    one against the other tells half as much.
+
+    Parameters
+    ----------
+    times
+        (rows,): microseconds since 1970; no NaN.
+    label, task
+        As of `words_tell`.
+    zone
+        Whose days they are, such as `Europe/Berlin`; None: those of UTC.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from gigabatch.pipeline.init.parts import days_tell
+    >>> days = pd.date_range("2015-01-01", "2022-12-31")
+    >>> sold = 90 + np.random.default_rng(0).normal(size=len(days))
+    >>> closed = days.strftime("%m%d").isin(["0101", "1225"])
+    >>> times = days.as_unit("us").asi8
+    >>> days_tell(times, sold, "regression"), days_tell(times, np.where(closed, 0, sold), "regression")
+    (False, True)
+    """
+    moments = pd.DatetimeIndex(times.astype("int64").view("datetime64[us]"), tz="UTC").tz_convert(zone or "UTC")
+    dates = moments.tz_localize(None).normalize()
+    if dates.year.nunique() < FEWEST_YEARS:
+        return False
+    plain = [(label - label.mean()) / label.std()] if task == "regression" and label.std() > 0 else []
+    for scores in (*_scores(label, task), *plain):  # few days, far off, are little of the ranks
+        days = pd.Series(scores).groupby(dates).agg(["mean", "size"])
+        own = days["mean"] - days["mean"].groupby(days.index.weekday).transform("mean")
+        own = own - own.rolling(AROUND, center=True, min_periods=AROUND // 2).median()
+        own, rows = own.fillna(0.0).to_numpy(), days["size"].to_numpy()
+        place = (days.index.month * 31 + days.index.day - 32).to_numpy()  # 0 to 371 of 372, in every year alike
+        odd = days.index.year.to_numpy() % 2 == 1
+        counts, sums = (
+            np.stack([np.bincount(place[half], found[half], 372) for half in (odd, ~odd)])
+            for found in (rows, rows * own)
+        )
+        if (counts > 0).all(axis=0).sum() < FEWEST_DAYS:
+            return False
+        means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
+        told = []
+        for shift in SHIFTS:
+            weights = np.sqrt(counts[0] * np.roll(counts[1], shift))
+            told.append(float((weights * means[0] * np.roll(means[1], shift)).sum() / max(weights.sum(), 1.0)))
+        if told[0] > max(MUCH_OF_DAYS, 2 * max(told[1:])):
+            return True
+    return False
 
 
 def _some(texts: np.ndarray) -> np.ndarray:

@@ -17,7 +17,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
-PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day")
+PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day", "month_day")
+NO_CIRCLE = {"year": "years do not come round", "month_day": "its numbers have gaps; day_of_year has none"}
 EARLY, LATE = -2_208_988_800, 4_133_980_799  # seconds since 1970 of the first of 1900 and the last of 2100
 
 
@@ -31,7 +32,8 @@ class DateParts(ColumnOperator):
     column
         Timestamps, dates, ISO 8601 text, or whole numbers since 1970-01-01 00:00.
     parts
-        Any of year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
+        Any of year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day,
+        month_day (1225 is 25 December in every year).
     prefix
         The new int32 columns are called `<prefix>_<part>`; in the engine's type for nulls (Int32 on pandas) where the
         column is of such a type or holds a null.
@@ -40,8 +42,9 @@ class DateParts(ColumnOperator):
         are microseconds where a recipe, or a step `cast`, has read the column as a `datetime` of any kind, else
         minutes, which must then be of the years 1900 to 2100.
     cyclical
-        Any of the parts but year, as a point on a circle, so that 23:59 lies beside 0:00: the new float32 columns
-        `<prefix>_<part>_sin` and `<prefix>_<part>_cos`. The circle of a month or a year is as long as that one is.
+        Any of the parts but year and month_day, as a point on a circle, so that 23:59 lies beside 0:00: the new float32
+        columns `<prefix>_<part>_sin` and `<prefix>_<part>_cos`. The circle of a month or a year is as long as that one
+        is.
     zone
         Whose local time the parts are of, daylight saving included: a name of the time zone database, such as
         `Europe/Berlin`. Times that are written in local time, without an offset, have local parts without it.
@@ -85,8 +88,8 @@ class DateParts(ColumnOperator):
             raise DataError(f"DateParts: unknown part(s) {', '.join(unknown)}. Known: {', '.join(PARTS)}.")
         if not parts and not cyclical:
             raise DataError(f"DateParts: give parts or cyclical, any of {', '.join(PARTS)}.")
-        if "year" in cyclical:
-            raise DataError("DateParts: years do not come round, so year cannot be cyclical. Leave it to parts.")
+        if wrong := next((part for part in cyclical if part in NO_CIRCLE), None):
+            raise DataError(f"DateParts: {wrong} cannot be cyclical, as {NO_CIRCLE[wrong]}. Leave it to parts.")
         self.column, self.parts, self.prefix, self.cyclical = column, tuple(parts), prefix, tuple(cyclical)
         self.unit = None if unit is None else time_unit(unit, "DateParts")
         self.zone = None if zone is None else time_zone(zone, "DateParts").key
@@ -172,6 +175,8 @@ def _part(moment: Any, part: str) -> Any:
     """Column of whole numbers."""
     if part == "minute_of_day":
         return moment.hour * 60 + moment.minute
+    if part == "month_day":
+        return moment.month * 100 + moment.day
     return getattr(moment, "day_of_week" if part == "weekday" else part)  # whose other name pandas 3.1 deprecates
 
 

@@ -24,6 +24,7 @@ from gigabatch.pipeline.init.doubts import doubts
 from gigabatch.pipeline.init.draft import draft_columns, draft_config
 from gigabatch.pipeline.init.frame import draft_frame
 from gigabatch.pipeline.init.look import look_at
+from gigabatch.pipeline.init.parts import days_tell
 from gigabatch.pipeline.init.write import init
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import score_run
@@ -203,6 +204,55 @@ def test_ids_that_are_floats_which_skip_some_are_left_out_and_said(tmp_path, end
     assert made.left_out == {
         "user_id": "ids of 2^53 and beyond that are floats, which skip some; write whole numbers or text"
     }
+
+
+def of_days(rows=1, zone=None, closed=("0101", "1224", "1225")):
+    """Sales of eight years by day, with a trend, seasons and weekdays; on the days that are closed nothing is sold."""
+    days = pd.date_range("2014-01-01", "2021-12-31").repeat(rows)
+    draw = np.random.default_rng(2)
+    sold = 60 + 20 * np.sin(days.dayofyear / 58) + 5 * days.weekday + np.cumsum(draw.normal(size=len(days))) / 9
+    sold = np.where(days.strftime("%m%d").isin(closed), 0, sold + draw.normal(size=len(days)))
+    times = days if zone is None else (days + pd.Timedelta("30min")).tz_localize(zone).tz_convert("UTC")
+    return pd.DataFrame({"day": times.strftime("%Y-%m-%d" if zone is None else "%Y-%m-%dT%H:%M:%SZ"),
+                         "heat": draw.normal(size=len(days)).round(2), "sold": sold.round(2)})  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "told"), [
+    (of_days(), True), (of_days(3), True), (of_days(closed=()), False),
+    (of_days().iloc[-1000:], False),  # three years, one of them a half: too few to tell days from chance
+    (of_days().loc[lambda rows: rows["day"].str.endswith("-01")], False),
+])  # fmt: skip
+def test_days_of_the_calendar_are_features_where_they_tell(tmp_path, table, told):
+    """Holidays were 62 % of the squared error of train rides by day, whose year has twelve months alone."""
+    path = tmp_path / "table.csv"
+    table.to_csv(path, index=False)
+    made = draft_config(str(path), "sold", None, 20_000)
+    assert ("day_month_day" in made.features["categorical"]) == told
+    if told:
+        assert made.features["time"] == "day"
+        assert {"date_parts": {"column": "day", "parts": ["month", "month_day", "weekday"], "prefix": "day"}} in (
+            made.features["steps"]
+        )
+        assert made.notes["day_month_day"] == "made of day: 1225 is 25 December; such days tell of the label"
+
+
+def test_days_of_the_calendar_are_looked_for_in_a_zone():
+    """In Auckland it is Christmas from 11:00 UTC of the day before on."""
+    table = of_days(zone="Pacific/Auckland")
+    times = pd.to_datetime(table["day"]).dt.tz_localize(None).to_numpy("datetime64[us]").astype("int64")
+    sold = table["sold"].to_numpy()
+    assert days_tell(times, sold, "regression", "Pacific/Auckland")
+    assert not days_tell(times, np.where(sold > 0, sold, sold[sold > 0].mean()), "regression", "Pacific/Auckland")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_day_of_the_calendar_tells_of_walks_and_far_noise(seed):
+    draw = np.random.default_rng(seed)
+    days = pd.date_range("2012-01-01", "2019-12-31")
+    walk, far = np.cumsum(draw.normal(size=len(days))), draw.standard_t(2, size=len(days))
+    for label in (walk, far, walk + 3 * np.sin(days.dayofyear / 58)):
+        assert not days_tell(days.as_unit("us").asi8, np.asarray(label), "regression")
+    assert not days_tell(days.as_unit("us").asi8, (far > 1) * 1.0, "binary")
 
 
 def test_months_have_no_weekday(tmp_path):

@@ -21,7 +21,7 @@ START = datetime(1970, 1, 1, tzinfo=UTC)
 def by_datetime(moment):
     day = moment.timetuple()
     return [moment.year, moment.month, moment.day, moment.weekday(), day.tm_yday, moment.hour, moment.minute,
-            60 * moment.hour + moment.minute]  # fmt: skip
+            60 * moment.hour + moment.minute, int(f"{moment:%m%d}")]  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", ["min", "s"])
@@ -55,7 +55,7 @@ def test_unknown_parts_and_units_list_the_known_ones():
 def test_cyclical_parts_are_points_on_a_circle_that_closes():
     """Against the standard library's calendar; the last step of a period lies beside its first."""
     times = [datetime(2023, 12, 31, 23, 59), datetime(2024, 1, 1), datetime(2024, 2, 29, 12), datetime(2023, 2, 28, 6)]
-    parts = [part for part in PARTS if part != "year"]
+    parts = [part for part in PARTS if part not in ("year", "month_day")]
     found = DateParts("at", (), "t", cyclical=parts)(pd.DataFrame({"at": [time.isoformat() for time in times]}))
     assert set(map(str, found.drop(columns="at").dtypes)) == {"float32"}
     for row, time in enumerate(times):
@@ -76,6 +76,8 @@ def test_cyclical_parts_are_points_on_a_circle_that_closes():
 def test_settings_and_times_that_make_no_sense_say_what_to_do():
     with pytest.raises(DataError, match="year cannot be cyclical"):
         DateParts("at", (), "d", cyclical=["year"])
+    with pytest.raises(DataError, match="month_day cannot be cyclical, as its numbers have gaps; day_of_year has none"):
+        DateParts("at", (), "d", cyclical=["month_day"])
     with pytest.raises(DataError, match="give parts or cyclical"):
         DateParts("at", (), "d")
     micros = pd.DataFrame({"at": [1_359_590_400_000_000]})
