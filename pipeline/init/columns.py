@@ -165,6 +165,8 @@ class Seen:
         Of texts that are numbers with two decimal signs, one of each.
     has_words
         Whether the words of a category are features beside it.
+    tells_little
+        Whether few rows have each value of a category, and values tell nothing of the label in other rows.
     has_days
         Whether days of the calendar are, of a time.
     """
@@ -186,6 +188,7 @@ class Seen:
     other_units: tuple[str, ...] = ()
     decimals: tuple[str, ...] = ()
     has_words: bool = False
+    tells_little: bool = False
     has_days: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:

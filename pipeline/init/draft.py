@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ from gigabatch.pipeline.init.doubts import doubts, unknown_numbers
 from gigabatch.pipeline.init.leaks import added, in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
-from gigabatch.pipeline.init.parts import days_tell, letters_tell, words_tell
+from gigabatch.pipeline.init.parts import days_tell, letters_tell, values_tell, words_tell
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -133,7 +133,8 @@ class Draft:
     texts
         By column of text: the features that are made of it.
     words
-        Settings under `preprocess.columns` of the lists of words among them.
+        Settings under `preprocess.columns` of the lists of words among them, and of categories whose values tell
+        little.
     proposed
         Further `steps` and `lists`, which the file holds as comments.
     labelled
@@ -490,6 +491,7 @@ def _kept(
             leaks[name] = f"a possible leak: {reason}"
         else:
             seen.has_words = words and any(_has_words(seen, label) for label in labels.values())
+            seen.tells_little = words and not seen.has_words and _tells_little(seen, labels.values())
             seen.has_days = any(_days_tell(seen, label) for label in labels.values())
             kept[name] = seen
     for label in labels.values():
@@ -521,16 +523,24 @@ def _is_prose(seen: Seen, most_words: int) -> bool:
 def _has_words(seen: Seen, label: Labels) -> bool:
     """Whether a category, such as titles of jobs, has so many values that few rows have each, and words that come again
     in other values and tell of the label there."""
-    many = FEW_ROWS_A_VALUE * (len(seen.values) - int(seen.null.sum()))
-    if (
-        seen.kind != "category"
-        or seen.num_values <= max(many, FEWEST_WITH_WORDS)
-        or not holds_text(seen, MOST_TEXT_WORDS)
-    ):
+    if not _is_of_few_rows(seen) or not holds_text(seen, MOST_TEXT_WORDS):
         return False
     known = ~np.isnan(label.values)
     told = words_tell(seen.values[known], label.values[known], label.settings["task"])
     return told and not list_separator(pd.Series(seen.values))
+
+
+def _tells_little(seen: Seen, labels: Iterable[Labels]) -> bool:
+    """Whether few rows have each value of a category, and values tell of no label in other rows."""
+    if not _is_of_few_rows(seen):
+        return False
+    known = [(label, ~np.isnan(label.values)) for label in labels]
+    return not any(values_tell(seen.values[rows], label.values[rows], label.settings["task"]) for label, rows in known)
+
+
+def _is_of_few_rows(seen: Seen) -> bool:
+    many = FEW_ROWS_A_VALUE * (len(seen.values) - int(seen.null.sum()))
+    return seen.kind == "category" and seen.num_values > max(many, FEWEST_WITH_WORDS)
 
 
 def _days_tell(seen: Seen, label: Labels) -> bool:
@@ -834,6 +844,9 @@ def _roles(
             made.notes[words] = f"the words of {_shown(name)}"
             made.texts[name] = [name, words]
             inputs[name] = "string"
+        elif seen.tells_little:
+            made.words[name] = {"min_count": FEWEST_OF_WORD}
+            seen.note = ", ".join(filter(None, (seen.note, "which tell nothing of the label in other rows")))
         about = [f"{seen.num_values:,} values"] if seen.kind == "category" else [
             f"{np.nanmin(seen.values):.6g} to {np.nanmax(seen.values):.6g}"]  # fmt: skip
         if known < len(seen.values):
@@ -921,6 +934,8 @@ def split_phrases(made: Draft, table: Table) -> None:
     made.features |= {"categorical": list(kept) if plain else kept, "list_separator": chosen}
     made.features["lists"] = {name: {"elements": "string"} for name in lists} | made.features.get("lists", {})
     made.training.get("model", {}).pop("pooling", None)  # which is for words alone
+    for name in lists:
+        made.words.pop(name, None)  # of the texts that are cut
     if not kept:
         del made.features["categorical"]
     for name, separator in found.items():

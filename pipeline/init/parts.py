@@ -9,6 +9,7 @@ import pandas as pd
 from gigabatch.pipeline.init.leaks import MOST_ROWS, shuffled
 
 LETTERS = (1, 2, 3)  # at either end of a text
+LITTLE = 0.05  # share of it that the values of a category tell, below which rare ones are learnt by heart
 # Years that tell days of the calendar from chance, such days that both halves have, days that one is compared with.
 FEWEST_YEARS, FEWEST_DAYS, AROUND = 4, 180, 15
 MUCH_OF_DAYS, SHIFTS = 0.01, (0, *range(15, 357, 7))  # share of the variance; days by which calendars are shifted
@@ -51,6 +52,31 @@ def words_tell(texts: np.ndarray, label: np.ndarray, task: str) -> bool:
         if _told(parts, of_text % 2, counts, sums) > MUCH:
             return True
     return False
+
+
+def values_tell(values: np.ndarray, label: np.ndarray, task: str) -> bool:
+    """Whether values of a category tell of the label in other rows than those from which it is known.
+
+    Parameters
+    ----------
+    values
+        (rows,); None where null.
+    label, task
+        As of `words_tell`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigabatch.pipeline.init.parts import values_tell
+    >>> draw = np.random.default_rng(0)
+    >>> values = draw.integers(0, 500, 2000).astype(object)
+    >>> values_tell(values, values % 7 * 1.0, "regression"), values_tell(values, draw.normal(size=2000), "regression")
+    (True, False)
+    """
+    rows = _some(values)
+    codes, ones = pd.factorize(values[rows])[0], np.ones(len(rows))
+    half = np.arange(len(rows)) % 2
+    return any(_told(codes, half, ones, scores, sure=False) > LITTLE for scores in _scores(label[rows], task))
 
 
 def letters_tell(texts: np.ndarray, label: np.ndarray, task: str) -> str:
@@ -151,19 +177,22 @@ def _scores(label: np.ndarray, task: str) -> list[np.ndarray]:
     return [((found - found.mean()) / found.std(ddof=0)).to_numpy() for found in ranks]
 
 
-def _told(parts: np.ndarray, half: np.ndarray, counts: np.ndarray, sums: np.ndarray) -> float:
-    """The share of the labels' variance that parts tell; 0 where it may be chance, or few parts are in both halves.
-    parts, half, counts, sums: of entries of a part, their half, rows and the sum of these rows' scores."""
+def _told(parts: np.ndarray, half: np.ndarray, counts: np.ndarray, sums: np.ndarray, *, sure: bool = True) -> float:
+    """The share of the labels' variance that parts tell; if it has to be `sure`, 0 where it may be chance, or few parts
+    are in both halves.
+
+    parts, half, counts, sums: of entries of a part, their half, rows and the sum of these rows' scores.
+    """
     num = int(parts.max(initial=-1)) + 1
     rows, totals, squares = (
         np.stack([np.bincount(parts[half == side], values[half == side], num) for side in (0, 1)])
         for values in (counts, sums, sums**2)
     )
     both = (rows > 0).all(axis=0)
-    if both.sum() < FEWEST_PARTS or rows[:, both].sum() < HALF * rows.sum():
+    if both.sum() < FEWEST_PARTS or (sure and rows[:, both].sum() < HALF * rows.sum()):
         return 0.0
     rows, totals, squares = rows[:, both], totals[:, both], squares[:, both]
     weights = np.sqrt(rows.prod(axis=0))
     products = weights * (totals / rows - totals.sum() / rows.sum()).prod(axis=0)
     chance = np.sqrt((squares.prod(axis=0) / rows.prod(axis=0)).sum())  # where no entry tells of another
-    return float(products.sum() / weights.sum()) if products.sum() > DEVIATIONS * chance else 0.0
+    return float(products.sum() / weights.sum()) if not sure or products.sum() > DEVIATIONS * chance else 0.0

@@ -141,7 +141,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
 
 WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
-    "preprocess.columns": "rarer words are taken for one word",
+    "preprocess.columns": "rarer words or values of a column share an id",
     "model.kind": "the better one for so few rows; tabular, the default, is faster for many",
     "model.pooling": "of words: the sum of their vectors over the root of their number",
     "train.batch_size": "so few rows are too few steps in larger ones",

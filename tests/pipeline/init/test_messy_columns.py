@@ -206,6 +206,21 @@ def test_ids_that_are_floats_which_skip_some_are_left_out_and_said(tmp_path, end
     }
 
 
+@pytest.mark.parametrize("effect", [0.0, 1.0])
+def test_rare_values_that_tell_nothing_share_an_id(tmp_path, effect):
+    """Of 3,940 titles of jobs in 8,000 loans the model learnt each by heart: R² .45, without the column .49."""
+    draw = np.random.default_rng(3)
+    titles, rate = draw.integers(0, 700, 2000), draw.normal(size=2000)
+    table = pd.DataFrame({"title": [f"T{title:03} {title * 7919 % 1000}" for title in titles], "rate": rate.round(3)})
+    table["interest"] = (rate + draw.normal(size=2000) + effect * draw.normal(size=700)[titles]).round(3)
+    table.to_csv(tmp_path / "table.csv", index=False)
+    made = draft_config(str(tmp_path / "table.csv"), "interest", None, 20_000)
+    assert "title" in made.features["categorical"]
+    assert made.words.get("title") == (None if effect else {"min_count": 5})
+    assert ("tell nothing of the label in other rows" in made.notes["title"]) == (not effect)
+    assert made.training.get("preprocess", {}).get("columns", {}) == made.words
+
+
 def of_days(rows=1, zone=None, closed=("0101", "1224", "1225")):
     """Sales of eight years by day, with a trend, seasons and weekdays; on the days that are closed nothing is sold."""
     days = pd.date_range("2014-01-01", "2021-12-31").repeat(rows)
