@@ -94,25 +94,36 @@ def test_a_number_is_a_leak_from_the_bound_on(order, wrong):
         assert float(told.rpartition(" ")[2]) >= round(max(auc, 1 - auc), 3)
 
 
+def share_of_copies(table, labelled=None):
+    return _share_of_copies(table, np.ones(len(table.sample), bool) if labelled is None else np.array(labelled))
+
+
+def test_rows_without_a_label_are_no_copies():
+    frame = pd.DataFrame({"a": [1, 1, 1, 2], "b": [1, 1, 1, 2]})
+    assert share_of_copies(Table({}, frame), [True, False, False, True]) == 0
+    assert share_of_copies(Table({}, frame), [True, True, False, False]) == 0.5
+    assert share_of_copies(Table({}, frame), [False] * 4) == 0
+
+
 def test_a_table_of_copies_in_its_first_columns_alone_has_none():
     frame = pd.DataFrame({f"c{k}": [1, 1, 1, 1] for k in range(12)} | {"own": [1, 2, 3, 3]})
-    assert _share_of_copies(Table({}, frame)) == 0.25
-    assert _share_of_copies(Table({}, frame.assign(own=[1, 2, 3, 4]))) == 0.0
+    assert share_of_copies(Table({}, frame)) == 0.25
+    assert share_of_copies(Table({}, frame.assign(own=[1, 2, 3, 4]))) == 0.0
 
 
 def test_rows_whose_lists_differ_are_no_copies():
     rows = pa.table({"y": [1, 1, 1, 0, 1, 1], "tags": [["a"], ["b", "a"], ["a"], ["a"], None, ["a", "b"]]})
     for given in ([], ["y"], ["tags"], ["y", "tags"]):
-        assert _share_of_copies(look_at(rows, 100, given)) == 1 / 6
+        assert share_of_copies(look_at(rows, 100, given)) == 1 / 6
 
 
 @pytest.mark.parametrize(("most", "share"), [(9, 2 / 6), (3, 1 / 3)])
 def test_rows_that_differ_in_columns_of_given_roles_are_no_copies(most, share):
     table = pa.table({"city": ["a"] * 6, "size": [1.0, 2.0, 1.0, 3.0, 4.0, 3.0], "tags": [["x"]] * 6})
-    assert _share_of_copies(look_at(table, most, ["size", "tags"])) == share
-    assert _share_of_copies(look_at(table.append_column("id", [list(range(6))]), most, ["id", "city"])) == 0
-    assert _share_of_copies(look_at(table.select(["size", "tags"]), most, ["size"])) == share
-    assert _share_of_copies(look_at(table.select(["tags"]), most)) == 0
+    assert share_of_copies(look_at(table, most, ["size", "tags"])) == share
+    assert share_of_copies(look_at(table.append_column("id", [list(range(6))]), most, ["id", "city"])) == 0
+    assert share_of_copies(look_at(table.select(["size", "tags"]), most, ["size"])) == share
+    assert share_of_copies(look_at(table.select(["tags"]), most)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["datetime", "datetime[%d.%m.%Y]", "datetime[%d.%m.%Y]?"])

@@ -133,7 +133,7 @@ def test_the_file_says_model_scale_and_epochs(tmp_path):
     rows_of(1_200).to_csv(tmp_path / "shop.csv", index=False)
     path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
-    assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(1_200, True)
+    assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(1_200, True, 1)
     assert "kind: tabm  # the better one" in path.read_text()
 
 
@@ -186,7 +186,7 @@ CHOSEN = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}, "train":
     ],
 )
 def test_each_key_that_is_left_out_follows_from_the_rows(given, left):
-    assert left_to_rows(given, 1_200, True) == {name: section for name, section in left.items() if section}
+    assert left_to_rows(given, 1_200, True, 3) == {name: section for name, section in left.items() if section}
 
 
 def test_a_setting_of_another_model_is_refused_with_the_one_that_has_it():
