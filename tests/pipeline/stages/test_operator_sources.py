@@ -110,7 +110,7 @@ def modules(text):
 def test_what_recipes_use_is_what_their_modules_import():
     """Of flights, as its imports stand; of trivago by way of chunk.py, features.py and stream.py."""
     flights = modules("import gigabatch.features.recipes.flights.recipe")
-    assert flights == {"asof", "date_parts", "difference", "join_external", "waiting"}
+    assert flights == {"asof", "date_parts", "difference", "join_external", "waiting", "windows"}
     trivago = modules("import gigabatch.features.recipes.trivago.recipe")
     assert trivago == {"rank_within_group", "text_flags", "asof", "explode_lists"}
 
@@ -124,7 +124,7 @@ def test_what_recipes_use_is_what_their_modules_import():
             {"clip", "log"},
         ),
         ("import os; import gigabatch.features.operators.numbers.clip as c", {"clip"}),
-        ("def late():\n    from gigabatch.features.operators.history.asof import *", {"asof"}),
+        ("def late():\n    from gigabatch.features.operators.history.asof import *", {"asof", "windows"}),
         ("from gigabatch import register_operator\nfrom gigabatch.features.operators.base import Operator", set()),
         ("import numpy", set()),
     ],
