@@ -21,6 +21,7 @@ THOUSANDS = re.compile(r",(?=[0-9]{3}(?:[,.]|$))")
 MOST_TEXTS = 5_000
 PART, MOST_TIMES = 1e-3, 1000  # how far off a weight may be; how many times another, as cents and minutes are
 EXACT, MOST_ADDED = 1e-6, 500  # share of the variance that rounding leaves of a sum; columns that may be its parts
+NO_WEIGHT = 1e-4  # in deviations: of less than rounding
 MORE_THAN_CHANCE = 0.5  # share of the texts that hold the target of their row, less that of another row
 FACTORS = {1.0: "", 100.0: "100 times ", 1000.0: "1000 times ", 0.01: "a 100th of ", 0.001: "a 1000th of "}
 
@@ -152,9 +153,9 @@ def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ..
     found = {name: values for name, values in found.items() if np.isnan(values).mean() <= 0.1}
     known = np.all([np.isfinite(values) for values in (*found.values(), label[rows])], axis=0)
     found = {name: values[known] for name, values in found.items()}
-    names = [name for name, values in found.items() if values.min(initial=np.inf) < values.max(initial=-np.inf)]
+    names = [name for name, values in found.items() if _varies(values)]
     wanted = label[rows][known]
-    if not 2 <= len(names) <= MOST_ADDED or len(wanted) < max(FEWEST_ROWS, 10 * len(names)) or not np.var(wanted):
+    if not 2 <= len(names) <= MOST_ADDED or len(wanted) < max(FEWEST_ROWS, 10 * len(names)) or not _varies(wanted):
         return ()
     matrix = np.stack([found[name] for name in names], axis=1)
     spread = matrix.std(axis=0)
@@ -170,7 +171,10 @@ def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ..
     places = list(range(len(names)))
     if not exact(places):
         return ()
-    for place in range(len(names)):
+    some = [place for place, weight in enumerate(fitted(places)) if abs(weight) > NO_WEIGHT]
+    if some and exact(some):  # mostly: of hundreds of columns each alone would take minutes
+        places = some
+    for place in list(places):
         fewer = [other for other in places if other != place]
         if len(places) > 1 and exact(fewer):
             places = fewer
@@ -179,6 +183,14 @@ def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ..
     if np.any(np.abs(times - times.round()) > PART * times) or times.max() > MOST_TIMES:
         return ()
     return tuple(names[place] for place in places)
+
+
+def _varies(values: np.ndarray) -> bool:
+    """Whether numbers have a deviation that float64 can hold, as 1e-200 among zeros and numbers near 1e308 have not."""
+    if not len(values):
+        return False
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return bool(0 < values.std() < np.inf)
 
 
 @lru_cache(maxsize=4)
@@ -226,8 +238,8 @@ def _told_by_nulls(null: np.ndarray, label: np.ndarray) -> str:
 
 def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
     """Whether each of a few values (null is one) lies in one unbroken range of the target, so that it follows from it;
-    values of less than five rows apart. Of rounded targets two ranges may share an end, but not all of one: a shop that
-    is closed sells nothing, and so do others that are open."""
+    values of less than five rows apart. Of rounded targets two ranges may share an end, but not all of one, unless both
+    are that one number: a shop that is closed sells nothing, and so do others that are open."""
     codes, distinct = pd.factorize(values, use_na_sentinel=False)
     counts = np.bincount(codes)
     often = counts >= FEWEST_OF_VALUE
@@ -239,7 +251,7 @@ def _are_ranges(values: np.ndarray, label: np.ndarray) -> bool:
     np.maximum.at(high, codes, label)
     by_low = np.lexsort((high[often], low[often]))
     low, high = low[often][by_low], high[often][by_low]
-    within = (low[1:] == high[:-1]) & ((low[:-1] == high[:-1]) | (low[1:] == high[1:]))
+    within = (low[1:] == high[:-1]) & ((low[:-1] == high[:-1]) ^ (low[1:] == high[1:]))
     return bool(((low[1:] >= high[:-1]) & ~within).all()) and label.min() < label.max()
 
 

@@ -399,7 +399,13 @@ def train_model(
             warn_unless_kept(model, valid_table, loss, device, done.curve, best)
     elif ranks.is_first:
         tables.release(weights)
-    if tables is None and ranks.num_ranks == 1 and num_steps and settings.select_by == "loss" and best < epochs / 2:
+    if (
+        tables is None
+        and ranks.num_ranks == 1
+        and num_steps
+        and settings.select_by == "loss"
+        and best + 1 <= epochs / 2
+    ):
         warn_of_one_row(model, valid_table, loss, device, best, epochs)
     if tables is None or ranks.is_first:
         calibrate(model, valid_table, settings.calibration, shift, device, ranks if tables is None else None)
@@ -424,11 +430,14 @@ def warn_of_one_row(
         parts.append(losses if batch.weight is None else losses * batch.weight)
     rows = torch.cat(parts)
     share = float(rows.max() / rows.sum())
+    # Of a quantile, or of counts most of which are 0, the mae is the least where another number than that is predicted.
+    typical = loss.regression[0].kind in ("mse", "huber")
+    advice = " train.select_by=mae chooses the epoch by typical rows." if typical else ""
     if share > SHARE_OF_ONE_ROW:
         log.warning(
             "epoch %d of %d was the best by the valid loss, of which one of %s rows (row %s, counted from 0) makes "
-            "%.0f %%. Look at its label. train.select_by=mae chooses the epoch by typical rows.",
-            best + 1, epochs, f"{len(rows):,}", f"{int(rows.argmax()):,}", 100 * share,
+            "%.0f %%. Look at its label.%s",
+            best + 1, epochs, f"{len(rows):,}", f"{int(rows.argmax()):,}", 100 * share, advice,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import datetime
 import shlex
 import shutil
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -922,6 +923,9 @@ def test_a_flag_whose_one_number_others_have_too_is_no_range_of_the_target():
     assert leak(np.where(closed, "no", "yes"), sold, "regression") == ""
     assert leak(np.where(closed, "no", "yes"), full, "regression") == ""
     assert "range of the target" in leak(np.where(closed, "no", "yes"), np.where(closed, 0, sold + 1), "regression")
+    why = np.where(closed, np.where(np.arange(len(closed)) % 2, "feast", "no"), "yes")  # two reasons to sell nothing
+    assert "range of the target" in leak(why, np.where(closed, 0, sold + 1), "regression")
+    assert leak(why, np.where(closed, 0, sold), "regression") == ""
     assert "range of the target" in leak(np.where(sold > 2, "b", "a"), sold.clip(1).astype(float), "regression")
 
 
@@ -948,6 +952,17 @@ def test_parts_are_found_beside_nulls_and_none_where_chance_or_noise_fits():
     assert added(columns, columns["b"] * columns["e"]) == added({"a": total}, total) == ()
     assert added(dict(enumerate(rng.normal(size=(150, 140)))), rng.normal(size=140)) == ()
     assert added(columns, np.ones(1000)) == ()
+    for odd in (np.eye(1, 1000)[0] * 1e-200, rng.uniform(1e308, 1.7e308, 1000)):  # no deviation in float64
+        assert added({"odd": odd, **columns}, total) == ("b", "e")
+        assert added(columns, odd) == ()
+
+
+def test_parts_among_hundreds_of_columns_are_found_in_seconds():
+    values = np.random.default_rng(6).normal(size=(300, 3100))
+    columns = {f"c{number}": row for number, row in enumerate(values)} | {"copy": values[7]}
+    started = time.process_time()
+    assert added(columns, values[0] - values[7]) == ("c0", "copy")
+    assert time.process_time() - started < 3
 
 
 @pytest.mark.parametrize(("weights", "parts"), [

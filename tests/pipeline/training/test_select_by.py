@@ -16,7 +16,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.pipeline.config.config import SELECTABLE, ConfigError, TrainSettings, parse_config
 from gigabatch.pipeline.training import train as module
-from gigabatch.pipeline.training.train import TrainingError, train_model
+from gigabatch.pipeline.training.train import TrainingError, train_model, warn_of_one_row
 
 TASKS = {
     "binary": (Target("label", "binary"),),
@@ -233,6 +233,7 @@ def test_a_run_and_its_members_keep_the_epoch_whose_metric_evaluation_finds(tiny
 
 @pytest.mark.parametrize(("label", "settings", "told"), [
     (-60.0, {}, True), (0.0, {}, False), (-60.0, {"select_by": "mae"}, False), (-60.0, {"select": "last"}, False),
+    (-60.0, {"epochs": 1}, False), (-60.0, {"epochs": 1, "select": "last"}, False),
 ])  # fmt: skip
 def test_an_epoch_that_one_valid_row_chose_is_warned_of(label, settings, told, caplog):
     """Of 2,900 houses one of six deviations did, and the typical error was 1.4 times that of the last epoch."""
@@ -253,3 +254,17 @@ def test_an_epoch_that_one_valid_row_chose_is_warned_of(label, settings, told, c
         assert trained.best_epoch == 0
         assert found[0].startswith(f"epoch 1 of 4 was the best by the valid loss, of which one of 200 rows (row 7, "
                                    f"counted from 0) makes {share:.0f} %.")  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "advised"), [({}, 1), ({"kind": "huber"}, 1), ({"kind": "quantile", "tau": 0.9}, 0)])
+def test_the_mae_is_no_advice_where_another_number_than_the_middle_is_asked_for(loss, advised, caplog):
+    valid = table_of("regression", 200, 2)
+    rows = valid.unpack(valid.words)
+    values = rows.targets[0].clone()
+    values[7] = 9e3
+    valid = PackedTable.from_columns(valid.schema, [], list(rows.floats.T), [values])
+    model = run("regression", {"epochs": 1}).model
+    with caplog.at_level(logging.WARNING):
+        warn_of_one_row(model, valid, TargetLoss([("regression", 1)], [RegressionLoss(**loss)]), "cpu", 0, 4)
+    (text,) = [text for text in caplog.messages if "was the best by the valid loss" in text]
+    assert text.count("select_by=mae") == advised
