@@ -19,7 +19,8 @@ FEWEST_OF_VALUE, MOST_VALUES = 5, 1000
 NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 THOUSANDS = re.compile(r",(?=[0-9]{3}(?:[,.]|$))")
 MOST_TEXTS = 5_000
-PART, MOST_TIMES = 1e-3, 1000  # how far off a weight may be; how many times another, as cents and minutes are
+# How far off a weight may be, as a share and in all, and how many times another, as cents and minutes are.
+PART, MOST_OFF, MOST_TIMES = 1e-3, 0.1, 1000
 EXACT, MOST_ADDED = 1e-6, 500  # share of the variance that rounding leaves of a sum; columns that may be its parts
 NO_WEIGHT = 1e-4  # in deviations: of less than rounding
 MORE_THAN_CHANCE = 0.5  # share of the texts that hold the target of their row, less that of another row
@@ -180,7 +181,7 @@ def added(columns: Mapping[str, np.ndarray], label: np.ndarray) -> tuple[str, ..
             places = fewer
     weights = np.abs(fitted(places)) / spread[places]
     times = weights.max() / weights
-    if np.any(np.abs(times - times.round()) > PART * times) or times.max() > MOST_TIMES:
+    if np.any(np.abs(times - times.round()) > np.minimum(PART * times, MOST_OFF)) or times.max() > MOST_TIMES:
         return ()
     return tuple(names[place] for place in places)
 

@@ -3,7 +3,6 @@
 import datetime
 import shlex
 import shutil
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -957,17 +956,19 @@ def test_parts_are_found_beside_nulls_and_none_where_chance_or_noise_fits():
         assert added(columns, odd) == ()
 
 
-def test_parts_among_hundreds_of_columns_are_found_in_seconds():
+def test_parts_among_hundreds_of_columns_are_found_by_a_few_fits(monkeypatch):
+    """One for each column took minutes."""
     values = np.random.default_rng(6).normal(size=(300, 3100))
     columns = {f"c{number}": row for number, row in enumerate(values)} | {"copy": values[7]}
-    started = time.process_time()
+    fits, lstsq = [], np.linalg.lstsq
+    monkeypatch.setattr(np.linalg, "lstsq", lambda *given, **options: fits.append(1) or lstsq(*given, **options))
     assert added(columns, values[0] - values[7]) == ("c0", "copy")
-    assert time.process_time() - started < 3
+    assert len(fits) < 10
 
 
 @pytest.mark.parametrize(("weights", "parts"), [
     ((1, 1, 1), ("a", "b", "c")), ((1, -100, 20), ("a", "b", "c")), ((0.5, 0.25, 0), ("a", "b")),
-    ((1, 1.5, 0), ()), ((83.1, 42.7, 6.3), ()), ((0.4, 0.6, 0), ()),
+    ((1, 1.5, 0), ()), ((83.1, 42.7, 6.3), ()), ((0.4, 0.6, 0), ()), ((700.4, 1, 0), ()), ((700, 1, 0), ("a", "b")),
 ])  # fmt: skip
 def test_a_formula_of_other_weights_than_parts_have_is_learnt(weights, parts):
     """As that of scikit-learn's make_regression, whose informative columns would else be left out."""
