@@ -6,6 +6,7 @@ no loader raises anything but its own error, unpickles, runs a program, or opens
 """
 
 import copy
+import gc
 import json
 import os
 import pickle
@@ -117,10 +118,12 @@ class Watch:
         return "__pycache__" not in str(path) and bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
     def __enter__(self):
+        gc.disable()  # what earlier tests left behind may remove its leases when it is collected
         self.on, self.seen = True, []
 
     def __exit__(self, *_):
         self.on = False
+        gc.enable()
 
 
 WATCH = Watch()
