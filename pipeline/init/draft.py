@@ -531,8 +531,9 @@ def _has_words(seen: Seen, label: Labels) -> bool:
 
 
 def _tells_little(seen: Seen, labels: Iterable[Labels]) -> bool:
-    """Whether few rows have each value of a category, and values tell of no label in other rows."""
-    if not _is_of_few_rows(seen):
+    """Whether few rows have each value of a category, which is no list in one text, and values tell of no label in other
+    rows."""
+    if not _is_of_few_rows(seen) or list_separator(pd.Series(seen.values)):
         return False
     known = [(label, ~np.isnan(label.values)) for label in labels]
     return not any(values_tell(seen.values[rows], label.values[rows], label.settings["task"]) for label, rows in known)
@@ -934,8 +935,6 @@ def split_phrases(made: Draft, table: Table) -> None:
     made.features |= {"categorical": list(kept) if plain else kept, "list_separator": chosen}
     made.features["lists"] = {name: {"elements": "string"} for name in lists} | made.features.get("lists", {})
     made.training.get("model", {}).pop("pooling", None)  # which is for words alone
-    for name in lists:
-        made.words.pop(name, None)  # of the texts that are cut
     if not kept:
         del made.features["categorical"]
     for name, separator in found.items():
