@@ -531,8 +531,8 @@ def _has_words(seen: Seen, label: Labels) -> bool:
 
 
 def _tells_little(seen: Seen, labels: Iterable[Labels]) -> bool:
-    """Whether few rows have each value of a category, which is no list in one text, and values tell of no label in other
-    rows."""
+    """Whether few rows have each value of a category, which is no list in one text, and values tell of no label in
+    other rows."""
     if not _is_of_few_rows(seen) or list_separator(pd.Series(seen.values)):
         return False
     known = [(label, ~np.isnan(label.values)) for label in labels]
