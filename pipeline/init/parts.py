@@ -178,8 +178,8 @@ def _scores(label: np.ndarray, task: str) -> list[np.ndarray]:
 
 
 def _told(parts: np.ndarray, half: np.ndarray, counts: np.ndarray, sums: np.ndarray, *, sure: bool = True) -> float:
-    """The share of the labels' variance that parts tell; if it has to be `sure`, 0 where it may be chance, or few parts
-    are in both halves.
+    """The share of the labels' variance that parts tell; 0 where it may be chance, or, if it has to be `sure`, where few
+    parts are in both halves.
 
     parts, half, counts, sums: of entries of a part, their half, rows and the sum of these rows' scores.
     """
@@ -195,4 +195,4 @@ def _told(parts: np.ndarray, half: np.ndarray, counts: np.ndarray, sums: np.ndar
     weights = np.sqrt(rows.prod(axis=0))
     products = weights * (totals / rows - totals.sum() / rows.sum()).prod(axis=0)
     chance = np.sqrt((squares.prod(axis=0) / rows.prod(axis=0)).sum())  # where no entry tells of another
-    return float(products.sum() / weights.sum()) if not sure or products.sum() > DEVIATIONS * chance else 0.0
+    return float(products.sum() / weights.sum()) if products.sum() > (DEVIATIONS if sure else 2) * chance else 0.0
