@@ -178,8 +178,8 @@ def _scores(label: np.ndarray, task: str) -> list[np.ndarray]:
 
 
 def _told(parts: np.ndarray, half: np.ndarray, counts: np.ndarray, sums: np.ndarray, *, sure: bool = True) -> float:
-    """The share of the labels' variance that parts tell; 0 where it may be chance, or, if it has to be `sure`, where few
-    parts are in both halves.
+    """The share of the labels' variance that parts tell; 0 where it may be chance, or, if it has to be `sure`, where
+    few parts are in both halves.
 
     parts, half, counts, sums: of entries of a part, their half, rows and the sum of these rows' scores.
     """
