@@ -847,7 +847,7 @@ def _roles(
             inputs[name] = "string"
         elif seen.tells_little:
             made.words[name] = {"min_count": FEWEST_OF_WORD}
-            seen.note = ", ".join(filter(None, (seen.note, "which tell nothing of the label in other rows")))
+            seen.note = ", ".join(filter(None, ("which tell nothing of the label in other rows", seen.note)))
         about = [f"{seen.num_values:,} values"] if seen.kind == "category" else [
             f"{np.nanmin(seen.values):.6g} to {np.nanmax(seen.values):.6g}"]  # fmt: skip
         if known < len(seen.values):
