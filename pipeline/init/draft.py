@@ -21,9 +21,10 @@ from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.rows.date_parts import DateParts
 from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
-from gigabatch.features.recipes.table.recipe import ROW, TableRecipe, TableSettings
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
+from gigabatch.features.workflow.workflow import ROW
 from gigabatch.pipeline.init.columns import (
     MOST_HASHED_WORDS,
     MOST_TEXT_WORDS,

@@ -35,7 +35,7 @@ from gigabatch.features.reading.encodings import (
 )
 from gigabatch.features.reading.plain_csv import read_plain
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
-from gigabatch.features.recipes.table.recipe import ROW
+from gigabatch.features.workflow.workflow import ROW
 
 SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 1 << 20

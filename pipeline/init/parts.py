@@ -15,6 +15,7 @@ FEWEST_YEARS, FEWEST_DAYS, AROUND = 4, 180, 15
 MUCH_OF_DAYS, SHIFTS = 0.01, (0, *range(15, 357, 7))  # share of the variance; days by which calendars are shifted
 FEWEST_PARTS, HALF = 10, 0.5  # parts that two halves have, and their share of the rows
 MUCH, DEVIATIONS = 0.03, 4  # share of the variance of the labels' ranks that parts tell, in all and in those of chance
+FEW_DEVIATIONS = 2  # of chance, where that is no proof
 
 
 def words_tell(texts: np.ndarray, label: np.ndarray, task: str) -> bool:
@@ -195,4 +196,8 @@ def _told(parts: np.ndarray, half: np.ndarray, counts: np.ndarray, sums: np.ndar
     weights = np.sqrt(rows.prod(axis=0))
     products = weights * (totals / rows - totals.sum() / rows.sum()).prod(axis=0)
     chance = np.sqrt((squares.prod(axis=0) / rows.prod(axis=0)).sum())  # where no entry tells of another
-    return float(products.sum() / weights.sum()) if products.sum() > (DEVIATIONS if sure else 2) * chance else 0.0
+    return (
+        float(products.sum() / weights.sum())
+        if products.sum() > (DEVIATIONS if sure else FEW_DEVIATIONS) * chance
+        else 0.0
+    )

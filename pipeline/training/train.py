@@ -424,11 +424,8 @@ def warn_of_one_row(
     that of the last (docs/tried.md)."""
     if [task for task, _ in loss.tasks] != ["regression"] or len(valid_table) < FEWEST_ROWS_OF_A_SHARE:
         return
-    parts = []
-    for batch, outputs in evaluated_blocks(model, valid_table, device):
-        losses = loss.of_rows(outputs, model.standardised(batch.targets)).double()
-        parts.append(losses if batch.weight is None else losses * batch.weight)
-    rows = torch.cat(parts)
+    losses, weight = row_losses(model, valid_table, loss, device)
+    rows = losses.double() * weight
     share = float(rows.max() / rows.sum())
     # Of a quantile, or of counts most of which are 0, the mae is the least where another number than that is predicted.
     typical = loss.regression[0].kind in ("mse", "huber")
@@ -929,16 +926,30 @@ def end_epoch(
         done.best_updates = 0 if state.average is None else state.average.num_updates
 
 
+def row_losses(
+    model: Model,
+    table: PackedTable,
+    loss: TargetLoss,
+    device: str,
+    ranks: Ranks | None = None,
+    tables: SpreadTables | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row that this rank evaluates, all targets together, and its weight: [B] float32 each; arguments
+    as of `table_loss`."""
+    losses, weights = [], []
+    for batch, outputs in evaluated_blocks(model, own_blocks(table, ranks), device, tables, len(table)):
+        losses.append(loss.of_rows(outputs, model.standardised(batch.targets)))
+        weights.append(torch.ones_like(losses[-1]) if batch.weight is None else batch.weight)
+    return torch.cat(losses), torch.cat(weights)
+
+
 def a_few_far_rows(
     model: Model, valid: PackedTable, loss: TargetLoss, device: str, ranks: Ranks, tables: SpreadTables | None
 ) -> str:
     """What to do where the loss of some valid rows is not finite and that of others is, which no rate is to blame for;
     empty where it is that of all, or of none."""
-    losses, counted = [], []
-    for batch, outputs in evaluated_blocks(model, own_blocks(valid, ranks), device, tables, len(valid)):
-        losses.append(loss.of_rows(outputs, model.standardised(batch.targets)))
-        counted.append(torch.ones_like(losses[-1]) if batch.weight is None else batch.weight)
-    rows, weight = (torch.cat(ranks.all_gather_rows(torch.cat(part), "valid loss")) for part in (losses, counted))
+    own = row_losses(model, valid, loss, device, ranks, tables)
+    rows, weight = (torch.cat(ranks.all_gather_rows(part, "valid loss")) for part in own)
     far = (~rows.isfinite() & (weight > 0)).nonzero()[:, 0]
     if not 0 < len(far) < int((weight > 0).sum()):
         return ""

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 
 from gigabatch.features.columns.time_types import is_time_type
+from gigabatch.features.columns.times import SECOND
 from gigabatch.features.errors import DataError
 from gigabatch.features.setting_checks import TIME_UNITS, time_span
 
 log = logging.getLogger(__name__)
 
 Window = int | str
-SECOND = 1_000_000  # microseconds
 
 
 def require_window(window: Window | None, where: str) -> None:

@@ -13,9 +13,9 @@ from gigabatch.features.reading.blocks import NotInParts
 from gigabatch.features.recipes.base import SPLITS, FeatureParts, Recipe
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
-from gigabatch.features.recipes.interactions.splits import ROW, InteractionRules, UserSplits
+from gigabatch.features.recipes.interactions.splits import InteractionRules, UserSplits
 from gigabatch.features.recipes.staging import SplitWriter, StagedRows, part_by_part
-from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.features.workflow.workflow import ROW, Workflow
 
 
 def write_user_parts(

@@ -37,7 +37,6 @@ from gigabatch.features.recipes.interactions.side_tables import (
 )
 from gigabatch.features.recipes.interactions.splits import (
     GIVEN,
-    ROW,
     SPLITS,
     TARGET,
     InteractionRules,
@@ -46,6 +45,7 @@ from gigabatch.features.recipes.interactions.splits import (
 )
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ENTITIES
+from gigabatch.features.workflow.workflow import ROW
 
 
 @dataclass(frozen=True)

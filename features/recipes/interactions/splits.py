@@ -30,9 +30,8 @@ from gigabatch.features.recipes.interactions.histories import (
 from gigabatch.features.recipes.interactions.layout import Layout
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.schema import Column, Entity, ListColumn, Schema, Target
-from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.features.workflow.workflow import ROW, Workflow
 
-ROW = "row_number"
 TARGET = "target"
 GIVEN = "__split__"  # place in `SPLITS` of each row, where the splits are given
 SPLITS = ("train", "valid", "test")

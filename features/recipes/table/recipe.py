@@ -52,9 +52,8 @@ from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, 
 from gigabatch.features.workflow.fit import threads
 from gigabatch.features.workflow.flow import first_group_wise, place
 from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files, to_steps
-from gigabatch.features.workflow.workflow import DTYPES, Workflow
+from gigabatch.features.workflow.workflow import DTYPES, ROW, Workflow
 
-ROW = "row_number"
 LIST_TYPES = tuple(f"list[{elements}]" for elements in ARROW_TYPES)
 NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 ENTITY_KEYS = ("key", "columns")
