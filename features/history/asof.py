@@ -3,11 +3,13 @@
 Events are sorted by group and time, running sums are taken over the sorted values, and a question "group g, before time
 t, not older than w" is two searches among the group's times and a difference of running sums, on NumPy and CuPy arrays
 alike. The order of time is shared by all questions about the same rows, whatever the groups. Sums are of integers and
-therefore exact: the answer does not depend on row order, partition count or engine.
+therefore exact: the answer does not depend on row order, partition count or engine. Fractions are cut into whole
+numbers of 26 bits (`gigabatch.features.history.grouped_sums`), and their sum is rounded once, at the end.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.exact.tally import tally
 from gigabatch.features.history.key_index import KeyIndex
 
@@ -29,9 +32,9 @@ def known_name(column: str) -> str:
     return f"known__{column}"
 
 
-def sum_name(column: str) -> str:
-    """Of settled events: the column of the sum of the values."""
-    return f"sum__{column}"
+def sum_name(column: str, unit: int = 0) -> str:
+    """Of settled events: the column of the sum of the values, or of their parts in multiples of 2^unit."""
+    return f"sum{unit or ''}__{column}"
 
 
 class Once:
@@ -227,19 +230,40 @@ class AsOfJoin:
             )
         return self._add_settled(self._sum(values, window), sum_name(column), window)
 
+    def total(self, column: str, window: int | None = None) -> Any:
+        """`sum` of a column that may hold fractions: then float64, the nearest to each exact sum."""
+        _, _, fractions = self.once(("summed", column), lambda: self._summed(column))
+        units = self._settled_units(column)
+        if not fractions and not set(units) - {0}:
+            return self.sum(column, window)
+        from gigabatch.features.history.grouped_sums import exact_totals, unit_parts, whole_parts  # it imports this
+
+        parts = self.once(("parts", column), lambda: unit_parts(self.events[column], "as-of sum"))
+        found = {unit: self._sum(part, window) for unit, part in parts.items()}
+        for unit in units if window is None else ():
+            gone = self._add_settled(0, sum_name(column, unit), window)
+            for own, part in (whole_parts(gone) if unit == 0 else {unit: gone}).items():
+                found[own] = found.get(own, 0) + part
+        on_host = {unit: self.engine.to_host(part) for unit, part in found.items()}
+        return self.xp.asarray(exact_totals(on_host, self.num_queries))
+
+    def _settled_units(self, column: str) -> list[int]:
+        """The units in which settled events of the column are summed."""
+        names = () if self.settled is None else self.settled.columns
+        matches = (re.fullmatch(rf"sum(-?\d*)__{re.escape(column)}", name) for name in names)
+        return [int(match[1] or 0) for match in matches if match]
+
     def _told(self, column: str) -> tuple[Any, bool]:
         """int64: 1 where an event's value is known, else 0; and whether it is of all events that become known."""
         known = self.engine.array(self.events[column].notna())
         return known.astype("int64"), bool((known | ~self.in_time).all())
 
     def _summed(self, column: str) -> tuple[Any, int, bool]:
-        """A column's int64 values, the largest absolute one, and whether there are fractions, of which nothing else is
-        told."""
+        """A column's int64 values, the largest absolute one, and whether there are fractions or floats that may be
+        rounded, of which nothing else is told."""
         summed = self.events[column]
-        if summed.dtype.kind == "f":
-            floats = float_values(summed, "as-of sum")
-            if bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any()):
-                return self.xp.zeros(0, dtype="int64"), 0, True
+        if holds_fractions(summed, "as-of sum"):
+            return self.xp.zeros(0, dtype="int64"), 0, True
         values = whole_values(summed, "as-of sum")
         return values, max(int(values.max()), -int(values.min())) if len(values) else 0, False
 
@@ -272,6 +296,31 @@ class AsOfJoin:
             rows = self.sorted_rows[self.xp.clip(position, 0, None)]
         return self.xp.where(self.found_group & (position >= start), rows, -1)
 
+    def row_before(self, number: int) -> Any:
+        """int64 row number in `events` of each query's last earlier event but `number` - 1; -1 where there are fewer.
+
+        Settled events have no rows; errors as of `last_places`.
+        """
+        first, stop = self.last_places(number)
+        if len(self.sorted_rows) == 0:
+            return self.xp.full(self.num_queries, -1, dtype="int64")
+        rows = self.sorted_rows[self.xp.clip(first, 0, len(self.sorted_rows) - 1)]
+        return self.xp.where(stop - first == number, rows, -1)
+
+    def row_at(self, back: int) -> Any:
+        """int64 row number in `events` of each query's last event of the very time that lies `back` units, at least 1,
+        before its own; -1 where there is none."""
+        nothing = self.xp.full(self.num_queries, -1, dtype="int64")
+        if not len(self.at) or not len(self.sorted_rows) or back > int(self.at.max()) - self.first:
+            return nothing
+        reached = self.found_group & (self.at >= self.first + back)
+        times = self.xp.where(reached, self.at, self.first + back) - back
+        place = self._search(times + 1) - 1
+        begins = self.xp.where(self.found_group, self._begins[self.query_groups], 0)
+        there = self.xp.clip(place, 0, None)
+        found = reached & (place >= begins) & (self._times[there] == times)
+        return self.xp.where(found, self.sorted_rows[there], nothing)
+
     def last_places(self, number: int) -> tuple[Any, Any]:
         """Where each query's last `number` earlier events stand: those of query n are the rows of `events` that
         `sorted_rows[first[n] : stop[n]]` says, the oldest first, and fewer where there are fewer.
@@ -288,6 +337,15 @@ class AsOfJoin:
             )
         first = self.xp.maximum(self._start(None), self.stop - number)
         return self.xp.where(self.found_group, first, 0), self.xp.where(self.found_group, self.stop, 0)
+
+
+def holds_fractions(column: Any, where: str) -> bool:
+    """Whether a column holds fractions, infinities or floats so large that they may be another whole number rounded."""
+    if column.dtype.kind != "f":
+        return False
+    values, xp = float_values(column, where), engine_of(column).arrays
+    whole = (values == xp.rint(values)) & (abs(values) < exact_below(column.dtype))
+    return not bool((whole | xp.isnan(values)).all())
 
 
 def _asked_at(times: Any) -> Any:

@@ -285,6 +285,33 @@ def totals_in_groups(column: Column, groups: Any, num_groups: int, where: str, s
     return GroupTotals(counts, found[SUM], found[SQUARES], *[np.empty(0)] * 2)
 
 
+def unit_parts(column: Column, where: str) -> dict[int, Any]:
+    """By unit int64 arrays [N] of multiples of 2^unit that add up to each value of a column; 0 for null.
+
+    `DataError`, naming the column, as in `GroupedSums.of`.
+    """
+    if column.dtype.kind != "f":
+        return whole_parts(whole_values(column, where))
+    return {unit: part for _, unit, part in _in_units(SUM, _numbers(column.fillna(0.0), where))}
+
+
+def whole_parts(values: Any) -> dict[int, Any]:
+    """int64 values in units of `unit_parts`."""
+    low = BITS * (-UNIT_EXPONENT // BITS) + UNIT_EXPONENT  # the highest unit up to 1
+    shift = BITS + low
+    return {
+        low: (values & (1 << shift) - 1) << -low,
+        shift: (values >> shift) & MASK,
+        shift + BITS: values >> shift + BITS,
+    }
+
+
+def exact_totals(sums: Mapping[int, np.ndarray], size: int) -> np.ndarray:
+    """float64 [size], the nearest to each sum of `unit_parts`, which are int64 arrays of the host by unit."""
+    nothing = np.empty(0)
+    return GroupTotals(np.ones(size, dtype="int64"), sums, {}, nothing, nothing).sum()
+
+
 def _whole_pieces(values: Any, squares: bool) -> Iterator[tuple[int, int, Any]]:
     """Triples (kind, unit, int64 array) that hold every int64 value, and its square, in multiples of 2^unit."""
     low, middle, high = values & MASK, (values >> BITS) & MASK, values >> 2 * BITS

@@ -27,7 +27,7 @@ class Past:
         Earlier rows that later ones may still look at, with the columns that the operator reads.
     settled
         By the question that is asked, what the other earlier rows amount to: a row a group, with its keys, int64
-        `EVENTS` and of each column the number of known values and their sum (`known_name`, `sum_name`).
+        `EVENTS` and of each column the number of known values and their sum (`known_name`, `sum_name` by unit).
     until
         The last time at which an earlier row asked; later rows must neither ask nor become known before it. None where
         the operator compares in another way.
@@ -44,7 +44,7 @@ class Past:
 def settle(
     events: Frame,
     by: Sequence[str],
-    values: Mapping[str, Any],
+    values: Mapping[str, tuple[Any, Mapping[int, Any]]],
     before: Frame | None,
     counted: Any = None,
     groups: Any = None,
@@ -58,7 +58,8 @@ def settle(
     by
         Key columns; none means one group of all.
     values
-        By column a pair of int64 arrays [N]: whether the value is known (0 or 1), and the value, 0 for null.
+        By column int64 arrays [N]: whether the value is known (0 or 1), and by unit the multiples of 2^unit that add up
+        to it, 0 for null.
     before
         What an earlier call gave with the same columns, or None.
     counted
@@ -77,7 +78,7 @@ def settle(
     >>> import pandas as pd
     >>> from gigabatch.features.history.past import settle
     >>> events = pd.DataFrame({"user": ["a", "b", "a"]})
-    >>> clicks = (np.array([1, 1, 0]), np.array([2, 5, 0]))
+    >>> clicks = (np.array([1, 1, 0]), {0: np.array([2, 5, 0])})
     >>> settle(events, ["user"], {"clicks": clicks}, None).iloc[:, :3]
       user  events__  known__clicks
     0    a         2              1
@@ -88,11 +89,16 @@ def settle(
     keys = events[list(by)].reset_index(drop=True)
     counted = xp.ones(len(events), dtype=bool) if counted is None else counted
     totals = {EVENTS: xp.ones(len(events), dtype="int64")}
-    for name, (known, value) in values.items():
-        totals |= {known_name(name): known, sum_name(name): value}
+    for name, (known, parts) in values.items():
+        totals |= {known_name(name): known, **{sum_name(name, unit): part for unit, part in parts.items()}}
     if before is not None:
         keys = stacked([before[list(by)], keys], "history", by) if by else keys
-        totals = {name: xp.concatenate([engine.array(before[name]), part]) for name, part in totals.items()}
+        earlier = {name: engine.array(before[name]) for name in before.columns if name not in by}
+        totals = {
+            name: xp.concatenate([side.get(name, xp.zeros(size, dtype="int64")) for side, size in (
+                (earlier, len(before)), (totals, len(events)))])
+            for name in {**totals, **earlier}
+        }  # fmt: skip
         counted = xp.concatenate([xp.ones(len(before), dtype=bool), counted])
     if not by:
         sums = {name: part[counted].sum().reshape(1) for name, part in totals.items()}

@@ -10,7 +10,8 @@ from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.history.asof import Once
+from gigabatch.features.history.asof import Once, holds_fractions
+from gigabatch.features.history.grouped_sums import unit_parts
 from gigabatch.features.history.past import NotLater, Past, settle
 from gigabatch.features.operators.base import ColumnOperator, Configured
 
@@ -138,7 +139,7 @@ class LooksBack(ColumnOperator):
             values = {}
             for name in self.summed:
                 known = engine.array(rows[name].notna()).astype("int64")
-                values[name] = known, whole_values(rows[name], type(self).__name__)
+                values[name] = known, self._summands(rows[name])
             for name, by in questions.items():
                 told = None if before is None else before.settled.get(name)
                 known_groups = groups(by) if before is None and by else None
@@ -146,6 +147,11 @@ class LooksBack(ColumnOperator):
                 if found is not None:
                     settled[name] = found
         return Past(rows[engine.series(kept, rows)].reset_index(drop=True), settled, until, size)
+
+    def _summands(self, column: Column) -> dict[int, Any]:
+        """By unit int64 arrays that add up to the column's values; whole numbers are of one unit, 1."""
+        where = type(self).__name__
+        return unit_parts(column, where) if holds_fractions(column, where) else {0: whole_values(column, where)}
 
     def _size(self, frame: Frame) -> float:
         """The sum of the absolute values that are summed."""

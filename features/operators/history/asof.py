@@ -37,7 +37,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Mean:
-    """Average a whole-number column over the earlier events; null where there is none.
+    """Average a column of numbers over the earlier events; null where there is none.
 
     With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known at
     the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)). The prior is over all the
@@ -94,7 +94,7 @@ class AsOf(LooksBack):
         Whole-number times in one unit: when a row asks, and when its outcome is known. `at` holds no nulls.
     aggregations
         Any of `Count(output, window=None)`, the number of events; `Mean(value, output, window=None, smoothing=0.0)` of
-        a whole-number column, null without an event, with `smoothing` k > 0 (sum + k * prior) / (count + k), whose
+        a column of numbers, null without an event, with `smoothing` k > 0 (sum + k * prior) / (count + k), whose
         prior is the mean over all groups and, whatever the window, all the past; and `Last(columns, dtype="float32")`,
         the columns {old: new} of the last event, null ones too, as float32, float64 or int64. Null values take no part
         in a mean. A `window` is in the unit of `at`, or, where that is a datetime, text such as 7d; it holds events
@@ -106,8 +106,8 @@ class AsOf(LooksBack):
     ------
     DataError
         A window below 1, a smoothing that is negative or not finite; a time or order that is null or no whole number;
-        fractions in a column that is averaged, or that `Last` takes as int64; whole numbers that `Last` would round to
-        float64.
+        fractions that `Last` takes as int64, an infinity or a fraction beyond 1e30 that is averaged; whole numbers that
+        `Last` would round to float64.
 
     Examples
     --------
@@ -241,7 +241,7 @@ class AsOf(LooksBack):
 
     def _mean(self, frame: Frame, question: AsOfJoin, item: Mean, settled: Mapping[str, Frame], once: Once) -> Any:
         count = question.count(self._reach(item), of=item.value).astype("float64")
-        total = question.sum(item.value, self._reach(item)).astype("float64")
+        total = question.total(item.value, self._reach(item)).astype("float64")
         if not item.smoothing:
             return ratio(frame, total, count)
         told = (self.at, self.known_at, self.order)  # what the prior of a value depends on beside the rows
@@ -252,7 +252,7 @@ class AsOf(LooksBack):
         def prior_of() -> tuple[Any, Any]:
             asked = once(("everyone", *told), everyone)
             number = asked.count(of=item.value)
-            return asked.sum(item.value) / asked.xp.maximum(number, 1), (number > 0).astype("float64")
+            return asked.total(item.value) / asked.xp.maximum(number, 1), (number > 0).astype("float64")
 
         prior, known = once(("prior", item.value, *told), prior_of)
         return ratio(frame, total + item.smoothing * prior, (count + item.smoothing) * known)

@@ -80,13 +80,7 @@ class DifferenceLag(WithinGroups, LooksBack):
 
     def kept(self, rows: Frame, until: int) -> Any:
         """The last `lag` rows of each group."""
-        xp = engine_of(rows).arrays
-        groups, order = sorted_groups(rows, self.by, self.order, "DifferenceLag")
-        stay = xp.zeros(len(rows), dtype=bool)
-        early, late = order[: max(len(order) - self.lag, 0)], order[self.lag :]
-        stay[order] = True
-        stay[early] = groups[early] != groups[late]
-        return stay & (groups >= 0)
+        return last_of_groups(*sorted_groups(rows, self.by, self.order, "DifferenceLag"), self.lag)
 
     def require_later(self, frame: Frame, new: Any, past: Past) -> None:
         """In each group by itself, whose order need not be that of others."""
@@ -123,6 +117,14 @@ def _warn_of_leak(output: str) -> None:
     )  # fmt: skip
 
 
+def last_of_groups(groups: Any, rows: Any, number: int) -> Any:
+    """bool array: the last `number` of each group, of `sorted_groups`; none of rows with a null key."""
+    stay = groups >= 0
+    early, late = rows[: max(len(rows) - number, 0)], rows[number:]
+    stay[early] &= groups[early] != groups[late]
+    return stay
+
+
 def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], operator: str) -> tuple[Any, Any]:
     """(int64 group of each row, -1 for a null key; int64 row numbers sorted by group and then `order`, of whose columns
     each settles the ties of those before it).
@@ -157,6 +159,8 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], o
 def _settle(operator: str) -> str:
     if operator == "GroupbyToSequence":
         return "Name a further column that settles ties, such as order: [time, row_number]"
+    if operator == "Lag":
+        return "Name a column that settles which of them comes last, such as order: row_number"
     return "Take an order in which no two rows of a group are alike, such as row_number of files that are in order"
 
 

@@ -22,9 +22,9 @@ class Rolling(WithinGroups, LooksBack):
     """Take a statistic over the rows of the group in a window of time before each row.
 
     The window is [t - window, t), t the row's own time, so a row does not see itself. Nulls of `column` take no part.
-    count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null without rows) are float32. sum and
-    mean need whole numbers, because running sums of fractions are not exact. Rows with a null key find nothing.
-    Group-wise: needs every row of a group.
+    count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null without rows) are float32. Sums are
+    exact until they are rounded, of fractions too, so that they depend on no order of the rows. Rows with a null key
+    find nothing. Group-wise: needs every row of a group.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ class Rolling(WithinGroups, LooksBack):
     Raises
     ------
     DataError
-        An unknown statistic, a window below 1, a time that is null or no whole number, or fractions that are to be
-        summed.
+        An unknown statistic, a window below 1, a time that is null or no whole number, or, in a column to be summed, an
+        infinity or a fraction beyond 1e30.
 
     Examples
     --------
@@ -95,12 +95,12 @@ class Rolling(WithinGroups, LooksBack):
     def _running(self, frame: Frame) -> Any:
         question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
         if self.statistic == "sum":
-            total = question.sum(self.column, self._reach)
+            total = question.total(self.column, self._reach)
             return question.engine.series(total.astype("float32"), frame)
         count = question.count(self._reach, of=self.column)
         if self.statistic == "count":
             return question.engine.series(count.astype("int32"), frame)
-        return ratio(frame, question.sum(self.column, self._reach).astype("float64"), count.astype("float64"))
+        return ratio(frame, question.total(self.column, self._reach).astype("float64"), count.astype("float64"))
 
     def _extreme(self, frame: Frame) -> Any:
         engine = engine_of(frame)

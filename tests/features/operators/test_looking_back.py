@@ -10,6 +10,7 @@ from gigabatch.features.history.past import NotLater, settle
 from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
 from gigabatch.features.operators.history.history import History
+from gigabatch.features.operators.history.lag import Lag
 from gigabatch.features.operators.history.rolling import Rolling
 from gigabatch.features.operators.history.target_encoding import TargetEncoding
 from gigabatch.features.operators.history.waiting import Waiting
@@ -23,7 +24,13 @@ OPERATORS = [
     AsOf(["tail", "place"], "at", "known", [Last({"delay": "last"})], "row"),
     AsOf([], "at", "known", [Count("all"), Mean("delay", "mean"), Last({"delay": "last"})], "row"),
     Rolling(["tail"], "at", "delay", 5, "mean", "out"),
+    AsOf(["tail"], "at", "known", [Mean("fraction", "mean"), Mean("fraction", "shrunk", smoothing=2.0)], "row"),
+    AsOf(["tail"], "at", "known", [Mean("turns", "mean"), Mean("turns", "recent", window=9)], "row"),
     Rolling(["tail"], "at", "fraction", 3, "min", "out"),
+    Rolling(["tail"], "at", "fraction", 5, "mean", "out"),
+    Lag(["tail"], "at", "delay", "out", periods=3, order="row"),
+    Lag(["tail", "place"], "at", "tail", "out", order="row"),
+    Lag(["place"], "at", "fraction", "out", span=4, order="row"),
     TargetEncoding(["tail"], "late", "out", at="at", fold="place"),
     Waiting(["place"], "at", "known", "queue"),
     History(["tail"], "at", "row", "place", 3, "seen", half_life=4.0),
@@ -41,7 +48,9 @@ def rows_of(seed: int, size: int = 160) -> pd.DataFrame:
         {
             "at": at, "row": np.arange(size), "known": known, "late": random.integers(0, 2, size),
             "tail": pd.Series(random.choice(list("abcde"), size)).where(random.random(size) > 0.1),
-            "place": random.integers(0, 3, size), "fraction": random.normal(size=size),
+            "place": random.integers(0, 3, size),
+            "fraction": random.normal(size=size) * 10.0 ** random.integers(-9, 9, size),
+            "turns": np.where(at > 20, random.normal(size=size), random.integers(-(2**52), 2**52, size)),  # whole first
             "delay": np.where(random.random(size) < 0.2, np.nan, random.integers(-9, 50, size)),
         }
     )  # fmt: skip
@@ -98,7 +107,7 @@ def test_settled_sums_are_those_of_a_slow_loop():
     known, values = rows["delay"].notna().astype("int64").to_numpy(), rows["delay"].fillna(0).astype("int64").to_numpy()
     half, table = len(rows) // 2, None
     for part in (slice(0, half), slice(half, None)):
-        table = settle(rows[part], ["tail", "place"], {"delay": (known[part], values[part])}, table)
+        table = settle(rows[part], ["tail", "place"], {"delay": (known[part], {0: values[part]})}, table)
     slow: dict[tuple, list[int]] = {}
     for tail, place, delay in rows[["tail", "place", "delay"]].itertuples(index=False):
         if isinstance(tail, str):
