@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_dates
 from gigabatch.features.encoding.lists import PackedList
@@ -34,7 +35,7 @@ from gigabatch.features.operators.rows.lambda_function import LambdaFunction
 from gigabatch.features.reading.sources import without_null_words
 from gigabatch.features.recipes.table.labels import typed_classes
 from gigabatch.features.schema import Schema, Target
-from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.features.workflow.workflow import ROW, Workflow
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
@@ -82,7 +83,10 @@ class Bundle:
     device
         Where the model computes, as torch names it.
     workflow
-        The steps from raw rows to rows of the features stage, without labels; None where the recipe has none.
+        The steps from raw rows to rows of the features stage, without labels; None where the recipe has none, or they
+        need more than the row.
+    looking_back
+        These steps where they look at earlier rows too; else None.
 
     Examples
     --------
@@ -104,6 +108,7 @@ class Bundle:
     info: dict[str, Any]
     device: str = "cpu"
     workflow: Workflow | None = None
+    looking_back: Workflow | None = None
 
     @property
     def schema(self) -> Schema:
@@ -260,23 +265,70 @@ class Bundle:
         own = self.preprocessor.vocabularies
         return own[name] if name in self.schema.names("categorical") else self.preprocessor.list_vocabulary(name)
 
-    def predict_raw(self, frame: Any) -> Any:
+    def predict_raw(self, frame: Any, history: Any = None) -> Any:
         """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns.
 
         Texts that stood for null in training (`null_values`) do so here. Other columns are passed over, those too whose
         names steps make. A time without a zone is UTC, also where the training's had one.
+
+        Parameters
+        ----------
+        frame
+            The rows. With `history` a label that steps read is null, or not there, where it is not known yet.
+        history
+            For a model whose features look back: the earlier rows, as raw and of the same library, with their labels as
+            numbers, 0 and 1 of a binary one. They end before `frame` begins. `row_number` is numbered where it is not
+            there: first the history, then the frame.
+
+        Raises
+        ------
+        DataError
+            Where a column is missing or holds what its type cannot; where features look back and there is no history,
+            or the other way round; where `frame` is not later than `history`; where a row looks at a label of `frame`
+            that is not known.
         """
-        own = own_frame(frame, "predict_raw", self._raw_names(), ())
-        self.raw_workflow._require_applied(own, "predict_raw")
-        require_columns(own, [name for name in self._raw_names() if name in own.columns], "predict_raw")
+        workflow = self.raw_steps(history is not None)
+        names = self._raw_names(workflow)
+        own = own_frame(frame, "predict_raw", names, ())
+        earlier = None
+        if history is not None:
+            earlier = own_frame(history, "history", names, ())
+            own, earlier = self._beside(workflow, own, earlier)
+        workflow._require_applied(own, "predict_raw")
+        require_columns(own, [name for name in names if name in own.columns], "predict_raw")
         types = {name: str(dtype) for name, dtype in own.dtypes.items()}
-        (found,) = self._predicted([self.from_raw(own)], types, self._unlabelled(own))
+        # Of rows of the future no label is known, which says nothing of their other columns.
+        unlabelled = self._unlabelled(own) if earlier is None else 0
+        (found,) = self._predicted([self.from_raw(own, earlier)], types, unlabelled)
         return given_back(found, frame)
+
+    def _beside(self, workflow: Workflow, rows: Any, history: Any) -> tuple[Any, Any]:
+        """Both with the row numbers and the labels that steps read; unknown labels are null."""
+        numbers = engine_of(rows).arrays
+        if ROW in workflow.applied_inputs and ROW not in rows.columns and ROW not in history.columns:
+            history = history.assign(**{ROW: numbers.arange(len(history))})
+            rows = rows.assign(**{ROW: numbers.arange(len(history), len(history) + len(rows))})
+        tasks = {target.name: target.task for target in self.schema.targets}
+        for name in (name for name in workflow.labels if name in workflow.applied_inputs):
+            if name not in rows.columns:
+                rows = rows.assign(**{name: numbers.full(len(rows), float("nan"))})
+            require_columns(history, [name], "history")
+            for frame in (rows, history):
+                values = float_values(frame[name], f"label {name!r}")
+                wrong = ~numbers.isnan(values) & (values != 0) & (values != 1)
+                if tasks.get(name) == "binary" and bool(wrong.any()):
+                    raise DataError(
+                        f"label {name!r}: steps read it as 0 or 1, found {float(values[wrong][0]):g}. Give the history "
+                        "its labels as the model learnt them (threshold, positive and label_steps applied)."
+                    )
+            # As training has them.
+            rows, history = (frame.assign(**{name: frame[name].astype("float32")}) for frame in (rows, history))
+        return rows, history
 
     def _require_features(self, frame: Any) -> None:
         """Raise `DataError` where steps make columns that `frame` lacks: raw rows were given to `predict`."""
         missing = {*self.schema.names("categorical", "continuous"), *self._list_names()} - set(frame.columns)
-        made = sorted(missing.difference(self._raw_names())) if missing and self.workflow is not None else ()
+        made = sorted(missing.difference(self._raw_names(self.workflow))) if missing and self.workflow else ()
         if made:
             raise DataError(
                 f"predict: column(s) {', '.join(map(repr, made))} not found, which steps make of raw rows. `predict` "
@@ -286,19 +338,24 @@ class Bundle:
     def _list_names(self) -> list[str]:
         return [name for column in self.schema.lists for name in column.columns]
 
-    def _raw_names(self) -> tuple[str, ...]:
+    def _raw_names(self, workflow: Workflow) -> tuple[str, ...]:
         """The raw columns that a prediction follows from."""
-        return self.raw_workflow.raw_columns_of([*self.schema.names("categorical", "continuous"), *self._list_names()])
+        return workflow.raw_columns_of([*self.schema.names("categorical", "continuous"), *self._list_names()])
 
-    def from_raw(self, frame: Any) -> Any:
+    def from_raw(self, frame: Any, history: Any = None) -> Any:
         """Raw rows, as `predict_raw` takes them, as rows of the features stage, as `predict` takes them."""
-        workflow = self.raw_workflow
-        rows = frame[[name for name in self._raw_names() if name in frame.columns]]
+        workflow = self.raw_steps(history is not None)
+        rows = self._typed(workflow, frame)
+        return workflow.transform(rows) if history is None else workflow.following(rows, self._typed(workflow, history))
+
+    def _typed(self, workflow: Workflow, frame: Any) -> Any:
+        """The raw columns of the frame as the steps take them."""
+        rows = frame[[name for name in self._raw_names(workflow) if name in frame.columns]]
         rows = without_null_words(rows, self.info.get("null_values", ()), workflow.dtypes)
         typed = workflow.typed(rows)
         if (name := self.dated_column) in rows.columns and not is_dates(rows[name]):
             self.require_dates(typed[name], rows[name].dtype.kind not in "iuf")
-        return workflow.transform(typed)
+        return typed
 
     @property
     def dated_column(self) -> str | None:
@@ -306,7 +363,8 @@ class Bundle:
         None."""
         name, start = self.schema.only("time"), self.info.get("trained_from")
         dated = any(column.name == name and column.dtype == "datetime" for column in self.schema.columns)
-        dtype = "" if self.workflow is None else self.workflow.dtypes.get(name or "", "")
+        workflow = self.workflow or self.looking_back
+        dtype = "" if workflow is None else workflow.dtypes.get(name or "", "")
         how = time_type(dtype)
         counted = dtype == "datetime" or (how is not None and not how.pattern)
         return name if dated and counted and start is not None and start >= YEAR else None
@@ -317,7 +375,7 @@ class Bundle:
         that is declared in a unit are as text, too."""
         if (name := self.dated_column) is None:
             return
-        how = time_type(self.raw_workflow.dtypes[name])
+        how = time_type(self.raw_steps(self.looking_back is not None).dtypes[name])
         known = times.dropna()
         known = known[known != 0]  # which may stand for a time that is not known
         if (were_text and how is None) or not len(known) or not bool((abs(known) < YEAR).all()):
@@ -337,6 +395,14 @@ class Bundle:
                 "Give rows of the features stage to predict, or score a split."
             )
         return self.workflow
+
+    def raw_steps(self, history: bool) -> Workflow:
+        """`raw_workflow`; with `history` `looking_back`, and `DataError` where no step looks at earlier rows."""
+        if not history or (self.looking_back is None and self.workflow is None):
+            return self.raw_workflow
+        if self.looking_back is None:
+            raise DataError("history: no feature of this model looks at earlier rows. Leave the history out.")
+        return self.looking_back
 
     def online(self) -> OnlineTransformer:
         """For a service: rows of the features stage to ids, floats and lists, the bits that `predict` uses."""
@@ -363,9 +429,10 @@ class Bundle:
                 weights[name] = tensor.clone()
             met.add(memory)
         save_tensors(weights, folder / WEIGHTS)
-        if self.workflow is not None:
-            self.workflow.save(folder / "workflow")
-        has_workflow = self.workflow is not None
+        workflow = self.workflow or self.looking_back
+        if workflow is not None:
+            workflow.save(folder / "workflow")
+        has_workflow = workflow is not None
         content = {
             "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow,
             "files": {name: file_checksum(path) for name, path in _files(folder, has_workflow).items()},
@@ -378,7 +445,8 @@ class Bundle:
     def _own_code(self) -> list[dict[str, Any]]:
         """What `load_bundle` imports of a user's code: the model, and operators and functions of the workflow."""
         used = [("model", spec_of(self.model).name)]
-        steps = self.workflow.steps if self.workflow else ()
+        workflow = self.workflow or self.looking_back
+        steps = workflow.steps if workflow else ()
         used += [("operator", operator_name(type(step))) for step in steps]
         used += [("function", step.name) for step in steps if isinstance(step, LambdaFunction)]
         return [entry for what, name in dict.fromkeys(used) if (entry := told(what, name)) is not None]
@@ -453,7 +521,10 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     lists = [(column.num_ids, column.weighted) for column in preprocessor.tensor_schema.lists]
     if [(column.num_ids, column.weighted) for column in model.inputs.lists] != lists:
         raise BundleError(f"bundle {folder}: the model's lists {model.inputs.lists} do not fit the vocabularies.")
-    return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
+    model = model.to(device).eval()
+    if workflow is not None and workflow.needs_history:
+        return Bundle(preprocessor, model, info, device, None, workflow)
+    return Bundle(preprocessor, model, info, device, workflow)
 
 
 class AsAllocated(TorchFunctionMode):
@@ -639,14 +710,26 @@ def _frame_device(engine: Any) -> str:
     return "cuda" if engine.NAME == "cudf" else "cpu"
 
 
-def predict_rows(bundle: Bundle, frame: Any, label_types: Mapping[str, str | None]) -> Any:
+def predict_rows(bundle: Bundle, frame: Any, label_types: Mapping[str, str | None], history: Any = None) -> Any:
     """`Run.predict` of the run that has this bundle. label_types: of likeliest classes, by target; others are text."""
-    table = arrow_table(frame, "predict", bundle.raw_workflow.applied_inputs)
-    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table)), label_types)
+    workflow, earlier = bundle.raw_steps(history is not None), None
+    optional: tuple[str, ...] = ()
+    if history is not None:
+        earlier = exact_frame_of(arrow_table(history, "history", _wanted(history, workflow.applied_inputs, (ROW,))))
+        optional = (ROW, *workflow.labels)
+    table = arrow_table(frame, "predict", _wanted(frame, workflow.applied_inputs, optional))
+    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table), earlier), label_types)
     if isinstance(frame, pd.DataFrame):
         found.index = frame.index
         return found
     return pa.Table.from_pandas(found, preserve_index=False).replace_schema_metadata(None)
+
+
+def _wanted(frame: Any, names: Sequence[str], optional: Collection[str]) -> list[str]:
+    """The names without those of `optional` that are no columns of the frame, of whatever library."""
+    there = getattr(frame, "column_names", None)  # of Arrow
+    known = set(getattr(frame, "columns", ()) if there is None else there)
+    return [name for name in names if name not in optional or name in known]
 
 
 def with_classes(schema: Schema, predictions: pd.DataFrame, label_types: Mapping[str, str | None]) -> pd.DataFrame:

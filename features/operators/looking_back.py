@@ -162,6 +162,11 @@ class LooksBack(ColumnOperator):
         return found
 
 
+def looks_back(step: Configured) -> bool:
+    """Whether an operator's rows look at earlier rows of their group, and at no later ones."""
+    return isinstance(step, LooksBack) and not step.looks_ahead
+
+
 def looks_at_own_row(step: Configured) -> bool:
     """Whether an operator's row depends on that row alone, and the rows stay: then finished rows stay finished."""
     return isinstance(step, ColumnOperator) and step.group_keys is None and not step.changes_rows

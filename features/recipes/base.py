@@ -345,6 +345,34 @@ class Recipe(ABC):
             If a file is missing, damaged or does not fit the settings.
         """
 
+    def history_rows(self, engine: str, pattern: str | None, columns: Sequence[str]) -> tuple[Any, int]:
+        """Read the earlier rows that features of rows to be scored look at.
+
+        Parameters
+        ----------
+        engine
+            As for `build`.
+        pattern
+            Of their files; None for those that the features stage reads.
+        columns
+            Raw columns that are needed, labels among them.
+
+        Returns
+        -------
+        (data frame, int)
+            The rows as `raw_rows` gives them, with their labels as steps read them, and the number of the row that
+            comes after them.
+
+        Raises
+        ------
+        DataError
+            If the recipe has none.
+        """
+        raise DataError(
+            f"recipe {type(self).__name__}: takes no history of rows to be scored. Score a split of the features stage "
+            "instead (--split), or use recipe: table."
+        )
+
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         """Read rows to be scored, from files as the recipe reads them.
 

@@ -20,7 +20,7 @@ from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.asof import Once, group_codes
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import ColumnOperator, Configured, with_columns
-from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
+from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row, looks_back
 from gigabatch.features.workflow.flow import place
 
 
@@ -131,8 +131,7 @@ def leading_steps(steps: Sequence[Configured], kept: Sequence[str]) -> int:
     of the columns `kept`. 0 where none of them looks back."""
     number = 0
     for step in steps:
-        back = isinstance(step, LooksBack) and not step.looks_ahead
-        if not (back or looks_at_own_row(step)) or set(step.outputs).intersection(kept):
+        if not (looks_back(step) or looks_at_own_row(step)) or set(step.outputs).intersection(kept):
             break
         number += 1
     return number if any(isinstance(step, LooksBack) for step in steps[:number]) else 0

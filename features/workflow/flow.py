@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_name
 from gigabatch.features.operators.base import NAMING, ColumnOperator, Configured, FittedOperator
+from gigabatch.features.operators.looking_back import looks_back
 
 Reads = Callable[[Configured], tuple[str, ...]]
 
@@ -156,22 +157,28 @@ def dependencies(steps: Sequence[Configured]) -> list[frozenset[int]]:
 
 
 def needed_for(
-    steps: Sequence[Configured], made: Sequence[tuple[str, ...]], outputs: Iterable[str], labels: Collection[str]
+    steps: Sequence[Configured],
+    made: Sequence[tuple[str, ...]],
+    outputs: Iterable[str],
+    labels: Collection[str],
+    history: bool = False,
 ) -> tuple[list[int], tuple[str, ...]]:
     """(positions of the steps that make the output columns row by row; raw columns that they and the outputs read).
 
     made: the columns that each step makes. Steps that change the rows are left out; what steps make that rows to be
-    served bring (`Configured.brought`) is raw. `DataError`, naming the step, if an output needs one of those that are
-    left out, other rows of its group, or a label.
+    served bring (`Configured.brought`) is raw. history: whether the earlier rows are there too, with their labels.
+    `DataError`, naming the step, if an output needs one of those that are left out, other rows of its group, of which
+    `history` are earlier ones, or a label of its own.
     """
     given: dict[str, None] = {}
     reader: dict[str, int | None] = dict.fromkeys(outputs)  # a wanted column, and the step that wants it
+    of_others: set[str] = set()  # labels that are wanted of other rows alone
     kept: list[int] = []
     for position in reversed(range(len(steps))):
         wanted = [name for name in made[position] if name in reader]
         if not wanted:
             continue
-        if steps[position].brought({}):
+        if steps[position].brought({}) and not history:
             given |= dict.fromkeys(wanted)
             for name in wanted:
                 del reader[name]
@@ -182,18 +189,32 @@ def needed_for(
                 "which serving cannot: it predicts for the rows it is given. Leave those columns out of "
                 "the model, or make them before the workflow."
             )
-        if steps[position].group_keys is not None:
+        grouped = steps[position].group_keys is not None
+        if grouped and history and not looks_back(steps[position]):
+            raise DataError(
+                f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} from other rows of the group, and "
+                "not from earlier ones alone, so that rows to be predicted would get other numbers than in training. "
+                "Leave those columns out of the model."
+            )
+        if grouped and not history:
             raise DataError(
                 f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} from other rows of the group, which "
-                "serving does not have: it would give other numbers than in training. Give whole rows to transform, "
-                "with history= (docs/workflow.md, History), or leave those columns out of the model."
+                "serving does not have: it would give other numbers than in training. Give the earlier rows too: score "
+                "--input takes those of the configuration, or --history FILES, predict and predict_raw history= "
+                "(docs/forecasting.md). Or leave those columns out of the model."
             )
         kept.insert(0, position)
+        read, for_others = to_apply(steps[position]), grouped or of_others.issuperset(wanted)
         for name in wanted:
             del reader[name]
-        reader |= dict.fromkeys(to_apply(steps[position]), position)
+        of_others.difference_update(wanted)
+        if for_others:
+            of_others.update(name for name in read if name in labels and name not in reader)
+        else:
+            of_others.difference_update(read)
+        reader |= dict.fromkeys(read, position)
     for name in labels:
-        if name in reader:
+        if name in reader and name not in of_others:
             user = reader[name]
             where = "outputs" if user is None else place(steps, user)
             raise DataError(

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
+from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
 from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, MissingCodeError, raise_of_system, require_columns, strict_json
+from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
+from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.operators.rows.rename import Rename
@@ -464,6 +467,64 @@ class Workflow:
         with self._forms_named():
             return given_back(self._chosen(self._through(positions, [history, frame], [False, False])[-1]), given)
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether a step looks at other rows than its own."""
+        return first_group_wise(self.steps) is not None
+
+    def following(self, frame: Any, history: Any) -> Any:
+        """`transform` of rows to be predicted, which come after those of `history`; of both, as `typed` gives them.
+
+        A label that steps read is null in rows of `frame` where it is not known yet.
+
+        Raises
+        ------
+        DataError
+            As `transform`; where a row lies before the last one of `history` that it would have been seen by, so that
+            it may be among them; where a step would look at a label that is not known yet.
+        """
+        self._require_fitted()
+        for rows, where in ((frame, "workflow"), (history, "workflow's history")):
+            self._require_applied(rows, where)
+        frames = [history, frame]
+        for position, step in enumerate(self.steps):
+            if isinstance(step, LooksBack) and len(history):
+                try:
+                    step.require_later(frames[1], *_finished(step, frames))
+                except NotLater as error:
+                    raise DataError(
+                        f"{place(self.steps, position)}: a row to be predicted lies before the end of the history "
+                        f"({error}). Give the rows before it alone as history, and no row twice."
+                    ) from error
+            frames = self._through(range(position, position + 1), frames, [False, False])
+        self._require_known(frame)
+        return self._chosen(frames[-1])
+
+    def _require_known(self, frame: Any) -> None:
+        """Raise `DataError` where what a row of the frame is given depends on a label of the frame that is null: a row
+        that is given other columns where the label was another one."""
+        unknown = {name: frame[name].isna() for name in self.labels if name in self.applied_inputs}
+        unknown = {name: null for name, null in unknown.items() if bool(null.any())}
+        if not unknown or len(frame) < 2:
+            return
+        found = []
+        for value in (None, 0.0, 1.0):
+            told = {name: frame[name].astype("float64") for name in unknown}
+            if value is not None:
+                told = {name: column.where(~unknown[name], value) for name, column in told.items()}
+            made = self._through(range(len(self.steps)), [frame.assign(**told)], [False])[0]
+            names = [name for k, step in enumerate(self.steps) if step.group_keys is not None for name in self.made(k)]
+            found.append(engine_of(made).to_pandas(made[names]).map(repr))
+        differs = (found[0] != found[1]) | (found[1] != found[2])
+        if bool(differs.any(axis=None)):
+            names = [name for name in differs.columns if bool(differs[name].any())]
+            raise DataError(
+                f"{int(differs.any(axis=1).sum())} of {len(frame)} rows to be predicted look at labels of others of "
+                f"them, which are not known yet: {', '.join(map(repr, names))}. Predict as many steps of time at once as "
+                "the features reach back at least (span: 7d of a lag gives seven days, rolling over such a lag too), or "
+                "one time after the other, the predictions of the earlier ones among the history."
+            )
+
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.
 
@@ -773,7 +834,7 @@ class Workflow:
             texts |= {name: sources.get(name) for name in self.made(position)}
         return read.union(raw for name in outputs if (raw := texts.get(name)) is not None)
 
-    def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
+    def serving(self, outputs: Iterable[str] | None = None, history: bool = False) -> Workflow:
         """Keep the steps that make the output columns for rows without labels, as a workflow of its own.
 
         Parameters
@@ -781,16 +842,19 @@ class Workflow:
         outputs
             Columns to make, steps' or raw ones; by default every column that a step makes and that is no label. Steps
             that change the rows are left out.
+        history
+            Whether earlier rows are given too, with their labels: then steps that look back are kept, for `following`.
 
         Raises
         ------
         DataError
-            If an output needs a label or a step that changes the rows; the message names the step.
+            If an output needs a label of its row, a step that changes the rows, or one that looks at other rows; with
+            `history`, at others than earlier ones. The message names the step.
         """
         self._require_fitted()
         wanted = self._own_columns() if outputs is None else tuple(outputs)
         made = [self.made(position) for position in range(len(self.steps))]
-        kept, raw = needed_for(self.steps, made, wanted, self.labels)
+        kept, raw = needed_for(self.steps, made, wanted, self.labels, history)
         chosen = Workflow(
             [self.steps[position] for position in kept],
             self.labels,
@@ -1002,6 +1066,14 @@ def _require_kept(writer: StateWriter, label: str, step: Configured, entry: Mapp
             raise DataError(f"{where} could not be read again: {error}") from error
         if text := difference(value, found, where):
             raise DataError(f"{text}.")
+
+
+def _finished(step: LooksBack, frames: Sequence[Any]) -> tuple[Any, Past]:
+    """What `require_later` takes beside new rows, frames[1], to compare them with those of frames[0]."""
+    history, rows = frames
+    until = int(whole_values(history[step.asks_at], type(step).__name__).max())
+    new = engine_of(rows).arrays.ones(len(rows), dtype=bool)
+    return new, Past(history[list(dict.fromkeys(step.inputs))], until=until)
 
 
 def _frame(columns: Mapping[str, Any]) -> Any:

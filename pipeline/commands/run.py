@@ -107,6 +107,15 @@ def score(
     raw: Annotated[
         str | None, typer.Option("--input", metavar="FILES", help="Raw files without labels to score, not a split.")
     ] = None,
+    history: Annotated[
+        str | None,
+        typer.Option(
+            "--history",
+            show_default="files of features",
+            metavar="FILES",
+            help="Earlier rows with labels, for features of --input that look back.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -121,12 +130,12 @@ def score(
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.stages.asked import Request, require_score
 
-    require_score(raw, split, out)
+    require_score(raw, split, out, history)
     Request.of(load_config(config, overrides, whole=False)).require_split(split)
     whole_config(config, overrides, inputs=raw is None)
     from gigabatch.pipeline.stages.score import score_run
 
-    return score_run(config, overrides, run, split, out, raw)
+    return score_run(config, overrides, run, split, out, raw, history)
 
 
 def export(

@@ -115,14 +115,17 @@ def require_inputs(config: RunConfig) -> None:
     recipe.inputs()
 
 
-def require_score(raw: str | None, split: str | None, out: Path | None) -> None:
+def require_score(raw: str | None, split: str | None, out: Path | None, history: str | None = None) -> None:
     """Raise what is wrong with what `gigabatch score` is asked for, before a model is loaded."""
+    if history is not None and raw is None:
+        raise RunError("score: --history goes with --input; a split has its history.")
     if raw is not None and split is not None:
         raise RunError("score: give either --input or --split, not both.")
     if out is not None:
         require_table(out)
-    if raw is not None:
-        expand(raw)
+    for files in (raw, history):
+        if files is not None:
+            expand(files)
 
 
 def require_update(data: str, run: str | Path | None, preprocessor: Path | None) -> None:

@@ -131,7 +131,7 @@ class Run:
 
         return load_bundle(self.path / "model", device, engine)
 
-    def predict(self, frame: Any) -> Any:
+    def predict(self, frame: Any, history: Any = None) -> Any:
         """Predictions for raw rows, which need no label.
 
         Parameters
@@ -140,6 +140,8 @@ class Run:
             Of pandas, Polars or cuDF, or an Arrow table, with the columns that the recipe reads, as they were in the
             files or in the frame that was trained on: also as `pandas.read_csv` gives them, with dates as text and
             whole numbers beside a null as floats. A time without a zone is UTC, also where the training's had one.
+        history
+            For features that look back: the earlier rows, with their labels, as of `Bundle.predict_raw`.
 
         Returns
         -------
@@ -152,12 +154,14 @@ class Run:
         Raises
         ------
         DataError
-            Where a column is missing or holds what its type cannot, or features need more than the row.
+            Where a column is missing or holds what its type cannot, or features need more than the row and, as far as
+            they look back, `history`.
         """
         from gigabatch.pipeline.bundle import predict_rows
 
         targets = self.summary["config"]["features"].get("targets") or {}
-        return predict_rows(self._bundle, frame, {name: item.get("label_type") for name, item in targets.items()})
+        types = {name: item.get("label_type") for name, item in targets.items()}
+        return predict_rows(self._bundle, frame, types, history)
 
     @property
     def positive(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
+from gigabatch.features.workflow.workflow import ROW
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
 from gigabatch.pipeline.config.config import LossSettings, NegativeSettings, RunConfig
 from gigabatch.pipeline.contract.state import obey
@@ -204,21 +205,23 @@ def score_run(
     split: str | None,
     out: Path | None,
     raw: str | None = None,
+    history: str | None = None,
 ) -> int:
     """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions.
 
     The split is read and predicted part by part; of all rows, predictions and what is written beside them are held.
 
-    raw: score the rows of these files instead, which need no label.
+    raw: score the rows of these files instead, which need no label. history: the earlier rows for features of `raw` that
+    look back; None for the files of the configuration.
     """
-    require_score(raw, split, out)
+    require_score(raw, split, out, history)
     pipeline = Pipeline.from_config(config, *overrides)
     used = find_run(pipeline.config, run)
     path = used.path
     require_writable(path if out is None else out.parent)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if raw is not None:
-        return _score_raw(pipeline, used, bundle, raw, out or path / "scores-raw.parquet")
+        return _score_raw(pipeline, used, bundle, raw, out or path / "scores-raw.parquet", history)
     features = pipeline.features()
     split = split or ("score" if "score" in features.rows else "test")
     parts = features.frames(split, BLOCK_ROWS)
@@ -249,23 +252,41 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
     return list(dict.fromkeys((*schema.names("key", "group", "time"), *asked)))
 
 
-def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path) -> int:
-    frame = raw_rows(pipeline, bundle, raw)
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+def _score_raw(
+    pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path, history: str | None
+) -> int:
+    if history is None and bundle.looking_back is None:
+        frame = raw_rows(pipeline, bundle, raw)
+        return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+    steps = bundle.raw_steps(history=True)
+    frame = raw_rows(pipeline, bundle, raw, history=True)
+    recipe = _obeying(pipeline)
+    earlier, number = recipe.history_rows(pipeline.engine, history, steps.applied_inputs)
+    print(f"history  {len(earlier):,} rows  {history or ', '.join(recipe.inputs())}")
+    later = frame.assign(**{ROW: frame[ROW] + number}) if ROW in frame.columns else frame
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier)), target, used)
 
 
-def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] = ()) -> Any:
+def _obeying(pipeline: Pipeline) -> Recipe:
+    """The recipe, which leaves out what was decided on."""
+    recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
+    obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
+    return recipe
+
+
+def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] = (), history: bool = False) -> Any:
     """The rows of files that need no label, as the recipe reads them and the bundle's `predict_raw` takes them.
 
-    also: more columns of the files that the recipe knows."""
+    also: more columns of the files that the recipe knows. history: whether they are for steps that look back."""
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
-    columns = bundle.raw_workflow.applied_inputs
-    history = getattr(pipeline.config.features, "history", None)
-    if history is not None:
+    steps = bundle.raw_steps(history)
+    columns = [name for name in steps.applied_inputs if name not in steps.labels]
+    lists = getattr(pipeline.config.features, "history", None)
+    if lists is not None:
         if HISTORY in columns:
             items = bundle.preprocessor.list_vocabulary(HISTORY).values
             there = [path for path in kept_files(raw) if HISTORY in columns_of(pipeline, path)]
-            history.require_whole_ids(items, there)
+            lists.require_whole_ids(items, there)
         # looked up from files that were decided on
         obey(pipeline.config.runs / pipeline.config.name, recipe, pipeline.store.root)
     before = _states(raw)
@@ -277,7 +298,7 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
         return frame
     were_text = [text for path in kept_files(raw) if (text := _is_text(path, name)) is not None]
     if were_text:  # of which the recipe made dates
-        dtype = bundle.raw_workflow.dtypes[name]
+        dtype = steps.dtypes[name]
         times = cast(frame[[name]], {name: dtype}, "score", nullable=(name,))[name]
         bundle.require_dates(times, all(were_text))
     return frame

@@ -1214,15 +1214,10 @@ class Encoded:
             told["notes"] = [codistillation.note(trained.steps, self.num_trained)]
             log.info(told["notes"][0])
         trained.record = replace(trained.record, trained=seen)
-        workflow = self.features.workflow
-        if workflow is not None:
-            try:
-                served = self.features.schema
-                lists = [name for column in served.lists for name in column.columns]
-                workflow = workflow.serving([*served.names("categorical", "continuous"), *lists])
-            except DataError as error:  # the model is served from rows of the features stage alone, and says why
-                workflow, info["raw_refused"] = None, str(error)
-        return trained, Bundle(preprocessor, trained.model, info, device, workflow), told
+        workflow, looking_back, refused = raw_steps(self.features)
+        if refused is not None:
+            info["raw_refused"] = refused
+        return trained, Bundle(preprocessor, trained.model, info, device, workflow, looking_back), told
 
     def _period(self, start: WarmStart | None) -> dict[str, Any]:
         """First and last moment that the model, or one that it goes on from, was fitted or selected on; and the train
@@ -1628,6 +1623,28 @@ def learnt_of(features: Features, split: str, summary: Mapping[str, Any], info: 
         return f"{learnt:,} of {len(times):,}" if learnt else ""
     now = features.pipeline.config.to_dict()["features"]
     return "" if summary["config"]["features"].get("split") == now.get("split") else "its split was another"
+
+
+def raw_steps(features: Features) -> tuple[Workflow | None, Workflow | None, str | None]:
+    """What a bundle takes raw rows through: steps that need the row alone, or else those that look at earlier rows too;
+    and why it has not the first, or neither."""
+    workflow, schema = features.workflow, features.schema
+    if workflow is None:
+        return None, None, None
+    lists = [name for column in schema.lists for name in column.columns]
+    served = [*schema.names("categorical", "continuous"), *lists]
+    try:
+        return workflow.serving(served), None, None
+    except DataError as error:  # the model is served from rows of the features stage alone, and says why
+        refused = str(error)
+    try:
+        found = workflow.serving(served, history=True)
+    except DataError as error:
+        return None, None, str(error)
+    classes = [target.name for target in schema.targets if target.task == "multiclass"]
+    if told := [name for name in classes if name in found.applied_inputs]:
+        return None, None, f"steps read the classes of {told[0]!r} as of earlier rows, whose numbers training gave them."
+    return None, found if found.needs_history else None, refused
 
 
 def training_period(features: Features) -> dict[str, Any]:

@@ -740,11 +740,19 @@ class TableRecipe(Recipe):
         self._require_brought(engine, pattern, [name for name in brought if name in columns])
         dtypes |= brought
         dtypes = {name: dtype for name, dtype in dtypes.items() if name in (*columns, *self.settings.keys)}
-        frame = self._read_files(engine, pattern, dtypes)
-        for name, dtype in dtypes.items():
-            if is_time_type(dtype):  # a timestamp says by itself what it is, to the workflow and to whoever writes it
-                frame[name] = timestamps(frame[name])
-        return _numbered(frame, 0)
+        return _numbered(_moments(self._read_files(engine, pattern, dtypes), dtypes), 0)
+
+    def history_rows(self, engine: str, pattern: str | None, columns: Sequence[str]) -> tuple[Any, int]:
+        self._nulls, number, parts = {}, 0, []
+        dtypes, weight = self._dtypes(), self.settings.weight
+        for files in self._patterns().values() if pattern is None else [pattern]:
+            frame = self._read(engine, files, dtypes, first_row=number)
+            number = self._num_read
+            read = [name for name in self.targets if name in columns]
+            labels = {name: frame_labels(name, frame, self.targets[name], weight) for name in read}
+            parts.append(_moments(frame.assign(**labels), dtypes)[[*columns]])
+        frame = parts[0] if len(parts) == 1 else engine_of(parts[0]).frames.concat(parts, ignore_index=True)
+        return frame, number
 
     def _require_brought(self, engine: str, pattern: str, names: Sequence[str]) -> None:
         """Raise `DataError` for a file to be scored without what a step makes of earlier rows."""
@@ -1029,6 +1037,15 @@ def _entity(name: str, options: Any) -> Entity:
         raise DataError(f"entities: columns of {name} is a list of names, found {columns!r}.")
     key = options["key"]
     return Entity(name, key, tuple(columns) if key in columns else (key, *columns))
+
+
+def _moments(frame: Any, dtypes: Mapping[str, str]) -> Any:
+    """The frame with times as timestamps, which say by themselves what they are, to the workflow and to whoever writes
+    them."""
+    for name, dtype in dtypes.items():
+        if is_time_type(dtype) and name in frame.columns:
+            frame[name] = timestamps(frame[name])
+    return frame
 
 
 def _numbered(frame: Any, first_row: int) -> Any:
