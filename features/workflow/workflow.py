@@ -520,9 +520,9 @@ class Workflow:
             names = [name for name in differs.columns if bool(differs[name].any())]
             raise DataError(
                 f"{int(differs.any(axis=1).sum())} of {len(frame)} rows to be predicted look at labels of others of "
-                f"them, which are not known yet: {', '.join(map(repr, names))}. Predict as many steps of time at once as "
-                "the features reach back at least (span: 7d of a lag gives seven days, rolling over such a lag too), or "
-                "one time after the other, the predictions of the earlier ones among the history."
+                f"them, which are not known yet: {', '.join(map(repr, names))}. Predict one time after the other, with "
+                "the labels of the earlier ones, or their predictions, in the history; or train features that reach "
+                "back as far as rows are predicted ahead (docs/forecasting.md)."
             )
 
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -211,8 +211,8 @@ def score_run(
 
     The split is read and predicted part by part; of all rows, predictions and what is written beside them are held.
 
-    raw: score the rows of these files instead, which need no label. history: the earlier rows for features of `raw` that
-    look back; None for the files of the configuration.
+    raw: score the rows of these files instead, which need no label. history: the earlier rows for features of `raw`
+    that look back; None for the files of the configuration.
     """
     require_score(raw, split, out, history)
     pipeline = Pipeline.from_config(config, *overrides)
@@ -252,9 +252,7 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
     return list(dict.fromkeys((*schema.names("key", "group", "time"), *asked)))
 
 
-def _score_raw(
-    pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path, history: str | None
-) -> int:
+def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path, history: str | None) -> int:
     if history is None and bundle.looking_back is None:
         frame = raw_rows(pipeline, bundle, raw)
         return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)

@@ -1643,7 +1643,11 @@ def raw_steps(features: Features) -> tuple[Workflow | None, Workflow | None, str
         return None, None, str(error)
     classes = [target.name for target in schema.targets if target.task == "multiclass"]
     if told := [name for name in classes if name in found.applied_inputs]:
-        return None, None, f"steps read the classes of {told[0]!r} as of earlier rows, whose numbers training gave them."
+        return (
+            None,
+            None,
+            f"steps read the classes of {told[0]!r} as of earlier rows, whose numbers training gave them.",
+        )
     return None, found if found.needs_history else None, refused
 
 

@@ -8,6 +8,7 @@ from gigabatch.features.operators.groups.folded_target_encoding import FoldedTar
 from gigabatch.features.operators.groups.join_groupby import JoinGroupby
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
+from gigabatch.features.operators.history.lag import Lag
 from gigabatch.features.operators.history.rolling import STATISTICS, Rolling
 from gigabatch.features.operators.lists.list_slice import _join_by_place
 from gigabatch.features.operators.missing.fill_missing import STRATEGIES, FillMissing
@@ -41,7 +42,12 @@ FITTED = [
 ]
 GROUPWISE = [
     DifferenceLag(("key", "number"), "row", "value", "d"),
-    *(Rolling(("key",), "row", "value", 9, statistic, "r") for statistic in STATISTICS),
+    *(
+        Lag(("key", "number"), "row", column, "l", **reach)
+        for column in ("value", "key", "x")
+        for reach in ({}, {"span": 3})
+    ),
+    *(Rolling(("key",), "row", column, 9, statistic, "r") for statistic in STATISTICS for column in ("value", "x")),
 ]
 
 

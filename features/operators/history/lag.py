@@ -117,8 +117,6 @@ class Lag(WithinGroups, LooksBack):
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         self._sorted(frame)  # so that no two rows of one time are in doubt
         asked = frame[list(dict.fromkeys((*self.by, self.time, *([self.order] if self.order else ()))))]
-        question = AsOfJoin(
-            asked, asked, by=self.by, query_time=self.time, event_time=self.time, order=self.order
-        )
+        question = AsOfJoin(asked, asked, by=self.by, query_time=self.time, event_time=self.time, order=self.order)
         rows = question.row_before(self.periods) if self._back is None else question.row_at(self._back)
         return {self.output: take_or_null(frame[self.column], rows, frame)}

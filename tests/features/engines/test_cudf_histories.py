@@ -16,6 +16,8 @@ from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
 from gigabatch.features.operators.history.history import History
+from gigabatch.features.operators.history.lag import Lag
+from gigabatch.features.operators.history.rolling import Rolling
 from gigabatch.features.recipes.base import HISTORY_UNTIL
 from gigabatch.features.recipes.interactions.histories import HistorySettings, newest_histories, with_histories
 from gigabatch.features.recipes.interactions.layout import Layout
@@ -167,6 +169,28 @@ def test_differences_to_earlier_and_later_rows_are_those_of_pandas(stand_in, eng
     shifted = frame.sort_values("row").groupby("user")["x"].shift(lag)
     expected = (frame["x"] - shifted).astype("float32")
     assert [None if np.isnan(one) else one for one in expected] == plain(found["d"])
+
+
+@pytest.mark.parametrize("column", ["x", "item", "small", "flag"])
+@pytest.mark.parametrize("reach", [{"periods": 2}, {"span": 3}])
+def test_lags_are_those_of_pandas_in_their_type(stand_in, engine, column, reach):
+    rng = np.random.default_rng(4)
+    frame = log_of("string", "string", 5).assign(
+        x=rng.normal(size=120), small=rng.integers(0, 99, 120).astype("int32"), flag=rng.random(120) < 0.5
+    )
+    step = Lag(["user"], "at", column, "lag", order="row", **reach)
+    found, expected = step(stand_in.from_pandas(frame))["lag"], step(of_numpy(frame))["lag"]
+    assert plain(found) == [None if pd.isna(one) else one for one in expected]
+    assert any(one is not None for one in plain(found))
+
+
+@pytest.mark.parametrize("statistic", ["sum", "mean"])
+def test_windows_of_fractions_are_those_of_pandas_to_the_last_bit(stand_in, engine, statistic):
+    rng = np.random.default_rng(4)
+    frame = log_of("string", "string", 5).assign(x=rng.normal(size=120) * 10.0 ** rng.integers(-9, 9, 120))
+    step = Rolling(["user"], "at", "x", 9, statistic, "r")
+    expected = step(of_numpy(frame))["r"]
+    assert plain(step(stand_in.from_pandas(frame))["r"]) == [None if pd.isna(one) else one for one in expected]
 
 
 @pytest.mark.parametrize("letters", [None, 3])

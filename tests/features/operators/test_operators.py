@@ -134,7 +134,15 @@ def test_an_operator_is_row_wise_unless_it_says_otherwise():
     changing = {name for name in operator_names() if operator_class(name).changes_rows}
     assert changing == whole & set(operator_names())
     grouped = {name for name in operator_names() if operator_class(name).group_keys is not Configured.group_keys}
-    assert {"difference_lag", "rolling", "rank_within_group", "groupby_to_sequence", "asof", "history"} <= grouped
+    assert {
+        "difference_lag",
+        "lag",
+        "rolling",
+        "rank_within_group",
+        "groupby_to_sequence",
+        "asof",
+        "history",
+    } <= grouped
     assert not grouped & {"log", "clip", "categorify", "fill_missing", "join_external"}
 
 

@@ -46,6 +46,7 @@ EXAMPLES = {
     "hashed_cross": {"columns": ["city", "user"], "num_buckets": 10, "output": "h"},
     "history": {"by": ["user"], "time": "at", "order": "row", "column": "clicks", "length": 3, "output": "seen"},
     "join_groupby": {"by": ["city", "user"], "values": ["price"], "statistics": ["std", "count", "min"]},
+    "lag": {"by": ["user"], "time": "at", "column": "clicks", "output": "l", "periods": 2, "order": "row"},
     "lambda_function": {"name": "test_twice"},
     "list_length": {"column": "words", "output": "num_words"},
     "list_slice": {"column": "words", "start": -1, "output": "last_word"},

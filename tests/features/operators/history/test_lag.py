@@ -91,7 +91,9 @@ def test_what_is_not_earlier_is_refused():
 
 def test_a_span_of_a_datetime_has_a_unit_and_a_lagged_time_stays_one():
     step = {"lag": {"by": ["k"], "time": "at", "column": "at", "span": "7d", "output": "week"}}
-    window = {"rolling": {"by": ["k"], "time": "week", "column": "x", "window": "1d", "statistic": "sum", "output": "s"}}
+    window = {
+        "rolling": {"by": ["k"], "time": "week", "column": "x", "window": "1d", "statistic": "sum", "output": "s"}
+    }
     steps = Workflow.from_steps([step, window]).steps
     workflow = Workflow(steps, dtypes={"at": "datetime"})
     assert [workflow.steps[0].span, workflow.steps[1].window] == [7 * DAY, DAY]

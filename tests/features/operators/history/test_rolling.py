@@ -1,5 +1,7 @@
 """Rolling against a slow loop over all pairs of rows."""
 
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -55,3 +57,29 @@ def test_unknown_statistic_and_empty_window_are_errors():
         Rolling(("k",), "t", "x", 5, "median", "y")
     with pytest.raises(DataError, match=r"window must be at least 1, found 0"):
         Rolling(("k",), "t", "x", 0, "sum", "y")
+
+
+def test_means_and_sums_of_fractions_are_those_of_a_slow_loop_rounded_once():
+    random = np.random.default_rng(5)
+    values = random.normal(size=400) * 10.0 ** random.integers(-12, 13, 400)
+    frame = pd.DataFrame({
+        "k": random.choice(["a", "b"], 400), "t": random.integers(0, 60, 400), "x": np.where(random.random(400) < 0.1, np.nan, values),
+    })  # fmt: skip
+    for dtype in ("float64", "float32"):
+        rows = frame.astype({"x": dtype})
+        for statistic in ("sum", "mean"):
+            found = Rolling(["k"], "t", "x", 9, statistic, "out")(rows)["out"]
+            for row, one in zip(rows.itertuples(), found, strict=True):
+                inside = rows[(rows["k"] == row.k) & (rows["t"] < row.t) & (rows["t"] >= row.t - 9)]["x"].dropna()
+                total = float(sum(map(Fraction, inside.astype("float64").tolist())))
+                expected = total if statistic == "sum" else total / len(inside) if len(inside) else np.nan
+                np.testing.assert_array_equal(one, np.float32(expected))
+            mixed = rows.sample(frac=1, random_state=1)
+            again = Rolling(["k"], "t", "x", 9, statistic, "out")(mixed)["out"].reindex(rows.index)
+            pd.testing.assert_series_equal(again, found)
+
+
+def test_an_infinity_is_named_where_fractions_are_summed():
+    frame = pd.DataFrame({"k": "a", "t": [1, 2], "x": [0.5, np.inf]})
+    with pytest.raises(DataError, match="column 'x' holds an infinity"):
+        Rolling(["k"], "t", "x", 9, "mean", "out")(frame)
