@@ -260,7 +260,7 @@ CASES = [
          {"price": NULL, "at": NULL}, KEPT),
     Case("difference_lag", {**BY, "order": "row", "column": "price", **O}, {**KEYS, "row": "time", "price": "number"},
          {**NULLS_OF_KEYS, "row": REFUSED, "price": NULL}, {**KEPT, ("row", "whole_as_float"): REFUSED}),
-    Case("lag", {**BY, "time": "row", "column": "price", **O}, {**KEYS, "row": "time", "price": "number"},
+    Case("lag", {**BY, "time": "row", "column": "price", **O}, {**KEYS, "row": "time", "price": "any"},
          {**NULLS_OF_KEYS, "row": REFUSED, "price": NULL}, {**KEPT, ("row", "whole_as_float"): REFUSED}),
     Case("lag", {**BY, "time": "at", "column": "words", "span": 2, "order": "row", **O},
          {**KEYS, "at": "time", "words": "any", "row": "time"},
