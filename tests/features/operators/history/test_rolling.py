@@ -63,7 +63,8 @@ def test_means_and_sums_of_fractions_are_those_of_a_slow_loop_rounded_once():
     random = np.random.default_rng(5)
     values = random.normal(size=400) * 10.0 ** random.integers(-12, 13, 400)
     frame = pd.DataFrame({
-        "k": random.choice(["a", "b"], 400), "t": random.integers(0, 60, 400), "x": np.where(random.random(400) < 0.1, np.nan, values),
+        "k": random.choice(["a", "b"], 400), "t": random.integers(0, 60, 400),
+        "x": np.where(random.random(400) < 0.1, np.nan, values),
     })  # fmt: skip
     for dtype in ("float64", "float32"):
         rows = frame.astype({"x": dtype})
