@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -262,7 +262,8 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, tar
     earlier, number = recipe.history_rows(pipeline.engine, history, steps.applied_inputs)
     print(f"history  {len(earlier):,} rows  {history or ', '.join(recipe.inputs())}")
     later = frame.assign(**{ROW: frame[ROW] + number}) if ROW in frame.columns else frame
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier)), target, used)
+    groups = dict.fromkeys(name for step in steps.steps for name in step.group_keys or ())
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier), groups), target, used)
 
 
 def _obeying(pipeline: Pipeline) -> Recipe:
@@ -336,12 +337,13 @@ def _written(content: Any, target: Path, used: FoundRun) -> int:
     return 0
 
 
-def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
-    """Key, group and time columns, as far as they are there, beside the predictions (`predicted_<target>`)."""
+def with_keys(schema: Any, frame: Any, predictions: Any, also: Iterable[str] = ()) -> Any:
+    """Key, group and time columns and those of `also`, as far as they are there, beside the predictions
+    (`predicted_<target>`)."""
     dtypes = schema.dtypes()
     found = {
-        name: as_written(frame[name], dtypes[name])
-        for name in schema.names("key", "group", "time")
+        name: as_written(frame[name], dtypes.get(name, ""))
+        for name in dict.fromkeys((*schema.names("key", "group", "time"), *also))
         if name in frame.columns
     }
     found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}

@@ -80,6 +80,7 @@ def test_features_of_tomorrow_are_those_of_all_rows_together(trained):
     expected = bundle.predict(made.tail(3))["sold"]
     np.testing.assert_array_equal(found["predicted_sold"].astype("float32"), expected.astype("float32"))
     assert found["day"].tolist() == tomorrow["day"].tolist()
+    assert found["shop"].tolist() == tomorrow["shop"].tolist()  # without which no one knows whose forecast it is
     assert found["row_number"].tolist() == [0, 1, 2]
     plain = made.tail(3)
     sold = rows.set_index(["shop", "day"])["sold"].astype("float32")
