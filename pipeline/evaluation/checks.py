@@ -646,10 +646,13 @@ def _binned(values: np.ndarray, bins: int) -> np.ndarray:
 
 
 def _alone(target: Target, cell: np.ndarray, values: np.ndarray | None, labels: np.ndarray) -> float | None:
-    """AUC or R² of the labels by the codes (those of a float's `values`) alone; None where too few rows tell.
+    """AUC or R² of the labels by the codes (those of a float's `values`) alone; None where too few rows tell, or none
+    are in another half, as those of a single group.
 
     cell: twice the code of each row, and one more in the second half.
     """
+    if len(np.unique(cell & 1)) < 2:
+        return None
     if target.task == "regression":
         centred = labels.astype(np.float64) - labels.astype(np.float64).mean()
         total = float((centred**2).sum())

@@ -4,6 +4,9 @@ A metric of n rows is to first order a sum of n influence values, whose spread i
 Hampel, JASA 1974). Of the difference of two predictions of the same rows these are subtracted row by row, so what both
 share does not count as noise. For AUC this is the test of DeLong, DeLong and Clarke-Pearson (Biometrics 1988). Rows of
 a group are not independent: their values are added first. Unlike a bootstrap this needs one pass and no seed.
+
+Rows vary less about their own mean than about the true one, the more so the fewer there are and the more of all weight
+one has: that is made up for (`of_sample`), in each label apart where a metric compares two.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from torch import Tensor
 
 from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP
 from gigabatch.models.metrics.ranking import RankedGroups
+from gigabatch.pipeline.evaluation.reliability import student
 from gigabatch.pipeline.evaluation.told import NOISE
 
 SMALLEST = 1e-6  # of a metric's size: less is float32's rounding
+ALONE = 1e-6  # more units than one: fewer are one row or group that has all weight, but for what rounding tells
 MORE_IS_BETTER = frozenset({"auc", "mrr"})
 METRICS = {"binary": ("logloss", "auc", "mrr"), "multiclass": ("logloss",), "regression": ("rmse",)}
 
@@ -62,25 +67,48 @@ def units_of(mass: Tensor, group: Tensor | None) -> float:
     return float(mass.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
+def of_sample(influence: Tensor, mass: Tensor, group: Tensor | None = None) -> Tensor:
+    """Influence values [n] of rows of these weights, so that their squares, or those of their sums by group, add up to
+    the variance without bias where all vary alike (HC2 of MacKinnon and White, Journal of Econometrics 1985, of a mean:
+    n / (n - 1) of equal weights); NaN of one row or group."""
+    share = mass / mass.sum()
+    of = torch.arange(len(mass)) if group is None else group.unique(return_inverse=True)[1]
+    shares = of.bincount(share)
+    if units_of(shares, None) <= 1 + ALONE:
+        return torch.full_like(influence, math.nan)
+    # x less the mean of all has the variance of x times this.
+    left = (1 - shares).square() + (shares.square().sum() - shares.square())
+    return influence / left.sqrt()[of]
+
+
+def beyond_noise(error: float, units: float) -> float:
+    """From which size on a difference is told: `NOISE` standard errors, more where they were found from few units, by
+    Student's t at 95 %."""
+    return max(NOISE, float(student(units))) * error
+
+
 @dataclass(frozen=True)
 class Difference:
     """A metric of the model and of a baseline; gain: the model's less the baseline's, turned so that more is better;
-    error: its standard error."""
+    error: its standard error; units: rows or groups of one weight that it was found from, of AUC of the rarer label."""
 
     metric: str
     model: float
     baseline: float
     gain: float
     error: float
+    units: float
 
     @property
     def is_worse(self) -> bool:
         """Whether the model is worse by more than the noise."""
-        return self.gain < -max(NOISE * self.error, SMALLEST * max(abs(self.model), abs(self.baseline)))
+        least = SMALLEST * max(abs(self.model), abs(self.baseline))
+        return self.gain < -max(beyond_noise(self.error, self.units), least)
 
 
 def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> Difference | None:
-    """The paired difference of a metric; None where it cannot be computed (AUC of one class, a single row).
+    """The paired difference of a metric; None where it cannot be told (AUC of one class or of a single row of one, a
+    single row or group).
 
     Parameters
     ----------
@@ -99,44 +127,43 @@ def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> 
     (1.204, 0.693, True)
     """
     found = [influence_of(metric, scores, rows) for scores in (model, baseline)]
-    (own, of_model), (other, of_baseline) = found
-    values = of_model - of_baseline
-    count = len(values)
-    if not (math.isfinite(own) and math.isfinite(other)) or count < 2:
+    (own, of_model, units), (other, of_baseline, _) = found
+    error = float((of_model - of_baseline).norm())
+    if not all(map(math.isfinite, (own, other, error))):
         return None
-    error = math.sqrt(float(values.square().sum()) * count / (count - 1))
     sign = 1 if metric in MORE_IS_BETTER else -1
-    return Difference(metric, own, other, sign * (own - other), error)
+    return Difference(metric, own, other, sign * (own - other), error, units)
 
 
 def with_error(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, float]:
-    """The metric and its standard error; NaN where one cannot be computed (AUC of one class, a single row)."""
-    value, influence = influence_of(metric, scores, rows)
-    count = len(influence)
-    if not math.isfinite(value) or count < 2:
-        return value, math.nan
-    return value, math.sqrt(float(influence.square().sum()) * count / (count - 1))
+    """The metric and its standard error; NaN where one cannot be told, as of `difference`."""
+    value, influence, _ = influence_of(metric, scores, rows)
+    return value, float(influence.norm()) if math.isfinite(value) else math.nan
 
 
-def influence_of(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tensor]:
-    """The metric (logloss, auc, mrr or rmse), and the influence on it of each row or group that weighs something,
-    float64."""
+def influence_of(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tensor, float]:
+    """The metric (logloss, auc, mrr or rmse), the influence on it of each row or group that weighs something, float64,
+    as `of_sample`, and of how many units that is."""
     if metric == "mrr":
         assert rows.group is not None
         ranked = RankedGroups(scores, rows.labels, rows.group, rows.weight)
         share, ranks = ranked.share_of_ranks(), ranked.reciprocal_rank()
         share, ranks = share[share > 0], ranks[share > 0]
         value = (ranks * share).sum() / share.sum()
-        return float(value), share * (ranks - value) / share.sum()
+        return float(value), of_sample(share * (ranks - value) / share.sum(), share), units_of(share, None)
     if rows.weight is not None:  # rows of weight 0 would be taken for rows that are alike, and the error for less
         scores, rows = scores[rows.weight > 0], rows.of(rows.weight > 0)
     mass = rows.mass
+    units = rows.units if metric == "auc" else units_of(mass, rows.group)
     if metric == "auc":
         value, influence = _auc(scores.double(), rows.labels == 1, mass)
+        for label in (0, 1):
+            own = rows.labels == label
+            influence[own] = of_sample(influence[own], mass[own], None if rows.group is None else rows.group[own])
     else:
         loss = _losses(scores, rows)
         mean = (loss * mass).sum() / mass.sum()
-        influence = mass * (loss - mean) / mass.sum()
+        influence = of_sample(mass * (loss - mean) / mass.sum(), mass, rows.group)
         value = mean
         if metric == "rmse":
             value = mean.sqrt()
@@ -144,7 +171,7 @@ def influence_of(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Te
     if rows.group is not None:
         group = rows.group.unique(return_inverse=True)[1]
         influence = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, influence)
-    return float(value), influence
+    return float(value), influence, units
 
 
 def _losses(scores: Tensor, rows: Labelled) -> Tensor:

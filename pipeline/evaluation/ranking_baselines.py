@@ -8,7 +8,6 @@ Dacrema, Cremonesi and Jannach, "Are we really making much progress?", RecSys 20
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import about_bytes, apart, metric_label
+from gigabatch.pipeline.evaluation.paired import beyond_noise, of_sample, units_of
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, Ranked, ranked
 from gigabatch.pipeline.evaluation.told import NOISE, TITLES
 from gigabatch.pipeline.machine import free_memory
@@ -149,16 +149,15 @@ def _fitted_and_ranked(
     return found, time.perf_counter() - started
 
 
-def paired_gain(own: Ranked, other: Ranked, part: str, k: int) -> tuple[float, float]:
-    """NDCG@k of `own` less that of `other` on the same questions, and its standard error, questions of one user taken
-    together; the error is infinite for one user."""
+def paired_gain(own: Ranked, other: Ranked, part: str, k: int) -> tuple[float, float, float]:
+    """NDCG@k of `own` less that of `other` on the same questions, its standard error, questions of one user taken
+    together, and of how many users of one weight that is; the error is NaN for one user."""
     gains = own.ranks[part].ndcg(k) - other.ranks[part].ndcg(k)
     mass = torch.ones_like(gains) if own.weight is None else own.weight.to(gains)
     gain = float((mass * gains).sum() / mass.sum())
-    by_user = torch.zeros(int(own.users.max()) + 1, dtype=gains.dtype, device=gains.device)
-    by_user.index_add_(0, own.users, mass * (gains - gain))
-    error = math.sqrt(float((by_user**2).sum())) / float(mass.sum()) if len(by_user) > 1 else math.inf
-    return gain, error
+    influence, mass, users = (part.cpu() for part in (mass * (gains - gain) / mass.sum(), mass, own.users))
+    by_user = users.bincount(of_sample(influence, mass, users))
+    return gain, float(by_user.norm()), units_of(mass, users)
 
 
 def _worse(own: Ranked, others: Mapping[str, Ranked], part: str, k: int, split: str) -> list[str]:
@@ -171,8 +170,8 @@ def _worse(own: Ranked, others: Mapping[str, Ranked], part: str, k: int, split: 
     best = max(values, key=lambda kind: values[kind])
     if mine > values[best]:
         return []
-    gain, error = paired_gain(own, others[best], part, k)
-    clear = -gain > NOISE * error
+    gain, error, units = paired_gain(own, others[best], part, k)
+    clear = -gain > beyond_noise(error, units)
     of = f"{metric_label(metric)} {' against '.join(apart([mine, values[best]]))}"
     where = f"ranking of the {split} split among the {TITLES[part]}"
     if clear:

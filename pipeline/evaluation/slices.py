@@ -16,7 +16,7 @@ from gigabatch.features.schema import Target, indicator_name
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.pipeline.display import digits_apart
 from gigabatch.pipeline.evaluation.checks import indicator_owners
-from gigabatch.pipeline.evaluation.paired import Labelled, units_of, with_error
+from gigabatch.pipeline.evaluation.paired import Labelled, of_sample, units_of, with_error
 from gigabatch.pipeline.evaluation.reliability import student
 from gigabatch.pipeline.evaluation.sample import equal_parts, spread_rows
 
@@ -229,15 +229,13 @@ def _surest(found: Iterable[tuple[float, float, dict[str, Any]]]) -> list[dict[s
 
 
 def _mean_with_error(values: Tensor, mass: Tensor, group: Tensor | None) -> tuple[float, float]:
-    """Weighted mean of [n] values and its standard error, of groups where there are some."""
+    """Weighted mean of [n] values and its standard error, of groups where there are some; infinite of one."""
     mean = (values * mass).sum() / mass.sum()
-    influence = mass * (values - mean) / mass.sum()
+    influence = of_sample(mass * (values - mean) / mass.sum(), mass, group)
     if group is not None:
         of = group.unique(return_inverse=True)[1]
         influence = torch.zeros(int(of.max()) + 1, dtype=torch.float64).index_add_(0, of, influence)
-    count = len(influence)
-    error = math.sqrt(float(influence.square().sum()) * count / (count - 1)) if count > 1 else math.inf
-    return float(mean), error
+    return float(mean), float(influence.norm().nan_to_num(nan=math.inf))
 
 
 def _parts(batch: Batch, table: PackedTable, preprocessor: Any) -> Iterator[tuple[str, Tensor]]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from gigabatch.features.engines.frame import load_engine
@@ -30,6 +31,7 @@ from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.display import apart
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.labels import changed_labels
+from gigabatch.pipeline.evaluation.paired import Labelled, units_of
 from gigabatch.pipeline.nightly.codes import MORE_IS_BETTER
 from gigabatch.pipeline.nightly.times import shown, unit_of_times
 from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
@@ -490,6 +492,14 @@ class Window:
             return None
         return float(prediction_churn(first[rows], second[rows], self.mass[rows])) / unit
 
+    def units(self, name: str) -> float:
+        """Of how many rows or groups of one weight a metric (as of `Floor`) is; of AUC those of the rarer label."""
+        if name == "MRR":
+            return units_of(self.reciprocal_ranks(self.labels)[1], None)
+        group = self.group if self.group is not None and self.group[self.mass > 0].unique().numel() > 1 else None
+        labelled = Labelled(self.target.task, self.labels, self.weight, group)
+        return labelled.units if name == "AUC" else units_of(self.mass, group)
+
     def reciprocal_ranks(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Of each group that counts, and its share; `DataError` where none has a positive."""
         assert self.group is not None, "choose_metric takes mrr where rows have groups"
@@ -558,7 +568,9 @@ def bootstrap(
 
     AUC: positives and negatives are drawn apart, as many as there are, so that no resample lacks a class (stratified,
     as pROC does; Robin et al., BMC Bioinformatics 2011). Losses: rows are drawn. Where rows have groups, whole groups
-    are, as rows of one are not independent: for AUC those of one class and those of both apart.
+    are, as rows of one are not independent: for AUC those of one class and those of both apart. Of few rows or groups,
+    or few of a label, resamples vary too little: bounds are moved away from the gain as Student's t and the standard
+    error of so few ask (`few_units`).
 
     Parameters
     ----------
@@ -592,9 +604,23 @@ def bootstrap(
         gains = _gains_of_groups(current, candidate, window, rounds, generator)
     else:
         gains = _gains_of_rows(alone.metric, current, candidate, window, rounds, generator)
-    bound, upper = (float((sign * gains).quantile(q)) for q in (1 - settings.confidence, settings.confidence))
     gain, churn = float(sign * _gain(alone.candidate, before)), window.churn(current, candidate)
+    bound, upper = (float((sign * gains).quantile(q)) for q in (1 - settings.confidence, settings.confidence))
+    if abs(gain) < MOST:  # else a prediction is infinite, and the ends are of resamples without it
+        wider = few_units(window.units(alone.metric), settings.confidence)
+        bound, upper = (gain + wider * (end - gain) for end in (bound, upper))
     return Comparison(**vars(alone), current=before, gain=gain, bound=bound, upper=upper, prediction_churn=churn)
+
+
+def few_units(units: float, confidence: float) -> float:
+    """How many times as far from a gain its bound lies as resamples of so few `units` say, whose variance is
+    (units - 1) / units of the true one; of one and less as of two.
+
+    >>> round(few_units(3, 0.95), 2), round(few_units(1000, 0.95), 3)
+    (2.17, 1.001)
+    """
+    units = max(units, 2.0)
+    return math.sqrt(units / (units - 1)) * float(stdtrit(units - 1, confidence) / ndtri(confidence))
 
 
 def _gains_of_rows(

@@ -34,7 +34,7 @@ from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.dropout import FallingDropout
-from gigabatch.models.losses import TargetLoss
+from gigabatch.models.losses import TargetLoss, weighted
 from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.optimizers.ema import WeightAverage
@@ -425,7 +425,7 @@ def warn_of_one_row(
     if [task for task, _ in loss.tasks] != ["regression"] or len(valid_table) < FEWEST_ROWS_OF_A_SHARE:
         return
     losses, weight = row_losses(model, valid_table, loss, device)
-    rows = losses.double() * weight
+    rows = weighted(losses.double(), weight)
     share = float(rows.max() / rows.sum())
     # Of a quantile, or of counts most of which are 0, the mae is the least where another number than that is predicted.
     typical = loss.regression[0].kind in ("mse", "huber")

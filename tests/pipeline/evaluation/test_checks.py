@@ -382,6 +382,19 @@ def test_no_rows_give_no_label_away(in_groups):
     assert leak_warnings(PackedTable.from_columns(schema, [none.int()], [none], [none], None, group)) == []
 
 
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_rows_of_a_single_group_give_no_label_away(task):
+    """No row of another group could tell, and the mean of none ended the evaluation of a trained model."""
+    label = torch.arange(200.0) % 2
+    target = (Target("y", task),)
+    schema = TensorSchema((), ("x",), target, has_group=True)
+    group = torch.full((200,), 3, dtype=torch.int32)
+    alone = PackedTable.from_columns(schema, [], [label], [label], group=group)
+    assert leak_warnings(alone) == []
+    apart = PackedTable.from_columns(schema, [], [label], [label], group=torch.arange(200, dtype=torch.int32) // 2)
+    assert [flag.about for flag in leak_warnings(apart)] == ["x"]
+
+
 def test_unseen_shares_are_counted_from_ids():
     columns = Column("city", "categorical", "string"), Column("y", "target", "float32")
     train = pd.DataFrame({"city": ["a", "a", "b", None], "y": [0.0, 1.0, 0.0, 1.0]})

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_rel
 
 from gigabatch.models.metrics.pointwise import log_loss, multiclass_log_loss, rmse, roc_auc
 from gigabatch.models.metrics.ranking import grouped_mrr
@@ -111,3 +112,46 @@ def test_rows_of_weight_0_are_no_rows(metric):
     alone = Labelled("binary", labels, (torch.arange(400) < (4 if metric == "mrr" else 1)).float(), group)
     assert difference(metric, scores, other, alone) is None
     assert np.isnan(with_error(metric, scores, alone)[1])
+
+
+@pytest.mark.parametrize("positives", [2, 3, 10])
+def test_the_error_of_an_auc_of_few_positives_is_delongs(positives):
+    """Against a loop. Of two positives its square was half of that, and a single one told it as if it were sure."""
+    random = np.random.default_rng(positives)
+    labels = np.arange(40) < positives
+    scores = random.normal(size=40) + labels
+    wins = scores[labels][:, None] > scores[~labels]
+    wanted = sum(np.var(wins.mean(side), ddof=1) / wins.shape[1 - side] for side in (0, 1))
+    rows = Labelled("binary", torch.tensor(labels).float())
+    value, error = with_error("auc", torch.tensor(scores), rows)
+    assert (value, error) == pytest.approx((wins.mean(), np.sqrt(wanted)))
+    alone = Labelled("binary", (torch.arange(40) == 3).float())
+    assert np.isnan(with_error("auc", torch.tensor(scores), alone)[1])
+    assert difference("auc", torch.tensor(scores), torch.zeros(40), alone) is None
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+def test_the_error_of_rows_of_which_one_has_most_weight_is_not_that_of_many(grouped):
+    """Where one has 95 % of the weight it was a twentieth of what repeated samples vary by."""
+    random = torch.Generator().manual_seed(0)
+    weight = torch.ones(100).index_fill(0, torch.tensor(7), 2_000.0)
+    group = torch.arange(100) // 4 if grouped else None
+    found = []
+    for _ in range(2_000):
+        chances = torch.rand(100, generator=random) * 0.8 + 0.1
+        found.append(with_error("logloss", chances, Labelled("binary", torch.ones(100), weight, group)))
+    values, errors = np.array(found).T
+    assert np.sqrt((errors**2).mean()) == pytest.approx(values.std(), rel=0.1)
+    alone = Labelled("binary", torch.ones(100), weight.double() ** 4, group)
+    assert np.isnan(with_error("logloss", chances, alone)[1])
+
+
+def test_few_rows_tell_that_a_model_is_worse_by_students_t():
+    random, told = np.random.default_rng(4), 0
+    for _ in range(300):
+        losses = random.gamma(4.0, size=(2, 5)) / 8
+        found = difference("logloss", *torch.tensor(np.exp(-losses)), Labelled("binary", torch.ones(5)))
+        sure = ttest_rel(*losses).pvalue < 0.05 and losses[0].mean() > losses[1].mean()
+        assert found.is_worse == sure
+        told += found.gain < -2 * found.error
+    assert told > 12  # of two standard errors, whatever the rows are

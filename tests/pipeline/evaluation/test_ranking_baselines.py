@@ -1,5 +1,7 @@
 """Baselines of a ranking: held against pair by pair scores and loops; which are left out; when a sentence is said."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -148,13 +150,19 @@ def test_the_gains_error_takes_a_users_rows_together():
                torch.tensor(users), torch.tensor(weight))
         for row in better
     ]  # fmt: skip
-    gain, error = paired_gain(*of, "sampled", 5)
+    gain, error, units = paired_gain(*of, "sampled", 5)
     ndcg = np.where(better < 5, 1 / np.log2(better + 2), 0)
     difference = ndcg[0] - ndcg[1]
     mean = np.average(difference, weights=weight)
-    total = sum((weight[users == u] * (difference[users == u] - mean)).sum() ** 2 for u in range(11))
-    assert gain == pytest.approx(mean)
-    assert error == pytest.approx(np.sqrt(total) / weight.sum())
+    shares = np.array([weight[users == u].sum() for u in range(11)]) / weight.sum()
+    total = sum(
+        ((weight[users == u] * (difference[users == u] - mean)).sum() / weight.sum()) ** 2
+        / (1 - 2 * shares[u] + (shares**2).sum())  # 1 - 1 / n of equal ones
+        for u in range(11)
+    )
+    assert (gain, error, units) == pytest.approx((mean, np.sqrt(total), 1 / (shares**2).sum()))
+    one = [replace(part, users=torch.zeros(60, dtype=torch.int64)) for part in of]
+    assert np.isnan(paired_gain(*one, "sampled", 5)[1])
 
 
 def test_baselines_of_the_ranking_are_checked():

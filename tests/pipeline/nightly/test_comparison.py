@@ -286,6 +286,16 @@ def test_few_positives_leave_every_number_finite_and_let_the_better_model_win(po
     json.dumps(vars(found), allow_nan=False)
 
 
+def test_with_few_positives_the_bound_holds_as_often_as_it_says():
+    """Two positives that are drawn from themselves vary too little: in one case of five the bound lay too high."""
+    labels, held = (torch.arange(60) < 2).double(), 0
+    for seed in range(100):
+        noise = torch.tensor(np.random.default_rng(seed).normal(size=(3, 60)))
+        models = [(labels + noise[0] + part).sigmoid() for part in noise[1:]]  # as good as one another
+        held += bootstrap("auc", *models, window(labels), NightlySettings(num_bootstrap=50), seed).bound <= 0
+    assert held >= 94
+
+
 def test_the_resamples_of_auc_keep_the_number_of_positives_and_follow_the_weights():
     """Against resamples drawn here in the same way, weighed by scikit-learn."""
     labels, worse, better = made_up(400, 1.0)

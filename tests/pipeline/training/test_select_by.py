@@ -3,6 +3,7 @@ refusals go by them."""
 
 import itertools
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.model import TargetScale
 from gigabatch.pipeline.config.config import SELECTABLE, ConfigError, TrainSettings, parse_config
 from gigabatch.pipeline.training import train as module
 from gigabatch.pipeline.training.train import TrainingError, train_model, warn_of_one_row
@@ -268,3 +270,18 @@ def test_the_mae_is_no_advice_where_another_number_than_the_middle_is_asked_for(
         warn_of_one_row(model, valid, TargetLoss([("regression", 1)], [RegressionLoss(**loss)]), "cpu", 0, 4)
     (text,) = [text for text in caplog.messages if "was the best by the valid loss" in text]
     assert text.count("select_by=mae") == advised
+
+
+def test_a_row_of_weight_0_hides_no_row_that_chose_an_epoch(caplog):
+    """Its label, below 0, has no loss of counts; the share of the others was no number, and nothing was said."""
+    valid = table_of("regression", 200, 2)
+    rows = valid.unpack(valid.words)
+    values, weight = rows.targets[0].abs(), torch.ones(200)
+    values[3], weight[3], values[7] = -5.0, 0.0, 9e3
+    schema = replace(valid.schema, has_weight=True)
+    valid = PackedTable.from_columns(schema, [], list(rows.floats.T), [values], weight=weight)
+    model = run("regression", {"epochs": 1}).model
+    model.scale_targets([TargetScale(0, 0, 0.0, 1.0, log=True)])
+    with caplog.at_level(logging.WARNING):
+        warn_of_one_row(model, valid, TargetLoss([("regression", 1)], [RegressionLoss("poisson")]), "cpu", 0, 4)
+    assert "(row 7, counted from 0) makes" in caplog.text

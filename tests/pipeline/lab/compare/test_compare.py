@@ -531,6 +531,22 @@ def test_a_run_of_what_is_printed_has_the_metrics_that_were_compared(tiny, capsy
     }
 
 
+def test_of_models_that_are_alike_few_verdicts_tell_one_from_the_best(experiment, monkeypatch):
+    """Of five with three seeds one in four did, as the seeds that chose the best were asked of each other alone."""
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=3, trials=1)
+    random, told, one = np.random.default_rng(0), 0, found.contenders[0]
+    for _ in range(300):
+        alike = [
+            replace(one, label=str(number), outcomes=tuple(
+                replace(outcome, metrics={"auc": value}) for outcome, value in zip(one.outcomes, values, strict=True)
+            ))
+            for number, values in enumerate(random.normal(size=(5, 3)))
+        ]  # fmt: skip
+        text = verdict(replace(found, contenders=tuple(alike)))[0]
+        told += text.partition("do not tell it from ")[2].partition(".")[0].count(",") < 3
+    assert told <= 15  # of 300, one in twenty
+
+
 def test_it_is_said_which_model_is_best_and_which_seeds_do_not_tell_from_it(experiment, monkeypatch):
     found = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=2, trials=1)
     assert verdict(found)[0].startswith(
