@@ -62,12 +62,21 @@ CHURN, CHURN_ROWS = "prediction_churn", 200_000  # of the test split, whose pred
 
 
 class Trainer(TimedTrainer):
-    """Trains models of the shelf on a run's data and evaluates them on its splits."""
+    """Trains models of the shelf on a run's data and evaluates them on its splits.
+
+    judged: the metric of the test split by which models are compared. Where negatives are drawn and choices are ranked,
+    it is the NDCG of the ranking: among a few drawn items nearly all models find nearly all choices, and another model
+    may seem best than in the catalogue (Krichene and Rendle, KDD 2020).
+    """
 
     def __init__(self, experiment: Experiment, deadline: float) -> None:
         super().__init__(experiment, deadline)
         self.test = experiment.encoded.evaluation_table("test").to(experiment.device)
         self._ranking = experiment.encoded.ranking(experiment.spec.inputs)
+        config = experiment.config
+        ranking, self.judged = config.evaluate.ranking, self.metric
+        if ranking is not None and config.train.negatives is not None and config.nightly.metric is None:
+            self.judged = f"ndcg@{ranking.k[0]} {'catalogue' if ranking.full_catalogue else 'sampled'}"
         rows = spread(len(self.test), CHURN_ROWS)
         self._churned = self.test.unpack(self.test.words[rows.to(self.test.device)].cpu())
         self._churned_rows = rows
@@ -240,7 +249,7 @@ def compare_models(
         "train": config.to_dict()["train"],
         "of_models": [epoch_follows, own_rate, averaged],  # what each sets for itself, whatever `train` says
         "evaluate": config.to_dict()["evaluate"],
-        "metric": trainer.metric,
+        "metric": [trainer.metric, trainer.judged],
         "seed": config.seed,
         "device": experiment.device,
     }
@@ -273,7 +282,8 @@ def compare_models(
         name=config.name,
         id=id,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        metric=trainer.metric,
+        metric=trainer.judged,
+        valid_metric=trainer.metric,
         budget=budget,
         epochs=settings.epochs,
         batch_size=settings.batch_size,

@@ -91,12 +91,14 @@ class Contender:
 
 @dataclass(frozen=True)
 class Compared:
-    """All that was found. left_out: by model, why. stopped: what time did not allow, or empty."""
+    """All that was found. metric: of the test split, by which models are compared; valid_metric: by which learning
+    rates are. left_out: by model, why. stopped: what time did not allow, or empty."""
 
     name: str
     id: str
     created_utc: str
     metric: str
+    valid_metric: str
     budget: Budget
     epochs: int
     batch_size: int
@@ -129,7 +131,7 @@ class Compared:
             gaps = {name: contender.difference(self.contenders[0], name) for name in names}
             found.append(
                 asdict(contender)
-                | {"tried": [{"lr": lr, self.metric: value} for lr, value in contender.tried.items()]}
+                | {"tried": [{"lr": lr, self.valid_metric: value} for lr, value in contender.tried.items()]}
                 | {"intervals": {name: span and asdict(span) for name, span in spans.items()}}
                 | {"differences": {name: gap and asdict(gap) for name, gap in gaps.items()}}
             )
@@ -266,7 +268,7 @@ def metric_rows(compared: Compared) -> list[dict[str, Any]]:
 
 
 def lr_text(compared: Compared) -> str:
-    label = metric_label(compared.metric)
+    label = metric_label(compared.valid_metric)
     if all(contender.lr is None for contender in compared.contenders):
         return "These models take no steps, so they have none."
     if not any(contender.tried for contender in compared.contenders):

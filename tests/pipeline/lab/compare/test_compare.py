@@ -25,7 +25,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.config.config import ConfigError, ModelChoice, RunConfig, WholeTrainSettings
+from gigabatch.pipeline.config.config import ALONE, ConfigError, ModelChoice, RunConfig, WholeTrainSettings
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.lab.bounds import MOST_SEEDS, Budget
@@ -98,12 +98,14 @@ class FakeTrainer:
 
     metric: str = "auc"
     sign: int = 1
+    judged: str = ""
     stops_after: int = 10**9
     search_stops_after: int = 10**9
     diverges: tuple = ()
     deadline: float = math.inf
 
     def __post_init__(self):
+        self.judged = self.judged or self.metric
         self.trained, self.deadlines, self.earlier, self._searches = [], [], {}, False
 
     @contextlib.contextmanager
@@ -445,6 +447,36 @@ def test_choices_are_ranked_where_the_configuration_asks_for_it(shop):
         assert metrics["hr@3 catalogue"] == pytest.approx(3 / 20, abs=0.1)
         assert "mrr sampled" not in metrics
     assert {"HR@1 catalogue", "Coverage@3 catalogue"} <= {row["metric"] for row in metric_rows(found)}
+
+
+def test_models_of_positives_are_compared_by_the_ranking_of_the_catalogue(tmp_path):
+    """Among eight drawn items, by which they were compared, popularity seems the best one of these three."""
+    draw, rows = np.random.default_rng(3), []
+    for user in range(150):
+        shares = 1 / np.arange(1, 61)
+        shares[20:40] *= 4 if user % 2 else 1
+        shares[40:] *= 1 if user % 2 else 4
+        rows += [(user, item) for item in draw.choice(60, 10, replace=False, p=shares / shares.sum())]
+    pd.DataFrame(rows, columns=["user", "item"]).to_csv(tmp_path / "plays.csv", index=False)
+    features = {"path": str(tmp_path / "plays.csv"), "user": "user", "item": "item"}
+    config = {"name": "plays", "recipe": "interactions", "features": features, "model": {"kind": "popularity"}}
+    config |= {"artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"), "device": "cpu"}
+
+    def compared(*overrides):
+        pipeline = Pipeline.from_config(config, *overrides, ALONE)
+        choices = parse_models("popularity,item_knn,ease", pipeline.config.model, pipeline.config.positives_alone)
+        experiment = Experiment.of(pipeline.features().encode(), 10_000)
+        return compare_models(experiment, choices, Budget(seeds=1, trials=1))
+
+    found = compared()
+    ranks = {one.label: one.outcomes[0].metrics["ndcg@10 catalogue"] for one in found.contenders}
+    drawn = {one.label: one.outcomes[0].metrics["mrr"] for one in found.contenders}
+    assert (max(drawn, key=drawn.get), max(ranks, key=ranks.get)) == ("popularity", "ease")
+    assert (found.metric, found.valid_metric, found.best.label) == ("ndcg@10 catalogue", "mrr", "ease")
+    some = compared("evaluate.ranking={k: [5], full_catalogue: false, negatives: 20}")
+    assert some.metric == "ndcg@5 sampled"
+    asked = compared("nightly.metric=mrr")
+    assert (asked.metric, asked.best.label) == ("mrr", "popularity")
 
 
 def test_models_that_take_no_steps_have_no_learning_rate_that_was_not_tried(shop):
