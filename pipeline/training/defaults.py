@@ -18,6 +18,8 @@ RULED = ("epochs", "batch_size", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
 FEWEST_WITH_IDS = 5  # of up to 80,000 rows: ids that tell the label are learnt in no fewer (docs/tried.md)
+MANY_ROWS, MANY_VISITS, EPOCHS_OF_MANY = 60_000, 1_000_000, 8  # of more rows: up to so many epochs
+ROWS_AN_ID = 8  # which these need on average; else ids are learnt by heart (docs/tried.md)
 POSITIVE_VISITS, MOST_EPOCHS_OF_POSITIVES = 10_000_000, 20  # the same of positives, whose negatives are drawn anew
 STEPS, STEPS_WITH_IDS, STEPS_OF_POSITIVES = 1500, 1000, 2000  # that a batch is chosen for
 FEWEST_STEPS = 200  # of a training, as far as MOST_EPOCHS allows
@@ -89,6 +91,8 @@ def settle(
         if num_ids and positives is None:  # rows of tables that few train rows touch learn these by heart
             least = max(min(FEWEST_WITH_IDS, ROW_VISITS // rows), 1)
             epochs = max(min(epochs, int(sqrt(rows / (2 * sum(num_ids))))), least)
+        if rows > max(MANY_ROWS, ROWS_AN_ID * sum(num_ids)) and positives is None:
+            epochs = max(epochs, round(min(MANY_VISITS / rows, EPOCHS_OF_MANY)))
         epochs = max(epochs, min(ceil(FEWEST_STEPS * (settings.batch_size or LEAST_BATCH) / rows), MOST_EPOCHS))
     if batch_size is None:
         steps = STEPS_WITH_IDS if num_ids else STEPS
