@@ -338,7 +338,7 @@ class _Boosted(_Learner):
     def predict(self, rows: Mapping[str, Rows]) -> dict[str, Tensor]:
         valid = rows["valid"].batch if "valid" in rows else None
         self.trees = None
-        if valid is None or (valid.weight is not None and not bool(valid.weight.any())):
+        if valid is None or not valid.num_rows or (valid.weight is not None and not bool(valid.weight.any())):
             return super().predict(rows)
         with one_thread():
             stages = enumerate(self._stages(valid), start=1)

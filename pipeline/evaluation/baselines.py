@@ -72,6 +72,7 @@ def baselines(
     item_column: int | None = None,
     quantiles: Collection[str] = (),
     keep: Keep | None = None,
+    valid: PackedTable | None = None,
 ) -> dict[str, Any]:
     """Learn the baselines from `train` and measure them, and the model's predictions, on `evaluated`.
 
@@ -97,6 +98,8 @@ def baselines(
         Targets whose loss is that of a quantile, with which a prediction of the mean cannot be compared.
     keep
         Where what they predict is kept, and found again where the rows are the same; None learns them each time.
+    valid
+        The valid split, which says how many boosted trees are best, where `evaluated` has it not.
 
     Returns
     -------
@@ -105,7 +108,8 @@ def baselines(
         say what does not apply; `worse`, those that say where the model is worse. All of JSON types.
     """
     rows = {split: Rows.of(table) for split, table in evaluated.items()}
-    known, left_out = learnt(names, train, rows, seed, item_column, quantiles, keep)
+    asked = rows if valid is None or "valid" in rows else rows | {"valid": Rows.of(valid)}
+    known, left_out = learnt(names, train, asked, seed, item_column, quantiles, keep)
     found = [_measured(item, train.schema.targets[item.place], rows, evaluations, split, bins) for item in known]
     return {
         "split": split,

@@ -192,6 +192,7 @@ def evaluate_bundle(
             item_column=data.item_column,
             quantiles=quantiles,
             keep=data.keep_baselines,
+            valid=None if data.item_column is not None else data.tables.get("valid"),
         )
         warnings += compared["worse"]
     warnings += below_mean(

@@ -339,6 +339,10 @@ def test_there_are_as_many_trees_as_are_best_on_valid(task, weighted):
     found = baselines(
         ["boosted"], train, evaluated, {k: evaluation_of(t, flat(t)) for k, t in evaluated.items()}, seed=1
     )
+    alone = {"test": evaluation_of(test, flat(test))}
+    again = baselines(["boosted"], train, {"test": test}, alone, seed=1, valid=valid)
+    assert again["rows"] == {"test": 400}
+    assert again["found"][0]["metrics"] == {"test": found["found"][0]["metrics"]["test"]}
     numbers = task == "regression"
     peer = (HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier)(
         categorical_features=[0, 1], early_stopping=False, max_iter=66 if task == "multiclass" else 100, random_state=1

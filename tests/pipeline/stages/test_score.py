@@ -17,11 +17,13 @@ from gigabatch.features.schema import Column, Schema
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.evaluation.baseline_learners import Rows, learnt
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import evaluate, evaluate_run, score_run, with_keys, write_frame
 from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.training.target_metrics import target_metrics
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
@@ -47,6 +49,20 @@ def test_another_split_and_the_runs_own_folder_by_default(finished):
     assert evaluate_run(finished.config, (), run.path, "valid", None) == 0
     found = json.loads((run.path / "evaluation-valid" / "summary.json").read_text())
     assert found["auc"] == run.summary["metrics"]["valid"]["auc"]
+
+
+def test_trees_are_as_many_as_are_best_on_valid_whatever_split_is_evaluated(trained, tmp_path):
+    tiny, run = trained
+    asked = {"evaluate.baselines": ["boosted"]}
+    found = evaluate(tiny.config, asked, run=run.path, split="test", out=tmp_path)["baselines"]
+    tables = {name: tiny.pipeline().features().encode().table(name) for name in ("train", "valid", "test")}
+    rows = {name: Rows.of(tables[name]) for name in ("valid", "test")}
+    (learner,), _ = learnt(["boosted"], tables["train"], rows, tiny.pipeline().config.seed, None, (), None)
+    (target,), batch = tables["test"].schema.targets, rows["test"].batch
+    scores = learner.scores["test"]
+    expected = target_metrics(target, scores, batch.targets[0], batch.group, 15, batch.weight)
+    assert found["found"][0]["metrics"] == {"test": pytest.approx(expected)}
+    assert found["rows"] == {"test": 300}
 
 
 def test_evaluate_returns_what_it_writes_and_prints_nothing(finished, tmp_path, capsys):
