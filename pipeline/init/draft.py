@@ -277,7 +277,7 @@ def _encoding_note(table: Table) -> str:
 
 def draft_columns(
     table: Table, labels: Mapping[str, Labels], seen: SeenColumns | None = None, *, timed: bool,
-    names: Collection[str] = (), numbers: Collection[str] = (), more: bool = False, lists: bool = True,
+    time: str | None = None, names: Collection[str] = (), numbers: Collection[str] = (), more: bool = False, lists: bool = True,
 ) -> Draft:  # fmt: skip
     """What the columns of a table are: the settings of the recipe but for its files.
 
@@ -291,6 +291,8 @@ def draft_columns(
         What the columns hold; by default what `columns_seen` says.
     timed
         Whether rows may be split by a column of times.
+    time
+        The column of times that rows are split by, where it is given.
     names
         Of columns beside these, which no column that steps make may have.
     numbers
@@ -336,7 +338,8 @@ def draft_columns(
     labelled = ~np.any(
         [np.zeros(len(table.sample), bool), *(np.isnan(item.values) for item in labels.values())], axis=0
     )
-    _roles(made, table, kept, timed, taken, lists, labelled)
+    split_by = kept.get(time or "") or (_time(kept, labelled) if timed else None)
+    _roles(made, table, kept, timed, split_by, taken, lists, labelled)
     made.labelled = float(labelled.mean()) if len(labelled) else 1.0
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
         _hash_too(made, taken)
@@ -744,17 +747,16 @@ def _lenient(seen: Seen, column: pd.Series) -> str:
 
 
 def _roles(
-    made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, names: set[str], tokens: bool,
+    made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, time: Seen | None, names: set[str], tokens: bool,
     labelled: np.ndarray,
 ) -> None:  # fmt: skip
-    """Roles of the columns, the split, and the steps. names: that are taken; tokens: whether texts become lists;
+    """Roles of the columns, the split, and the steps. time: to split by; names: that are taken; tokens: whether texts become lists;
     labelled: whether each row has all labels, as others are left out."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
     continuous: list[str] = []
     lists: dict[str, Any] = {}
-    time = _time(kept, labelled) if timed else None
     for name, seen in kept.items():
         known = len(seen.values) - int(seen.null.sum())
         if seen.kind == "list":

@@ -25,6 +25,7 @@ def draft_frame(
     continuous: Sequence[str] = (),
     drop: Sequence[str] = (),
     timed: bool = False,
+    time: str | None = None,
     null_values: Sequence[str] = ("",),
     lists: bool = True,
     phrases: bool = False,
@@ -45,6 +46,8 @@ def draft_frame(
         Columns to leave out.
     timed
         Whether rows may be split by a column of times.
+    time
+        The column of times that rows are split by, where it is given.
     null_values
         Texts that stand for null.
     lists
@@ -67,7 +70,7 @@ def draft_frame(
     ({'city': 'string', 'size': 'int64'}, {'land': 'one value alone, no'})
     """
     labels, taken = labels or {}, list(taken)
-    named = [*categorical, *continuous, *drop, *taken, *labels]
+    named = [*categorical, *continuous, *drop, *taken, *labels, *([time] if time is not None else [])]
     if missing := [name for name in dict.fromkeys(named) if name not in table.column_names]:
         raise DataError.missing_columns(missing, table.column_names, "fit")
     if twice := sorted({name for name in named if named.count(name) > 1}):
@@ -82,9 +85,11 @@ def draft_frame(
         for name, task in labels.items()
     }
     made = draft_columns(
-        seen, found, columns, timed=timed, names=table.column_names, numbers=continuous,
+        seen, found, columns, timed=timed, time=time, names=table.column_names, numbers=continuous,
         more=bool(categorical or continuous), lists=lists,
     )  # fmt: skip
+    if time is not None and made.left_out.pop(time, None):  # no feature, but the time all the same
+        made.leaks = [name for name in made.leaks if name != time]
     types = made.categories
     for name in categorical:
         kind = categorical[name] if isinstance(categorical, Mapping) else None

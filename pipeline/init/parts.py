@@ -145,7 +145,7 @@ def days_tell(times: np.ndarray, label: np.ndarray, task: str, zone: str | None 
     for scores in (*_scores(label, task), *plain):  # few days, far off, are little of the ranks
         days = pd.Series(scores).groupby(dates).agg(["mean", "size"])
         own = days["mean"] - days["mean"].groupby(days.index.weekday).transform("mean")
-        own = own - own.rolling(AROUND, center=True, min_periods=AROUND // 2).median()
+        own = own - own.rolling(f"{AROUND}D", center=True, min_periods=AROUND // 2).median()
         own, rows = own.fillna(0.0).to_numpy(), days["size"].to_numpy()
         place = (days.index.month * 31 + days.index.day - 32).to_numpy()  # 0 to 371 of 372, in every year alike
         odd = days.index.year.to_numpy() % 2 == 1

@@ -22,7 +22,7 @@ from gigabatch.features.workflow.steps import parse_steps
 from gigabatch.models.shelf import MODELS, model_class
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
 from gigabatch.pipeline.display import note
-from gigabatch.pipeline.init.columns import column_seen
+from gigabatch.pipeline.init.columns import Seen, column_seen
 from gigabatch.pipeline.init.draft import MOST_TRIED_ROWS, try_splits
 from gigabatch.pipeline.init.frame import MOST_ROWS, draft_frame
 from gigabatch.pipeline.init.look import look_at
@@ -133,16 +133,19 @@ def fit(
     said = (asked if isinstance(asked, dict) else {}) | features  # overrides of the recipe's settings say it too
     taken = _named(said, table.column_names)
     timed, lists = not any(setting in said for setting in SPLIT), _takes_lists(sections.get("model"))
+    when = _time_seen(table, said)
+    by_time = said["time"] if when is not None and _may_be_parted(said) else None
     made = draft_frame(
-        table, labels={label: _task(item) for label, item in labels.items()}, taken=taken, categorical=categorical,
-        continuous=continuous, drop=drop, timed=timed, null_values=said.get("null_values", ("",)),
+        table, labels={label: _task(item) for label, item in labels.items()},
+        taken=[column for column in taken if column != by_time], categorical=categorical, continuous=continuous,
+        drop=drop, timed=timed, time=by_time, null_values=said.get("null_values", ("",)),
         lists=lists, phrases=lists and "lists" not in said and "list_separator" not in said,
     )  # fmt: skip
     if not made.has_features and not features.get("lists"):
         raise DataError(f"fit: no column is left to learn from: {made.told() or 'there is none but the target'}.")
     found = made.features
-    if (time_type := _time_type(table, said)) is not None:
-        found["inputs"] = {said["time"]: time_type} | found.get("inputs", {})
+    if when is not None and when.dtype.startswith("datetime["):
+        found["inputs"] = {said["time"]: when.dtype} | found.get("inputs", {})
     if "split" in said:
         found.pop("split", None)
     inferred = found.pop("targets")
@@ -213,14 +216,19 @@ def _task(settings: Mapping[str, Any] | None) -> str | None:
     return "binary" if task == "multilabel" else task if task in ("binary", "multiclass", "regression") else None
 
 
-def _time_type(table: pa.Table, said: Mapping[str, Any]) -> str | None:
-    """The type of the time column that was named, where it is written in a format or counted in a unit."""
+def _time_seen(table: pa.Table, said: Mapping[str, Any]) -> Seen | None:
+    """What the time column that was named holds, where these are times, and no other type of it was given."""
     name = said.get("time")
-    if name is None or name in said.get("inputs", {}):
+    if name is None or name not in table.column_names or name in said.get("inputs", {}):
         return None
     sample = look_at(table.select([name]), MOST_ROWS)
     seen = column_seen(name, sample.sample[name], sample.arrow[name])
-    return seen.dtype if seen.kind == "date" and seen.dtype.startswith("datetime[") else None
+    return seen if seen.kind == "date" else None
+
+
+def _may_be_parted(said: Mapping[str, Any]) -> bool:
+    """Whether month, weekday and hour of the time that was named may be features: no given step makes any of it."""
+    return not any(step.inputs == (said["time"],) for step in parse_steps(said.get("steps", ())))
 
 
 def _roles(kinds: Mapping[str, pa.DataType]) -> str:

@@ -270,6 +270,14 @@ def test_no_day_of_the_calendar_tells_of_walks_and_far_noise(seed):
     assert not days_tell(days.as_unit("us").asi8, (far > 1) * 1.0, "binary")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_day_of_the_calendar_tells_of_months_where_there_is_a_day_a_week(seed):
+    """What goes by the month is told by the month: fifteen such days are a quarter of a year, not the days around."""
+    days = pd.date_range("1990-01-01", "2019-12-31", freq="7D")
+    label = days.month + np.random.default_rng(seed).normal(size=len(days)) / 10
+    assert not days_tell(days.as_unit("us").asi8, np.asarray(label), "regression")
+
+
 def test_months_have_no_weekday(tmp_path):
     made, _ = drafted(tmp_path, pd.date_range("1980-01-01", periods=ROWS, freq="MS").strftime("%Y-%m"), "paid_until")
     names = [*made.features.get("categorical", []), *made.features["continuous"]]
