@@ -88,7 +88,7 @@ def draft_frame(
         seen, found, columns, timed=timed, time=time, names=table.column_names, numbers=continuous,
         more=bool(categorical or continuous), lists=lists,
     )  # fmt: skip
-    if time is not None and made.left_out.pop(time, None):  # no feature, but the time all the same
+    if time is not None and made.left_out.pop(time, ""):  # no feature, but the time all the same
         made.leaks = [name for name in made.leaks if name != time]
     types = made.categories
     for name in categorical:
