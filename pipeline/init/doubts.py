@@ -1,4 +1,5 @@
-"""What may be meant otherwise: numbers that stand for unknown, days as Excel counts them, two numbers in a text."""
+"""What may be meant otherwise: numbers that stand for unknown, days as Excel counts them, weights of rows, two numbers in
+a text."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from gigabatch.pipeline.init.texts import all_match
 UNKNOWN = re.compile(r"-?(7{2,}|8{2,}|9{2,})(\.9+)?")  # as surveys and loggers write it
 DATE_NAME = re.compile(r"(datum|date)$")
 FIRST_SERIAL, LAST_SERIAL = 30_000, 60_000  # 1982 to 2064, days since 30 December 1899
+WEIGHT_NAME = re.compile(r"(sample|sampling|case|row|survey|instance|observation)[ _.-]?weights?$")
 FEWEST = 20  # different days, and texts of two numbers
 PAIR = r"\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*{sign}\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*$"
 SIGNS = ("/", "-", "x", "×", ":")
@@ -33,6 +35,7 @@ def doubts(shown: str, seen: Seen) -> Iterator[str]:
     """
     if seen.kind == "number":
         yield from _serials(shown, seen)
+        yield from _weights(shown, seen)
     elif seen.kind == "category" and not is_code_name(seen.name):
         yield from _pairs(shown, seen) if seen.num_values >= FEWEST else ()
         yield from _months(shown, seen)
@@ -96,6 +99,14 @@ def _serials(shown: str, seen: Seen) -> Iterator[str]:
         yield (
             f"Numbers of {shown} ({known.min():.12g} to {known.max():.12g}) may be days as Excel counts them, {first} "
             f"to {last}. Where they are, write dates in the file."
+        )
+
+
+def _weights(shown: str, seen: Seen) -> Iterator[str]:
+    if WEIGHT_NAME.search(spaced_lower(seen.name)) and seen.values[~seen.null].min() >= 0:
+        yield (
+            f"{shown} is taken for a feature. Where it says how much each row counts, set it as weight under features and "
+            "take it out of continuous."
         )
 
 

@@ -89,6 +89,17 @@ def test_typographic_apostrophes_part_thousands_as_those_of_ascii(tmp_path):
     assert sorted(rows["betrag"]) == pytest.approx(amounts)
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "told"),
+    [("sample_weight", 0.5, True), ("CaseWeight", 0, True), ("weight", 0.5, False), ("sample_weight", -1, False)],
+)
+def test_numbers_named_as_weights_of_rows_are_told(tmp_path, name, least, told):
+    texts = [f"{least + place % 40 / 4}" for place in range(400)]
+    made, said, _ = head(tmp_path, texts, name)
+    assert name in made.features["continuous"] and "weight" not in made.features
+    assert any("says how much each row counts, set it as weight" in remark for remark in said) == told
+
+
 @pytest.mark.parametrize("written", ["{:.4f}", "{:.0f}"])
 def test_numbers_in_a_column_of_dates_may_be_days_of_excel(tmp_path, written):
     serials = [(time - datetime.datetime(1899, 12, 30)) / datetime.timedelta(days=1) for time in TIMES]
