@@ -1,5 +1,4 @@
-"""What may be meant otherwise: numbers that stand for unknown, days as Excel counts them, weights of rows, two numbers in
-a text."""
+"""What may be meant otherwise: numbers that are unknown, days as Excel counts them, weights, two numbers in a text."""
 
 from __future__ import annotations
 
@@ -105,8 +104,8 @@ def _serials(shown: str, seen: Seen) -> Iterator[str]:
 def _weights(shown: str, seen: Seen) -> Iterator[str]:
     if WEIGHT_NAME.search(spaced_lower(seen.name)) and seen.values[~seen.null].min() >= 0:
         yield (
-            f"{shown} is taken for a feature. Where it says how much each row counts, set it as weight under features and "
-            "take it out of continuous."
+            f"{shown} is taken for a feature. Where it says how much each row counts, set it as weight under features "
+            "and take it out of continuous."
         )
 
 

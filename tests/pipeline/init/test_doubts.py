@@ -96,7 +96,8 @@ def test_typographic_apostrophes_part_thousands_as_those_of_ascii(tmp_path):
 def test_numbers_named_as_weights_of_rows_are_told(tmp_path, name, least, told):
     texts = [f"{least + place % 40 / 4}" for place in range(400)]
     made, said, _ = head(tmp_path, texts, name)
-    assert name in made.features["continuous"] and "weight" not in made.features
+    assert name in made.features["continuous"]
+    assert "weight" not in made.features
     assert any("says how much each row counts, set it as weight" in remark for remark in said) == told
 
 
