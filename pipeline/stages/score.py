@@ -27,7 +27,7 @@ from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import ROW
-from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle
+from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle, with_classes
 from gigabatch.pipeline.config.config import LossSettings, NegativeSettings, RunConfig
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
@@ -241,7 +241,9 @@ def score_run(
     frame, predictions = concat(kept, ignore_index=True), concat(found, ignore_index=True)
     submission = recipe.submission(frame, predictions)
     target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
-    content = with_keys(bundle.schema, frame, predictions) if submission is None else submission
+    content = submission
+    if submission is None:
+        content = with_keys(bundle.schema, frame, predictions, _label_types(pipeline))
     return _written(content, target, used)
 
 
@@ -253,9 +255,10 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
 
 
 def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path, history: str | None) -> int:
+    types = _label_types(pipeline)
     if history is None and bundle.looking_back is None:
         frame = raw_rows(pipeline, bundle, raw)
-        return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
+        return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame), types), target, used)
     steps = bundle.raw_steps(history=True)
     frame = raw_rows(pipeline, bundle, raw, history=True)
     recipe = _obeying(pipeline)
@@ -263,7 +266,13 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, tar
     print(f"history  {len(earlier):,} rows  {history or ', '.join(recipe.inputs())}")
     later = frame.assign(**{ROW: frame[ROW] + number}) if ROW in frame.columns else frame
     groups = dict.fromkeys(name for step in steps.steps for name in step.group_keys or ())
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier), groups), target, used)
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier), types, groups), target, used)
+
+
+def _label_types(pipeline: Pipeline) -> dict[str, str | None]:
+    """Of `with_classes`, as the configuration declares them."""
+    targets = pipeline.config.to_dict()["features"].get("targets") or {}
+    return {name: item.get("label_type") for name, item in targets.items()}
 
 
 def _obeying(pipeline: Pipeline) -> Recipe:
@@ -337,17 +346,21 @@ def _written(content: Any, target: Path, used: FoundRun) -> int:
     return 0
 
 
-def with_keys(schema: Any, frame: Any, predictions: Any, also: Iterable[str] = ()) -> Any:
+def with_keys(
+    schema: Any, frame: Any, predictions: Any, label_types: Mapping[str, str | None], also: Iterable[str] = ()
+) -> Any:
     """Key, group and time columns and those of `also`, as far as they are there, beside the predictions
-    (`predicted_<target>`)."""
-    dtypes = schema.dtypes()
+    (`predicted_<target>`), of classes the likeliest before their probabilities. label_types: as of `with_classes`."""
+    engine, dtypes = engine_of(frame), schema.dtypes()
     found = {
         name: as_written(frame[name], dtypes.get(name, ""))
         for name in dict.fromkeys((*schema.names("key", "group", "time"), *also))
         if name in frame.columns
     }
+    if any(target.task == "multiclass" for target in schema.targets):
+        predictions = engine.from_pandas(with_classes(schema, engine.to_pandas(predictions), label_types))
     found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
-    return engine_of(frame).frames.DataFrame(found)
+    return engine.frames.DataFrame(found)
 
 
 def as_written(column: Any, dtype: str) -> Any:

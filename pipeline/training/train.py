@@ -821,7 +821,8 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
         log.info("tables of %s move at %g times train.lr_max", type(model).__name__, rate)
     optimizer = build_optimizer(model, settings.optimizer, **given)
     by_rows = [group for group in optimizer.param_groups if group.get("method") == "adagrad"]
-    if settings.weight_decay and any(not group["weight_decay"] for group in by_rows):
+    asked = settings.weight_decay and "weight_decay" in settings.model_fields_set
+    if asked and any(not group["weight_decay"] for group in by_rows):
         log.info(
             "train.weight_decay=%s does not reach the embedding tables, whose rows move by Adagrad without decay "
             "(train.optimizer_settings.table_weight_decay sets it)",

@@ -484,7 +484,7 @@ def test_dates_stay_dates_and_come_out_as_moments_in_utc_beside_a_time_of_day():
         (["2014-06-19 00:00:00"], ["2014-06-19"]),
     ):  # fmt: skip
         frame = pd.DataFrame({"at": at})
-        found = with_keys(schema, frame, pd.DataFrame({"y": [0.5] * len(at)}))["at"]
+        found = with_keys(schema, frame, pd.DataFrame({"y": [0.5] * len(at)}), {})["at"]
         assert [None if pd.isna(one) else one for one in found] == iso
 
 
@@ -511,6 +511,21 @@ def test_classes_that_have_other_numbers_today_are_not_measured_by_these(tmp_pat
         DataError, match=r"target 'kind': class\(es\) .* So the labels of today's features are not those"
     ):
         evaluate_run(config, (), None, None, tmp_path / "again")
+
+
+@pytest.mark.parametrize(("labels", "more"), [(["bird", "cat", "dog"], {}), ([3, 10, 20], {"label_type": "int64"})])
+def test_scores_of_classes_name_the_likeliest(tmp_path, labels, more):
+    config = table_run(tmp_path, labels, task="multiclass", **more)
+    assert main(["train", "--config", str(config)]) == 0
+    files = ["--config", str(config), "--out", str(tmp_path / "scores.parquet")]
+    for rows in ((), ("--input", str(tmp_path / "rows.csv"))):
+        assert main(["score", *files, *rows]) == 0
+        found = pd.read_parquet(tmp_path / "scores.parquet")
+        names = [f"predicted_kind_{label}" for label in labels]
+        assert [name for name in found.columns if name.startswith("predicted_")] == ["predicted_kind", *names]
+        likeliest = found[names].idxmax(axis=1).str.removeprefix("predicted_kind_")
+        assert found["predicted_kind"].astype("str").tolist() == likeliest.tolist()
+        assert (found["predicted_kind"].dtype.kind == "i") == bool(more)
 
 
 def test_a_label_that_was_turned_over_is_not_measured(tmp_path):

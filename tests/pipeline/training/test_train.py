@@ -770,9 +770,15 @@ def test_an_optimizer_without_weight_decay_says_that_the_setting_has_no_effect(c
 )
 def test_tables_that_do_not_decay_are_named_in_the_log(changes, says, caplog):
     caplog.set_level(logging.INFO)
-    optimizer_of(make_model(), settings_of(**changes))
+    optimizer_of(make_model(), settings_of(**{"weight_decay": 0.01} | changes))
     line = "train.weight_decay=0.01 does not reach the embedding tables, whose rows move by Adagrad without decay"
     assert (line in caplog.text) == says
+
+
+def test_a_decay_that_no_one_set_is_not_told_of(caplog):
+    caplog.set_level(logging.INFO)
+    optimizer_of(make_model(), settings_of())
+    assert "weight_decay" not in caplog.text
 
 
 def test_every_optimizer_can_be_chosen():
