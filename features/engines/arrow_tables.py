@@ -193,8 +193,12 @@ def _handed_over(frame: Any, where: str, needed: Collection[str] | None, columns
 
 
 def _of_pandas(column: pd.Series, name: str, where: str) -> pa.ChunkedArray:
+    import pandas as pd
+
     if column.dtype == "category" and str(column.cat.categories.dtype).startswith("interval"):
         column = column.cat.rename_categories(str)  # what `pd.cut` gives are names of its bins
+    if isinstance(column.dtype, pd.SparseDtype):  # as of `pd.get_dummies(..., sparse=True)`
+        column = column.sparse.to_dense()
     try:
         found = pa.array(column, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -215,9 +215,8 @@ class DIN(Model):
         columns, weighed = self._weighed(ids, lists)
         parts = [columns]
         for elements, weights, owners in weighed:
-            parts.append(
-                columns.new_zeros(ids.shape[0], elements.shape[1]).index_add(0, owners, elements * weights[:, None])
-            )
+            shares = (elements * weights[:, None]).to(columns.dtype)
+            parts.append(columns.new_zeros(ids.shape[0], elements.shape[1]).index_add(0, owners, shares))
         parts += self.tables.of_lists(lists, ids.shape[0], self.pooled)
         parts.append(self.float_norm(floats))
         if self.numeric.num_columns:

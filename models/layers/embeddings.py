@@ -5,10 +5,14 @@ Shapes: B rows of a batch, C id columns, W the sum of the tables' widths.
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gigabatch.models.errors import ModelError, require, require_known
 from gigabatch.models.inputs import ListInputs
@@ -259,6 +263,7 @@ class EmbeddingTables(nn.Module):
                 found.pool.give(found.gradient)
         self.row_gradients.clear()
         self.row_sums = None
+        WAITING.discard(self)
 
     @property
     def weights(self) -> list[Parameter]:
@@ -380,14 +385,26 @@ class EmbeddingTables(nn.Module):
 
         What is in the list goes to `row_gradients` where torch accumulates the leaf's gradient: in `backward`, and not
         in `torch.autograd.grad`, whose caller gets gradients and wants none left behind.
+
+        Raises
+        ------
+        ModelError
+            Within `DistributedDataParallel`, which does not sum gradients of rows: ranks would part.
         """
         trained = self._is_trained()
+        require(
+            not trained or self.exchanges_gradients or DistributedDataParallel._active_ddp_module is None,
+            "embedding tables: DistributedDataParallel does not sum the gradients of rows that the optimizer of this "
+            "model takes, so each rank would move its tables by its own rows. Take one of whole tables: lamb or adamw "
+            "with rowwise=False.",
+        )
         leaf = torch.empty(0, device=device, requires_grad=trained)
         found, kept = list[RowGradient](), self.row_gradients
 
         def keep(leaf: Tensor) -> None:
             kept.extend(found)
             found.clear()
+            WAITING.add(self)
 
         if trained:
             leaf.register_post_accumulate_grad_hook(keep)
@@ -403,6 +420,27 @@ class EmbeddingTables(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_tables={len(self.tables)}, width={self.width}, gradients={self.gradients}"
+
+
+WAITING: WeakSet[EmbeddingTables] = WeakSet()  # with gradients of rows that no step has taken yet
+
+
+def _refuse_whole_tables(optimizer: Optimizer, *_: Any) -> None:
+    """Raise `ModelError` before a step of an optimizer of whole tables whose gradients wait to be taken by rows: it
+    finds none, so that they would stay as they are, and what waits would fill the memory."""
+    if not WAITING:
+        return
+    whole = [group for group in optimizer.param_groups if not group.get("rowwise")]
+    given = {id(parameter) for group in whole for parameter in group["params"] if parameter.requires_grad}
+    require(
+        not any(id(table) in given for module in WAITING if module.row_gradients for table in module.weights),
+        f"{type(optimizer).__name__}: it is given embedding tables whose gradients are kept by rows, as an optimizer "
+        "that was built before asked, and would not move them. Build one by build_optimizer (adamw: whole tables), or "
+        "set `gradients = 'dense'` of the model's EmbeddingTables; beside a RowOptimizer leave the tables out.",
+    )
+
+
+register_optimizer_step_pre_hook(_refuse_whole_tables)
 
 
 class _RowLookup(torch.autograd.Function):

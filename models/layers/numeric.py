@@ -93,7 +93,8 @@ class NumericEmbedding(nn.Module):
     the paper's piecewise-linear encoding followed by a linear layer, without making the encoding: a column's function
     at its edges is the cumulated sum of its weights, of which a value interpolates two. `periodic`: of every column
     sine and cosine at trained frequencies, then a linear layer and a ReLU that all columns share ("PLR, lite").
-    `plain`: of none. Each column may be of another kind. Computed in float32, also under autocast.
+    `plain`: of none. Each column may be of another kind. Computed in float32, also under autocast and in a module that
+    was converted to fewer bits.
 
     Parameters
     ----------
@@ -165,6 +166,14 @@ class NumericEmbedding(nn.Module):
         bound = 1 / math.sqrt(most - 1)
         self.weight = nn.Parameter(torch.empty(len(edges), most - 1, self.width).uniform_(-bound, bound))
 
+    def _apply(self, *arguments: Any, **settings: Any) -> NumericEmbedding:
+        """As torch's, by which a module is converted; edges stay float32, since in fewer bits some become equal."""
+        edges = self._buffers.get("edges")
+        super()._apply(*arguments, **settings)
+        if edges is not None and edges.dtype != self.edges.dtype:
+            self.edges = edges.to(self.edges.device)
+        return self
+
     @torch.no_grad()
     def shrink(self, factor: float) -> None:
         """Start with vectors `factor` times as long, where no layer follows that would weigh them."""
@@ -180,7 +189,7 @@ class NumericEmbedding(nn.Module):
         return len(self.places)
 
     def forward(self, floats: Tensor, waves_of: Tensor | None = None) -> Tensor:
-        """floats [B, F] float32 -> [B, F', width] float32.
+        """floats [B, F] float32 -> [B, F', width] float32, or as the weights are.
 
         waves_of: [B, F] float32, what the periodic columns' waves are of, where a model has scaled the floats.
         """
@@ -193,7 +202,8 @@ class NumericEmbedding(nn.Module):
             if self.has_waves:
                 values = floats if waves_of is None else waves_of
                 parts.append(self._periodic(values.float()[:, self.wave_places]))
-            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1).index_select(1, self.order)
+            found = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1).index_select(1, self.order)
+            return found.to(next(self.parameters()).dtype)
 
     def of_all(self, floats: Tensor) -> Tensor:
         """floats [B, F] float32 -> [B, F, width]: zeros for the columns that have no vector."""
@@ -203,11 +213,14 @@ class NumericEmbedding(nn.Module):
         return torch.cat([found, found.new_zeros(len(floats), 1, self.width)], dim=1).index_select(1, self.sources)
 
     def _periodic(self, values: Tensor) -> Tensor:
-        angles = 2 * math.pi * self.frequencies * values[:, :, None]
-        return functional.relu(self.linear(torch.cat([angles.cos(), angles.sin()], dim=2)))
+        angles = 2 * math.pi * _wide(self.frequencies) * values[:, :, None]
+        waves = torch.cat([angles.cos(), angles.sin()], dim=2)
+        return functional.relu(functional.linear(waves, _wide(self.linear.weight), _wide(self.linear.bias)))
 
     def _binned(self, values: Tensor) -> Tensor:
-        table = functional.pad(self.weight.cumsum(dim=1), (0, 0, 1, 0))  # [F', E, width]: the functions at their edges
+        table = functional.pad(
+            _wide(self.weight).cumsum(dim=1), (0, 0, 1, 0)
+        )  # [F', E, width]: the functions at their edges
         loops = not values.requires_grad and cpu_loops(values.device)  # false in a trace, which must not see the size
         if loops and (torch.is_grad_enabled() or len(values) >= LOOP_ROWS):
             return cast(Tensor, _Interpolated.apply(values, self.edges, self.num_bins, table))
@@ -218,7 +231,13 @@ class NumericEmbedding(nn.Module):
         bins = torch.minimum(inside.clamp(min=0), self.num_bins - 1) + self.first
         ends, rows = self.edges.flatten(), table.flatten(0, 1)
         part = ((values - ends[bins]) / (ends[bins + 1] - ends[bins])).clamp(0, 1)
-        return torch.lerp(functional.embedding(bins, rows), functional.embedding(bins + 1, rows), part[:, :, None])
+        part = part[:, :, None].to(rows.dtype)
+        return torch.lerp(functional.embedding(bins, rows), functional.embedding(bins + 1, rows), part)
+
+
+def _wide(weight: Tensor) -> Tensor:
+    """In float32 what has fewer bits; float64 stays."""
+    return weight if weight.dtype == torch.float64 else weight.float()
 
 
 class _Interpolated(torch.autograd.Function):

@@ -362,6 +362,25 @@ def test_a_trained_model_in_double_precision_gives_the_same(name):
     torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-5)
 
 
+VECTORS = [name for name in MODELS if "numeric" in {one.name for one in fields(model_class(name).Settings)}]
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "numeric"), [(name, "bins") for name in VECTORS] + [("tabular", "periodic"), ("tabm", "periodic")]
+)
+def test_a_model_of_vectors_of_floats_in_fewer_bits_gives_nearly_the_same(name, numeric, kind):
+    """It ended with torch's word on types; and of edges that its bits hold one alone there would be no bin."""
+    inputs = replace(INPUTS, float_edges=((-1.0, 0.25, 0.2501, 1.0), (-0.5, 0.5)))
+    torch.manual_seed(0)
+    model, rows = build(name, inputs, numeric=numeric).eval(), random_rows(with_needed_lists(name, inputs))
+    rows.floats[0, 0] = 0.25
+    expected = model(*rows.given)
+    with torch.no_grad():
+        found = model.to(kind)(rows.ids, rows.floats.to(kind), *rows.given[2:])
+    torch.testing.assert_close(found.float(), expected.detach(), rtol=0.05, atol=0.05)
+
+
 WRONG = {
     "int": (-1, 1.5, True, "3"),
     "tuple[int, ...]": (5, (3, 0), (2.5,)),

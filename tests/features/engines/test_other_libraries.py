@@ -200,3 +200,11 @@ def test_a_frame_of_dask_is_one_part_to_fit_on_and_refused_with_the_way_elsewher
             use(lazy)
     with pytest.raises(DataError, match=r"a frame alone is nothing to fit on"):
         Preprocessor(schema).fit(lazy)
+
+
+def test_sparse_columns_of_pandas_are_the_dense_ones():
+    """`pd.get_dummies(..., sparse=True)`: said to hold "values of no one type"."""
+    rows = pd.get_dummies(pd.Series(["Oslo", "Bonn", "Oslo", None]), sparse=True)
+    rows["price"] = pd.arrays.SparseArray([0.0, 2.5, np.nan, 0.0], fill_value=0.0)
+    dense = pd.DataFrame({name: np.asarray(column) for name, column in rows.items()})
+    assert arrow_table(rows, "rows").equals(arrow_table(dense, "rows"))

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -216,6 +217,35 @@ def test_torch_autograd_grad_leaves_no_row_gradients():
     torch.testing.assert_close(found, head.weight.grad)
 
 
+@pytest.mark.parametrize(
+    "copied", [lambda model: model, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+)
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, Lamb])
+def test_an_optimizer_of_whole_tables_is_refused_where_gradients_are_kept_by_rows(copied, kind):
+    """It moved all but the tables, without a word, and what no step took filled the memory."""
+    tables, head, _ = pair()
+    model = copied(nn.ModuleList([tables, head]))
+    tables, head = model
+    before = weights_of(tables)
+    whole, others = kind(model.parameters(), lr=0.1), kind(head.parameters(), lr=0.1)
+    head(tables(batch(0)[0])).square().sum().backward()
+    with pytest.raises(
+        ModelError, match=f"{kind.__name__}: it is given embedding tables whose gradients are kept by r"
+    ):
+        whole.step()
+    others.step()  # it has none of them
+    for table in tables.weights:
+        table.requires_grad_(False)
+    whole.step()  # frozen ones are not to move
+    assert all(map(torch.equal, weights_of(tables), before))
+    for table in tables.weights:
+        table.requires_grad_(True)
+    tables.gradients = "dense"
+    head(tables(batch(0)[0])).square().sum().backward()
+    whole.step()
+    assert not any(map(torch.equal, weights_of(tables), before))
+
+
 @pytest.mark.parametrize("first", ["lamb", "adamw"])
 @pytest.mark.parametrize("second", ["lamb", "adamw", "cowclip"])
 def test_the_optimizer_that_was_built_last_has_the_tables(first, second):
@@ -228,10 +258,14 @@ def test_the_optimizer_that_was_built_last_has_the_tables(first, second):
     if (first, second) != ("adamw", "adamw"):  # dense gradients serve both
         old.zero_grad(set_to_none=False)
         head(tables(batch(0)[0])).square().sum().backward()
-        with pytest.raises(ModelError, match="handed to one that was built later"):
+        told = "handed to one that was built later" if first == "lamb" else "whose gradients are kept by rows"
+        with pytest.raises(ModelError, match=told):
             old.step()
         assert all(map(torch.equal, weights_of(tables), before))
     new.step()
+    if (first, second) != ("adamw", "adamw"):
+        with pytest.raises(ModelError, match="handed to one that was built later"):  # nor with gradients of others
+            old.step()
     assert not any(map(torch.equal, weights_of(tables), before))
 
 

@@ -4,8 +4,11 @@ import logging
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.models.parallel.dct import SparseGradients
@@ -146,3 +149,29 @@ def test_gradients_of_different_parameters_of_one_size_are_not_summed(tmp_path, 
     """Two numbers of elements are equal where the parameters are not."""
     for told in together(other_parameters_of_one_size, 2, tmp_path, each_step):
         assert message in str(told)
+
+
+def in_ddp(ranks, name, rowwise):
+    """What torch's own replicas are told of a model's tables, or the weights after two steps on rows of each rank's."""
+    torch.manual_seed(0)
+    model = LogisticRegression(ModelInputs((9, 5), 0), LogisticRegression.Settings())
+    optimizer = build_optimizer(model, name, lr=0.1, rowwise=rowwise)
+    replica = DistributedDataParallel(model, find_unused_parameters=True)
+    ids = torch.stack([torch.arange(4) + ranks.rank, torch.arange(4)], dim=1)
+    try:
+        for _ in range(2):
+            optimizer.zero_grad()
+            replica(ids, torch.empty(4, 0)).square().add(1).mean().backward()
+            optimizer.step()
+    except ModelError as error:
+        return str(error)
+    return torch.cat([table.detach().flatten() for table in model.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_ddp_of_torch_takes_gradients_of_whole_tables_alone(name, tmp_path):
+    """Each rank moved its tables by its own rows, and they parted without a word."""
+    for told in together(in_ddp, 2, tmp_path, name, True):
+        assert told.startswith("embedding tables: DistributedDataParallel does not sum the gradients of rows")
+    first, second = together(in_ddp, 2, tmp_path, name, False)
+    assert (first == second).all()
