@@ -496,7 +496,14 @@ class Workflow:
                         f"{place(self.steps, position)}: a row to be predicted lies before the end of the history "
                         f"({error}). Give the rows before it alone as history, and no row twice."
                     ) from error
-            frames = self._through(range(position, position + 1), frames, [False, False])
+            try:
+                frames = self._through(range(position, position + 1), frames, [False, False])
+            except DataError as error:
+                if not isinstance(step, LooksBack):
+                    raise
+                raise DataError(
+                    f"{error} (Of history and rows to be predicted together: no row may be in both.)"
+                ) from error
         self._require_known(frame)
         return self._chosen(frames[-1])
 

@@ -114,6 +114,8 @@ def test_rows_within_the_history_are_refused(trained):
     folder, rows, _ = trained
     with pytest.raises(DataError, match=r"step 1 \(lag\): a row to be predicted lies before the end of the history"):
         scored(folder, rows.iloc[30:33].drop(columns="sold"))
+    with pytest.raises(DataError, match=r"not unique within groups .* no row may be in both"):
+        scored(folder, rows.iloc[-15:-12].drop(columns="sold"))  # the last day of the history
 
 
 def test_without_the_history_raw_rows_are_refused_as_before(trained):
