@@ -25,7 +25,7 @@ from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, lo
 from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, MissingCodeError, raise_of_system, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
-from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
+from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, listed, with_columns
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.operators.rows.rename import Rename
@@ -109,9 +109,9 @@ class Workflow:
         dtypes: Mapping[str, str] | None = None,
         outputs: Iterable[str] | None = None,
     ) -> None:
-        self.labels, self.dtypes = tuple(labels), dict(dtypes or {})
+        self.labels, self.dtypes = listed(labels, "workflow", "labels"), dict(dtypes or {})
         self.steps = _typed_steps(steps, self.dtypes)
-        self.outputs = None if outputs is None else tuple(outputs)
+        self.outputs = None if outputs is None else listed(outputs, "workflow", "outputs")
         self.states: dict[int, Any] = {}
         self._applied: tuple[Any, tuple[str, ...]] | None = None
         self._alike: tuple[Any, list[list[int]] | None] | None = None
@@ -788,7 +788,7 @@ class Workflow:
             If an output needs a label or a step that changes the rows; the message names the step.
         """
         self._require_fitted()
-        wanted = self._own_columns() if outputs is None else tuple(outputs)
+        wanted = self._own_columns() if outputs is None else listed(outputs, "workflow", "outputs")
         made = [self.made(position) for position in range(len(self.steps))]
         kept, raw = needed_for(self.steps, made, wanted, self.labels)
         chosen = Workflow(
