@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -84,6 +85,14 @@ def own_parts(
     """`listed_parts` whose frames are as of `own_frame`, and one of Dask, which is computed, is one part; Parquet paths
     paired with an engine stay as they are."""
     listed = [part.compute() if is_of_dask(part) else part for part in listed_parts(parts, where, use)]
+    for part in listed:
+        if isinstance(part, str | PurePath):
+            raise DataError(f"{where}: the path {str(part)!r} comes with its engine: ('pandas', {str(part)!r}).")
+        if isinstance(part, tuple) and isinstance(part[1], str | PurePath) and Path(part[1]).is_dir():
+            raise DataError(
+                f"{where}: {part[1]} is a folder. Give its Parquet files, of which each is a partition: "
+                f"[({part[0]!r}, path) for path in sorted(glob.glob('{part[1]}/*.parquet'))]."
+            )
     return [part if isinstance(part, tuple) else own_frame(part, where, read, kept) for part in listed]
 
 

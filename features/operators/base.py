@@ -574,7 +574,7 @@ def with_columns(frame: Frame, columns: Mapping[str, Any]) -> Any:
     return engine.frames.concat([frame, *(column.rename(name) for name, column in new.items())], axis=1)
 
 
-def listed(names: Sequence[str], operator: str, argument: str = "by") -> tuple[str, ...]:
+def listed(names: Iterable[str], operator: str, argument: str = "by") -> tuple[str, ...]:
     """An argument that is a list of names; `DataError` for text, which would be taken for one name a letter."""
     if isinstance(names, str):
         raise DataError(f"{operator}: {argument} is a list of names, found {names!r}. Write [{names!r}].")

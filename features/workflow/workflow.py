@@ -27,7 +27,7 @@ from gigabatch.features.engines.plain_types import as_plain
 from gigabatch.features.errors import DataError, MissingCodeError, raise_of_system, require_columns, strict_json
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators import operator_class, operator_name
-from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, with_columns
+from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, listed, with_columns
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
@@ -112,9 +112,9 @@ class Workflow:
         dtypes: Mapping[str, str] | None = None,
         outputs: Iterable[str] | None = None,
     ) -> None:
-        self.labels, self.dtypes = tuple(labels), dict(dtypes or {})
+        self.labels, self.dtypes = listed(labels, "workflow", "labels"), dict(dtypes or {})
         self.steps = _typed_steps(steps, self.dtypes)
-        self.outputs = None if outputs is None else tuple(outputs)
+        self.outputs = None if outputs is None else listed(outputs, "workflow", "outputs")
         self.states: dict[int, Any] = {}
         self._applied: tuple[Any, tuple[str, ...]] | None = None
         self._alike: tuple[Any, list[list[int]] | None] | None = None
@@ -859,7 +859,7 @@ class Workflow:
             `history`, at others than earlier ones. The message names the step.
         """
         self._require_fitted()
-        wanted = self._own_columns() if outputs is None else tuple(outputs)
+        wanted = self._own_columns() if outputs is None else listed(outputs, "workflow", "outputs")
         made = [self.made(position) for position in range(len(self.steps))]
         kept, raw = needed_for(self.steps, made, wanted, self.labels, history)
         chosen = Workflow(

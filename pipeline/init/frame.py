@@ -70,6 +70,8 @@ def draft_frame(
     ({'city': 'string', 'size': 'int64'}, {'land': 'one value alone, no'})
     """
     labels, taken = labels or {}, list(taken)
+    categorical = categorical if isinstance(categorical, Mapping) else [*categorical]
+    continuous = [*continuous]
     named = [*categorical, *continuous, *drop, *taken, *labels, *([time] if time is not None else [])]
     if missing := [name for name in dict.fromkeys(named) if name not in table.column_names]:
         raise DataError.missing_columns(missing, table.column_names, "fit")

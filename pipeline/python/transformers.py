@@ -18,6 +18,7 @@ from gigabatch.features.engines.arrow_columns import exact_frame_of
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.engines.arrow_types import plain_column
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import listed
 from gigabatch.features.reading.sources import cast, without_null_words
 from gigabatch.features.schema import Column, Schema
 from gigabatch.features.workflow.failed_fit import keeps_last_fit
@@ -74,7 +75,7 @@ def _refuse_unnamed(estimator: Any, X: Any, reset: bool) -> None:
 
     After the fit categories are taken, whose column it has told what they are."""
     kind = type(estimator).__name__
-    if reset and (named := list(getattr(estimator, "categorical", ()))):
+    if reset and (named := [*_given(estimator, "categorical")]):
         raise DataError(
             f"{kind}: categorical names {named[0]!r}, and a matrix, or a frame whose columns are numbered, is all "
             "numbers. Give a frame whose columns have names."
@@ -90,15 +91,22 @@ def _refuse_unnamed(estimator: Any, X: Any, reset: bool) -> None:
             )
 
 
+def _given(estimator: Any, role: str) -> Any:
+    """The columns that an estimator is told are of the role, a tuple or a mapping of them to types."""
+    named = getattr(estimator, role, None)
+    if named is None:
+        return ()
+    return named if isinstance(named, Mapping) else listed(named, type(estimator).__name__, role)
+
+
 def draft_of(estimator: Any, frame: pd.DataFrame, lists: bool = True) -> Draft:
     """What the columns of a frame are where `categorical` and `continuous` of the estimator do not say it.
 
     lists: whether lists of words may be made of texts.
     """
     kind = type(estimator).__name__
-    draft = draft_frame(
-        arrow_table(frame, kind), categorical=estimator.categorical, continuous=estimator.continuous, lists=lists
-    )
+    categorical, continuous = _given(estimator, "categorical"), _given(estimator, "continuous")
+    draft = draft_frame(arrow_table(frame, kind), categorical=categorical, continuous=continuous, lists=lists)
     if not draft.has_features:
         raise DataError(f"{kind}: no column is left to learn from: {draft.told()}.")
     log.info("%s: %s", kind, draft.told())
@@ -284,6 +292,7 @@ class WorkflowTransformer(_FrameTransformer):
         return made
 
     def _fit(self, X: Any, y: Any) -> tuple[Workflow, pd.DataFrame]:
+        outputs = None if self.outputs is None else listed(self.outputs, "WorkflowTransformer", "outputs")
         frame, y = read_frame(self, X, reset=True), labels_of_arrow(y)
         steps = parse_steps([dict(step) for step in self.steps], "pandas", READING)
         reads_label = y is not None and self.label in raw_inputs(steps)
@@ -309,7 +318,7 @@ class WorkflowTransformer(_FrameTransformer):
         fitted.fit([frame])
         made = fitted.transform_train(frame.head(1), whole_groups=True)
         left_out = {self.label} if reads_label else set()
-        wanted = [name for name in made.columns if name not in left_out] if self.outputs is None else list(self.outputs)
+        wanted = [name for name in made.columns if name not in left_out] if outputs is None else [*outputs]
         self.workflow_ = fitted.serving(wanted)
         self.columns_out_ = wanted
         return fitted, frame

@@ -116,6 +116,21 @@ def test_a_frame_alone_in_the_place_of_parts_is_refused(rows, of):
         calls[0]("rows.parquet")
 
 
+def test_a_path_without_its_engine_and_a_folder_among_parts_are_refused(rows, tmp_path):
+    path = tmp_path / "rows.parquet"
+    rows.to_parquet(path)
+    schema = Schema((Column("user", "categorical", "string"),), ())
+    for fit in (Workflow([Categorify("user")]).fit, Preprocessor(schema).fit):
+        for part in (path, str(path)):
+            with pytest.raises(DataError, match=rf"the path '.*' comes with its engine: \('pandas', '{path}'\)"):
+                fit([part])
+        with pytest.raises(
+            DataError, match=r"is a folder\. Give its Parquet files, .*\[\('pandas', path\) for path in"
+        ):
+            fit([("pandas", tmp_path)])
+        fit([("pandas", path)])
+
+
 def test_what_is_no_frame_is_refused_by_an_operator():
     with pytest.raises(DataError, match=r"Normalize: expected a data frame of pandas, Polars or cuDF.*found dict"):
         Normalize("price").apply({"price": [1.0]}, None)

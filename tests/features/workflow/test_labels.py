@@ -91,3 +91,14 @@ def test_a_column_is_made_of_the_raw_columns_that_its_steps_read_in_the_end():
     workflow = Workflow.from_steps(steps)
     raw = {"share": {"price", "total"}, "share_na": {"price", "total"}, "hour": {"at"}, "rate": {"rate"}, "x": {"x"}}
     assert {name: set(workflow.raw_of(name)) for name in raw} == raw
+
+
+@pytest.mark.parametrize("name", ["labels", "outputs"])
+def test_text_in_the_place_of_a_list_of_columns_is_refused(name):
+    """`labels="late"` were the labels l, a, t and e: steps told rows their own label without a word."""
+    steps = [{"join_groupby": TELLING["join_groupby"]}]
+    with pytest.raises(DataError, match=rf"workflow: {name} is a list of names, found 'late'\. Write \['late'\]"):
+        Workflow(Workflow.from_steps(steps).steps, **{name: "late"})
+    fitted = Workflow.from_steps([{"min_max": {"column": "price"}}]).fit([pd.DataFrame({"price": [1.0, 2.0]})])
+    with pytest.raises(DataError, match="outputs is a list of names, found 'price'"):
+        fitted.serving("price")

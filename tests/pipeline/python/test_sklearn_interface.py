@@ -179,6 +179,24 @@ def test_a_categorical_column_of_a_matrix_is_refused():
                 kind(categorical=["x0"]).fit(rows, y)
 
 
+def test_roles_of_columns_are_lists_of_names(rows, sold):
+    """Text was taken for a column a letter, which a frame may have; an index of pandas ended with its word on truth."""
+    found = rows.assign(a=np.arange(len(rows)) % 7, b=np.arange(len(rows)) % 5 * 1.0)
+    calls = [
+        lambda names: GigabatchClassifier(categorical=names, train={"epochs": 1}).fit(found, sold),
+        lambda names: PreprocessorTransformer(continuous=names).fit(found[["a", "b"]]),
+        lambda names: WorkflowTransformer([{"min_max": {"column": "a"}}], outputs=names).fit(found),
+    ]
+    for call, role in zip(calls, ("categorical", "continuous", "outputs"), strict=True):
+        with pytest.raises(DataError, match=rf"{role} is a list of names, found 'ab'\. Write \['ab'\]"):
+            call("ab")
+        call(None)
+    for names in (["a"], ("a",), pd.Index(["a"]), np.array(["a"])):
+        assert "a" in calls[0](names).categories_
+        assert "a" in calls[1](names).preprocessor_.schema.names("continuous")
+        assert calls[2](names).columns_out_ == ["a"]
+
+
 def test_columns_that_are_left_out_are_warned_of(rows, sold, caplog):
     """What alone tells the label is none of them: X is what its maker chose."""
     told = rows.assign(lag=pd.Timedelta("1h"), one=1, copy=sold)
