@@ -277,7 +277,8 @@ def _encoding_note(table: Table) -> str:
 
 def draft_columns(
     table: Table, labels: Mapping[str, Labels], seen: SeenColumns | None = None, *, timed: bool,
-    time: str | None = None, names: Collection[str] = (), numbers: Collection[str] = (), more: bool = False, lists: bool = True,
+    time: str | None = None, names: Collection[str] = (), numbers: Collection[str] = (), more: bool = False,
+    lists: bool = True,
 ) -> Draft:  # fmt: skip
     """What the columns of a table are: the settings of the recipe but for its files.
 
@@ -750,8 +751,8 @@ def _roles(
     made: Draft, table: Table, kept: Mapping[str, Seen], timed: bool, time: Seen | None, names: set[str], tokens: bool,
     labelled: np.ndarray,
 ) -> None:  # fmt: skip
-    """Roles of the columns, the split, and the steps. time: to split by; names: that are taken; tokens: whether texts become lists;
-    labelled: whether each row has all labels, as others are left out."""
+    """Roles of the columns, the split, and the steps. time: to split by; names: that are taken; tokens: whether texts
+    become lists; labelled: whether each row has all labels, as others are left out."""
     steps: list[dict[str, Any]] = []
     inputs: dict[str, str] = {}
     categorical: dict[str, str] = {}
