@@ -56,7 +56,7 @@ FEW_VALUES = 20  # that may all be new, or null, by chance
 YEAR = 365 * 86_400 * 10**6  # microseconds of 1970
 MORE_NULLS = 0.1  # of the rows, above the share in training
 WEIGHTS = "weights.safetensors"
-MOST_CLASSES = 20  # that a message names
+MOST_CLASSES = MOST_COLUMNS = 20  # that a message names
 AGAIN = (
     "Put it back from a backup, save it again where it was saved by hand, or take another. gigabatch train mends a run "
     "that it made, none of a night."
@@ -217,7 +217,9 @@ class Bundle:
                 if name in logs else "",
             )  # fmt: skip
         if more := self._more_nulls(count_rows, nulls):
-            text = f"more is null than in training: {', '.join(more.values())}."
+            shown = list(more.values())[:MOST_COLUMNS]
+            shown += [f"{len(more) - MOST_COLUMNS:,} more columns"] if len(more) > MOST_COLUMNS else []
+            text = f"more is null than in training: {', '.join(shown)}."
             if unlabelled:
                 text += f" {unlabelled:,} of the rows have no label, as none in training: nulls may come with that."
             if any(name in self.schema.names("categorical") for name in more):  # a number is no such word

@@ -90,7 +90,8 @@ def draft_frame(
         seen, found, columns, timed=timed, time=time, names=table.column_names, numbers=continuous,
         more=bool(categorical or continuous), lists=lists,
     )  # fmt: skip
-    if time is not None and made.left_out.pop(time, ""):  # no feature, but the time all the same
+    if time in made.left_out:  # no feature, but the time all the same
+        del made.left_out[time]
         made.leaks = [name for name in made.leaks if name != time]
     types = made.categories
     for name in categorical:

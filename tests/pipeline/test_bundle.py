@@ -267,6 +267,19 @@ def test_columns_with_far_more_nulls_than_in_training_are_named(caplog):
     assert not caplog.messages
 
 
+def test_of_hundreds_of_columns_of_nulls_some_are_named(caplog):
+    names = [f"x{place}" for place in range(130)]
+    columns = [*(Column(name, "continuous", "float32") for name in names), Column("clicked", "target", "float32")]
+    rows = pd.DataFrame(np.eye(60, 130, dtype="float32"), columns=names).assign(clicked=[0.0, 1.0] * 30)
+    preprocessor = Preprocessor(Schema(tuple(columns), (Target("clicked", "binary"),))).fit([rows])
+    inputs = ModelInputs((), len(preprocessor.tensor_schema.floats))
+    bundle = Bundle(preprocessor, FactorizationMachine(inputs, FactorizationMachine.Settings()), {})
+    bundle.predict(rows.assign(**dict.fromkeys(names, np.nan)))
+    (text,) = caplog.messages
+    assert text.startswith("more is null than in training: 'x0' 100% of 60 rows (0% in training), 'x1' 100%")
+    assert text.endswith("'x19' 100% of 60 rows (0% in training), 110 more columns.")
+
+
 def test_a_runs_folder_is_told_from_a_damaged_bundle(trained, tmp_path):
     """The folder of a whole run was said to be missing or damaged, with the advice to train again."""
     with pytest.raises(BundleError, match=r"is a run's folder: its bundle is .*model\.$") as found:
