@@ -7,6 +7,7 @@ refused, and whatever differs from that.
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -150,6 +151,17 @@ def crossed(frame, _):
     return [combination_bucket(row, 10) for row in zip(frame["city"], frame["user"], strict=True)]
 
 
+def means_before(frame, column):
+    """Rolling's mean over 50 units before each row, in exact fractions."""
+
+    def before(row):
+        same = (frame["user"] == frame["user"][row]) & (frame["city"] == frame["city"][row])
+        ago = frame["at"][row] - frame["at"]
+        return [Fraction(value) for value in frame[column][same & (ago > 0) & (ago <= 50)]]
+
+    return [float(np.float32(sum(found) / len(found))) if (found := before(row)) else None for row in frame.index]
+
+
 def sequences(value):
     """GroupbyToSequence of three values by user in plain Python."""
 
@@ -219,9 +231,10 @@ ENCODED = "clicks_encoded_by_city_user"
 CASES = [
     Case("asof", {**BY, "at": "at", "known_at": "done", "order": "row", "aggregations": [
         Count("n"), Mean("clicks", "m", smoothing=3.0), Last({"price": "p"})]},
-        {**KEYS, "at": "time", "done": "whole", "row": "time", "clicks": "whole", "price": "number"},
+        {**KEYS, "at": "time", "done": "whole", "row": "time", "clicks": "number", "price": "number"},
         {"user": {"n": 0, "p": None}, "city": {"n": 0, "p": None}, "at": REFUSED, "row": REFUSED,
-         "done": {"n": 0, "m": None, "p": None}, "clicks": {"m": None}, "price": {"p": None}}, KEPT),
+         "done": {"n": 0, "m": None, "p": None}, "clicks": {"m": None}, "price": {"p": None}},
+        {**KEPT, ("clicks", "beyond_int64"): REFUSED}),
     Case("bucketize", {"column": "price", "edges": [1, 2.5, 1e9], **O}, {"price": "number"}, {"price": ZERO}, KEPT),
     Case("bucketize", {"column": "at", "edges": [1, 2.5, 1e9], **O}, {"at": "number"}, {"at": ZERO}),
     Case("cast", {"columns": ["at"], "dtype": "int64", "nullable": True}, {"at": "cast"}, {"at": {"at": None}},
@@ -354,7 +367,8 @@ CASES = [
          {**NULLS_OF_KEYS, "price": NULL}, KEPT),
     Case("rename", {"mapping": {"price": "cost"}}, {"price": "any"}, {"price": NOTHING}),
     Case("rolling", {**BY, "time": "at", "column": "clicks", "window": 50, "statistic": "mean", **O},
-         {**KEYS, "at": "time", "clicks": "whole"}, {**NULLS_OF_KEYS, "at": REFUSED, "clicks": NULL}),
+         {**KEYS, "at": "time", "clicks": "number"}, {**NULLS_OF_KEYS, "at": REFUSED, "clicks": NULL},
+         {("clicks", "beyond_int64"): REFUSED, ("clicks", "floats_beyond_2_53"): means_before}),
     Case("rolling", {**BY, "time": "at", "column": "price", "window": 50, "statistic": "max", **O},
          {**KEYS, "at": "time", "price": "number"}, {**NULLS_OF_KEYS, "at": REFUSED, "price": NULL}, KEPT),
     Case("target_encoding", {**BY, "hits": "clicks", **O, "at": "at", "fold": "row"},
