@@ -26,7 +26,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "features": f"{RUN} {OUTPUT}",
     "train": f"{RUN} --final {OUTPUT}",
     "evaluate": f"{RUN} --run --split --out {OUTPUT}",
-    "score": f"{RUN} --run --split --input --out {OUTPUT}",
+    "score": f"{RUN} --run --split --input --history --out {OUTPUT}",
     "export": f"{RUN} --run --formats --out {OUTPUT}",
     "nightly": f"{RUN} --dry-run --json {OUTPUT}",
     "update": f"{RUN} --data --run --preprocessor --refresh-scales {OUTPUT}",
