@@ -130,7 +130,8 @@ def test_a_model_that_learnt_nothing_is_worse_than_all_but_the_constant_and_the_
 
 
 def test_metrics_that_differ_in_the_fifth_digit_are_written_differently():
-    difference = {"metric": "auc", "model": 0.778112, "baseline": 0.778131, "gain": -1.9e-05, "error": 1e-06}
+    difference = {"metric": "auc", "model": 0.778112, "baseline": 0.778131, "gain": -1.9e-05, "error": 1e-06,
+                  "units": 1000.0}  # fmt: skip
     boosted = Baseline("boosted", "late", 1.0, 1000, {}, [difference], ["auc"])
     assert "AUC 0.77811 against 0.77813" in _worse("late", [boosted], "test")
 
