@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from gigabatch.features.columns.categories import TEXT, canonicalize, require_unrounded, same_kind
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.exact.float_order import exact_below
 from gigabatch.features.exact.tally import tally
+from gigabatch.features.history.group_codes import group_codes
+from gigabatch.features.history.grouped_sums import exact_totals, unit_parts, whole_parts
 from gigabatch.features.history.key_index import KeyIndex
 
 EVENTS = "events__"  # of settled events by group: their number
@@ -236,8 +237,6 @@ class AsOfJoin:
         units = self._settled_units(column)
         if not fractions and not set(units) - {0}:
             return self.sum(column, window)
-        from gigabatch.features.history.grouped_sums import exact_totals, unit_parts, whole_parts  # it imports this
-
         parts = self.once(("parts", column), lambda: unit_parts(self.events[column], "as-of sum"))
         found = {unit: self._sum(part, window) for unit, part in parts.items()}
         for unit in units if window is None else ():
@@ -358,63 +357,6 @@ def _asked_at(times: Any) -> Any:
 def _known_at(times: Any) -> tuple[Any, Any]:
     """int64 of the times at which events become known, 0 for null, and bool, where they are not null."""
     return whole_values(times, "as-of time"), engine_of(times).array(times.notna())
-
-
-def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") -> tuple[Any, Any]:
-    """int64 codes such that two rows of either frame are equal in every column of `by` exactly if their codes are.
-
-    -1 where any of the columns is null. With no column every row has code 0. What counts as the same value, and which
-    types there are: see `gigabatch.features.columns.categories`.
-    """
-    engine = engine_of(right)
-    xp = engine.arrays
-    same = left is right
-    size = len(right) if same else len(left) + len(right)
-    codes = xp.zeros(size, dtype="int64")
-    null = xp.zeros(size, dtype=bool)
-    for place, name in enumerate(dict.fromkeys(by)):
-        column = _codes_of(right[name], where) if same else _column_codes(left[name], right[name], where)
-        null |= column < 0
-        if place == 0:
-            codes = xp.clip(column, 0, None)  # dense already
-            continue
-        width = int(column.max()) + 1 if size else 1
-        # Re-numbering after each further column keeps the product of two code ranges inside int64.
-        codes = engine.codes(engine.frames.Series(codes * max(width, 1) + xp.clip(column, 0, None)))
-    codes = xp.where(null, -1, codes)
-    return (codes, codes) if same else (codes[: len(left)], codes[len(left) :])
-
-
-def _codes_of(column: Any, where: str) -> Any:
-    """int64 code of each value of a column, -1 for null."""
-    engine = engine_of(column)
-    side = canonicalize(column, where)
-    if side.kind is None:
-        return engine.arrays.full(len(column), -1, dtype="int64")
-    return engine.arrays.where(side.null, -1, engine.codes(side.values))
-
-
-def _column_codes(left: Any, right: Any, where: str) -> Any:
-    """int64 code of each value of both columns, -1 for null."""
-    engine = engine_of(right)
-    xp = engine.arrays
-    sides = canonicalize(left, where), canonicalize(right, where)
-    null = xp.concatenate([side.null for side in sides])
-    if bool(null.all()):
-        return xp.full(len(null), -1, dtype="int64")
-    if None in (sides[0].kind, sides[1].kind):  # one side without any value
-        found = [xp.full(len(side.null), -1, dtype="int64") for side in sides]
-        place = 0 if sides[1].kind is None else 1
-        found[place] = engine.codes(sides[place].values)
-        return xp.where(null, -1, xp.concatenate(found))
-    require_unrounded(*sides, where)
-    values: tuple[Any, ...] = tuple(side.values for side in sides)
-    if values[0].dtype != values[1].dtype:
-        if {side.kind for side in sides} == {TEXT}:
-            values = tuple(column.astype("str") for column in values)
-        values = same_kind(values[0], values[1], f"{where}: column {left.name!r}")
-    codes = engine.codes(engine.frames.concat(list(values), ignore_index=True))
-    return xp.where(null, -1, codes)
 
 
 def sorted_rows(engine: Any, keys: Any, ties: Any) -> Any:

@@ -10,7 +10,8 @@ from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import group_codes, sorted_rows
+from gigabatch.features.history.asof import sorted_rows
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.history.grouped_sums import added_in_groups, totals_in_groups
 
 AGGREGATIONS = ("first", "last", "count", "nunique", "min", "max", "sum", "mean", "std", "var")

@@ -20,7 +20,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.sums import UNIT_EXPONENT, exact_pieces, halves
-from gigabatch.features.history.asof import group_codes
+from gigabatch.features.history.group_codes import group_codes
 
 COUNT, SUM, SQUARES = range(3)
 LIMIT = 1e30  # sums of 3e8 such values stay inside float32, squares inside float64

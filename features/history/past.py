@@ -10,7 +10,8 @@ from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import EVENTS, group_codes, known_name, sum_name
+from gigabatch.features.history.asof import EVENTS, known_name, sum_name
+from gigabatch.features.history.group_codes import group_codes
 
 
 class NotLater(DataError):

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.history.asof import Once, group_codes
+from gigabatch.features.history.asof import Once
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import ColumnOperator, Configured, with_columns
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row, looks_back

@@ -10,7 +10,8 @@ from gigabatch.features.columns.numbers import float_values, loses_digits, whole
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import AsOfJoin, Once, group_codes, sorted_rows
+from gigabatch.features.history.asof import AsOfJoin, Once, sorted_rows
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.operators.base import listed, require_once
 from gigabatch.features.operators.history.windows import in_units, require_window, window_for
 from gigabatch.features.operators.looking_back import LooksBack

@@ -12,7 +12,8 @@ from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import group_codes, sorted_rows
+from gigabatch.features.history.asof import sorted_rows
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.looking_back import LooksBack

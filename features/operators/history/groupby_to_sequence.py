@@ -10,8 +10,9 @@ from gigabatch.features.columns.lists import list_column
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import group_codes, sorted_rows
+from gigabatch.features.history.asof import sorted_rows
 from gigabatch.features.history.group_aggregates import AGGREGATIONS, UNORDERED, GroupsOfRows
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.operators.base import Operator, WithinGroups, listed
 from gigabatch.features.operators.history.difference_lag import sorted_groups
 from gigabatch.features.operators.lists.explode_lists import row_of_entry

@@ -11,7 +11,8 @@ from gigabatch.features.columns.time_types import is_time_type
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import AsOfJoin, group_codes
+from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.history.sequences import last_values, last_weights
 from gigabatch.features.operators.base import WithinGroups, listed
 from gigabatch.features.operators.looking_back import LooksBack

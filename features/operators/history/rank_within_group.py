@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gigabatch.features.columns.numbers import float_values, is_empty
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
-from gigabatch.features.history.asof import group_codes
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups, listed
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gigabatch.features import operators
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import group_codes
+from gigabatch.features.history.group_codes import group_codes
 from gigabatch.features.operators.groups.join_external import JoinExternal
 from gigabatch.features.operators.history.asof import AsOf, Count
 from gigabatch.features.operators.history.target_encoding import TargetEncoding
