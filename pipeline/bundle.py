@@ -712,15 +712,15 @@ def _frame_device(engine: Any) -> str:
     return "cuda" if engine.NAME == "cudf" else "cpu"
 
 
-def predict_rows(bundle: Bundle, frame: Any, label_types: Mapping[str, str | None], history: Any = None) -> Any:
-    """`Run.predict` of the run that has this bundle. label_types: of likeliest classes, by target; others are text."""
+def predict_rows(bundle: Bundle, frame: Any, types: Mapping[str, str | None], history: Any = None) -> Any:
+    """`Run.predict` of the run that has this bundle. types: of likeliest classes, as of `label_types`."""
     workflow, earlier = bundle.raw_steps(history is not None), None
     optional: tuple[str, ...] = ()
     if history is not None:
         earlier = exact_frame_of(arrow_table(history, "history", _wanted(history, workflow.applied_inputs, (ROW,))))
         optional = (ROW, *workflow.labels)
     table = arrow_table(frame, "predict", _wanted(frame, workflow.applied_inputs, optional))
-    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table), earlier), label_types)
+    found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table), earlier), types)
     if isinstance(frame, pd.DataFrame):
         found.index = frame.index
         return found
@@ -734,7 +734,12 @@ def _wanted(frame: Any, names: Sequence[str], optional: Collection[str]) -> list
     return [name for name in names if name not in optional or name in known]
 
 
-def with_classes(schema: Schema, predictions: pd.DataFrame, label_types: Mapping[str, str | None]) -> pd.DataFrame:
+def label_types(targets: Mapping[str, Mapping[str, Any]] | None) -> dict[str, str | None]:
+    """By target the type of its classes, as settings of a recipe declare it; None for text."""
+    return {name: item.get("label_type") for name, item in (targets or {}).items()}
+
+
+def with_classes(schema: Schema, predictions: pd.DataFrame, types: Mapping[str, str | None]) -> pd.DataFrame:
     """The predictions of `Bundle.predict` with the likeliest class of each multiclass target, in its type or else as
     text, before its probabilities."""
     found = predictions
@@ -742,7 +747,7 @@ def with_classes(schema: Schema, predictions: pd.DataFrame, label_types: Mapping
         if target.task != "multiclass" or not target.classes:
             continue
         names = list(target.prediction_names())
-        classes = typed_classes(target.name, target.classes, label_types.get(target.name))
+        classes = typed_classes(target.name, target.classes, types.get(target.name))
         likeliest = classes[predictions[names].to_numpy().argmax(axis=1)]
         kind = "str" if classes.dtype.kind == "O" else classes.dtype
         found.insert(found.columns.get_loc(names[0]), target.name, pd.Series(likeliest, index=found.index, dtype=kind))

@@ -218,9 +218,8 @@ class NumericEmbedding(nn.Module):
         return functional.relu(functional.linear(waves, _wide(self.linear.weight), _wide(self.linear.bias)))
 
     def _binned(self, values: Tensor) -> Tensor:
-        table = functional.pad(
-            _wide(self.weight).cumsum(dim=1), (0, 0, 1, 0)
-        )  # [F', E, width]: the functions at their edges
+        # [F', E, width]: the functions at their edges
+        table = functional.pad(_wide(self.weight).cumsum(dim=1), (0, 0, 1, 0))
         loops = not values.requires_grad and cpu_loops(values.device)  # false in a trace, which must not see the size
         if loops and (torch.is_grad_enabled() or len(values) >= LOOP_ROWS):
             return cast(Tensor, _Interpolated.apply(values, self.edges, self.num_bins, table))

@@ -157,10 +157,9 @@ class Run:
             Where a column is missing or holds what its type cannot, or features need more than the row and, as far as
             they look back, `history`.
         """
-        from gigabatch.pipeline.bundle import predict_rows
+        from gigabatch.pipeline.bundle import label_types, predict_rows
 
-        targets = self.summary["config"]["features"].get("targets") or {}
-        types = {name: item.get("label_type") for name, item in targets.items()}
+        types = label_types(self.summary["config"]["features"].get("targets"))
         return predict_rows(self._bundle, frame, types, history)
 
     @property

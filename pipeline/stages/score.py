@@ -27,7 +27,7 @@ from gigabatch.features.recipes.base import Recipe
 from gigabatch.features.recipes.interactions.histories import HISTORY
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import ROW
-from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, load_bundle, with_classes
+from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, label_types, load_bundle, with_classes
 from gigabatch.pipeline.config.config import LossSettings, NegativeSettings, RunConfig
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.evaluation.labels import changed_labels
@@ -220,8 +220,9 @@ def score_run(
     path = used.path
     require_writable(path if out is None else out.parent)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    types = label_types(pipeline.config.to_dict()["features"].get("targets"))
     if raw is not None:
-        return _score_raw(pipeline, used, bundle, raw, out or path / "scores-raw.parquet", history)
+        return _score_raw(pipeline, used, bundle, raw, out or path / "scores-raw.parquet", history, types)
     features = pipeline.features()
     split = split or ("score" if "score" in features.rows else "test")
     parts = features.frames(split, BLOCK_ROWS)
@@ -243,7 +244,7 @@ def score_run(
     target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
     content = submission
     if submission is None:
-        content = with_keys(bundle.schema, frame, predictions, _label_types(pipeline))
+        content = with_keys(bundle.schema, frame, predictions, types)
     return _written(content, target, used)
 
 
@@ -254,8 +255,10 @@ def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
     return list(dict.fromkeys((*schema.names("key", "group", "time"), *asked)))
 
 
-def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path, history: str | None) -> int:
-    types = _label_types(pipeline)
+def _score_raw(
+    pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, target: Path, history: str | None,
+    types: Mapping[str, str | None],
+) -> int:  # fmt: skip
     if history is None and bundle.looking_back is None:
         frame = raw_rows(pipeline, bundle, raw)
         return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame), types), target, used)
@@ -267,12 +270,6 @@ def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, tar
     later = frame.assign(**{ROW: frame[ROW] + number}) if ROW in frame.columns else frame
     groups = dict.fromkeys(name for step in steps.steps for name in step.group_keys or ())
     return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier), types, groups), target, used)
-
-
-def _label_types(pipeline: Pipeline) -> dict[str, str | None]:
-    """Of `with_classes`, as the configuration declares them."""
-    targets = pipeline.config.to_dict()["features"].get("targets") or {}
-    return {name: item.get("label_type") for name, item in targets.items()}
 
 
 def _obeying(pipeline: Pipeline) -> Recipe:
@@ -347,10 +344,10 @@ def _written(content: Any, target: Path, used: FoundRun) -> int:
 
 
 def with_keys(
-    schema: Any, frame: Any, predictions: Any, label_types: Mapping[str, str | None], also: Iterable[str] = ()
+    schema: Any, frame: Any, predictions: Any, types: Mapping[str, str | None], also: Iterable[str] = ()
 ) -> Any:
     """Key, group and time columns and those of `also`, as far as they are there, beside the predictions
-    (`predicted_<target>`), of classes the likeliest before their probabilities. label_types: as of `with_classes`."""
+    (`predicted_<target>`), of classes the likeliest before their probabilities. types: as of `label_types`."""
     engine, dtypes = engine_of(frame), schema.dtypes()
     found = {
         name: as_written(frame[name], dtypes.get(name, ""))
@@ -358,7 +355,7 @@ def with_keys(
         if name in frame.columns
     }
     if any(target.task == "multiclass" for target in schema.targets):
-        predictions = engine.from_pandas(with_classes(schema, engine.to_pandas(predictions), label_types))
+        predictions = engine.from_pandas(with_classes(schema, engine.to_pandas(predictions), types))
     found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
     return engine.frames.DataFrame(found)
 
