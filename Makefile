@@ -132,12 +132,14 @@ docs: $(READY)  ## the documentation as HTML, in docs/_build/html; warnings and 
 	    $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(PYTHON) -m sphinx --builder html --fail-on-warning --quiet --jobs auto docs docs/_build/html
 
-test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real classes, no GPU needed (installs 3.8 GB)
+test-cudf-api: .venv-cudf/.ready  ## every cuDF call of the operators against cuDF's real classes, no GPU needed (installs 3.8 GB)
+	.venv-cudf/bin/python -m pytest -n auto --dist loadfile tests/cudf_api $(ARGS)
+
+.venv-cudf/.ready: pyproject.toml constraints.txt
 	test -x .venv-cudf/bin/python || python3 -m venv .venv-cudf
-	test -e .venv-cudf/.ready || .venv-cudf/bin/python -m pip install --quiet --constraint constraints.txt \
+	.venv-cudf/bin/python -m pip install --quiet --constraint constraints.txt \
 	    --editable '.[data,dev]' cudf-cu13==26.10.* dask-cudf-cu13==26.10.* dask-cuda==26.10.*
-	touch .venv-cudf/.ready
-	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
+	touch $@
 
 test-gpu-box: .venv-box/.ready  ## what `make gpu-check` will meet on the offline box, here: its versions, its lack of packages (3 GB)
 	.venv-box/bin/python -m pytest -m gpu --collect-only -qq

@@ -9,6 +9,7 @@ import ast
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +78,14 @@ def model_class(name: str) -> type[Model]:
     return getattr(importlib.import_module(module), attribute)
 
 
-def setting_names(name: str) -> list[str]:
+@cache
+def setting_names(name: str) -> tuple[str, ...]:
     """The settings of a model of `MODELS`, read from its file: its import would take torch's second.
 
     Examples
     --------
     >>> setting_names("item_knn")
-    ['neighbours', 'shrinkage']
+    ('neighbours', 'shrinkage')
     """
     module, _, attribute = MODELS[name].partition(":")
     (settings,) = (
@@ -91,7 +93,7 @@ def setting_names(name: str) -> list[str]:
         for node in _class(module, attribute)[1].body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and _name(node.targets[0]) == "Settings"
     )
-    return _field_names(module, settings)
+    return tuple(_field_names(module, settings))
 
 
 def _field_names(module: str, name: str) -> list[str]:

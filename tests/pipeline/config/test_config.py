@@ -435,7 +435,7 @@ def test_a_long_value_is_shown_by_its_beginning(load, number):
 @pytest.mark.parametrize("kind", MODELS)
 def test_unknown_settings_of_a_model_are_told_from_its_file_as_from_its_class(kind):
     settings = model_class(kind).Settings
-    assert setting_names(kind) == [field.name for field in fields(settings)]
+    assert setting_names(kind) == tuple(field.name for field in fields(settings))
     given = {"layrs": 1, "embeding_dim": {"a": 2}, "epochs": 3}
     with pytest.raises(ConfigError) as of_class:
         checked_settings(settings, given, "model")

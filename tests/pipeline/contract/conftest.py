@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,26 @@ def end_of(day: int) -> float:
 def shop(tmp_path: Path) -> Any:
     """A folder with six days, and how to write more and to configure a run."""
     return Shop(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def learned_as(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Shop]:
+    """A shop whose contract was learned, as a copy of the first that was learned so: at the same path, which is kept."""
+    kept: dict[str, tuple[Shop, Path]] = {}
+
+    def learned(**options: Any) -> Shop:
+        from gigabatch.pipeline.contract.decide import learn_contract
+
+        if repr(options) not in kept:
+            shop = Shop(tmp_path_factory.mktemp("learned"))
+            learn_contract(shop.config(), **options)
+            kept[repr(options)] = shop, shutil.copytree(shop.root, shop.root.with_name(f"{shop.root.name}-kept"))
+        shop, saved = kept[repr(options)]
+        shutil.rmtree(shop.root)
+        shutil.copytree(saved, shop.root)
+        return copy(shop)
+
+    return learned
 
 
 class Shop:

@@ -26,9 +26,8 @@ def check(shop, day=6):
 
 
 @pytest.fixture
-def learned(shop):
-    learn_contract(shop.config())
-    return shop
+def learned(learned_as):
+    return learned_as()
 
 
 def test_good_days_keep_the_contract_that_older_ones_made(learned):

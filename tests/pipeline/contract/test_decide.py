@@ -43,9 +43,8 @@ from tests.pipeline.read_only import read_only, unreadable
 
 
 @pytest.fixture
-def learned(shop):
-    learn_contract(shop.config(), now=end_of(5))
-    return shop
+def learned(learned_as):
+    return learned_as(now=end_of(5))
 
 
 def night(shop, day, **features):
