@@ -277,6 +277,12 @@ class TargetLoss(nn.Module):
             loss = loss + weighted_mean(losses, weight)
         return loss
 
+    def of_members(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> Tensor:
+        """The mean [] float32 of members' losses, from each one's outputs, [B, k, O] together; else as `forward`."""
+        repeated = [target.repeat_interleave(outputs.shape[1]) for target in targets]
+        own = None if weight is None else weight.repeat_interleave(outputs.shape[1])
+        return self(outputs.flatten(0, 1), repeated, own)
+
     def sums(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the loss of many batches together is put together from, exact to float64; arguments as of `forward`.
 

@@ -77,6 +77,10 @@ class CodistilledLoss(TargetLoss):
             loss = loss + self.weight * weighted_mean(_distance(task, own, output, taught), weight)
         return loss
 
+    def of_members(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> Tensor:
+        """As of `TargetLoss`, of members one by one: peers have predicted each row once."""
+        return torch.stack([self(member, targets, weight) for member in outputs.unbind(1)]).mean()
+
 
 def _prediction(task: str, own: RegressionLoss, output: Tensor) -> Tensor:
     """Of outputs [B, size]: probabilities [B], [B, K] of classes, or values [B, size], float32."""

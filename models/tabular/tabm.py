@@ -173,7 +173,7 @@ class TabM(Model):
             "ModelInputs(targets=...).",
         )
         outputs = self.member_outputs(batch.ids, batch.floats, lists_of(batch))
-        return torch.stack([loss(member, batch.targets, batch.weight) for member in outputs.unbind(1)]).mean()
+        return loss.of_members(outputs, batch.targets, batch.weight)
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:

@@ -357,7 +357,9 @@ class TrainSettings(Settings):
         "loss", description="what epochs are compared by on the valid split: the loss, or a metric that evaluation has"
     )
     checkpoint_every_steps: int = Field(
-        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch but the last too"
+        1000,
+        ge=1,
+        description="steps from a checkpoint to the next; there is one after epochs too, at most every two seconds",
     )
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"

@@ -28,6 +28,7 @@ from gigabatch.pipeline.training.errors import TrainingError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+SECONDS_BETWEEN = 2.0  # checkpoints of epochs, which else take longer to save than a short epoch to train
 MALFORMED = (
     OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, AttributeError, ValueError
 )  # fmt: skip

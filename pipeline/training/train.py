@@ -68,6 +68,7 @@ from gigabatch.pipeline.training.calibration import (
 )
 from gigabatch.pipeline.training.callbacks import Callback, call
 from gigabatch.pipeline.training.checkpoint import (
+    SECONDS_BETWEEN,
     Progress,
     TrainingError,
     TrainingState,
@@ -337,6 +338,7 @@ def train_model(
         done.curve = [told | {"valid_loss": valid_loss, "loss": loss.description}]
         if ranks.is_first and folder is not None:
             write_curve(folder / "metrics.jsonl", done.curve)
+    saved = -math.inf
     with using_kernels(settings.kernels), progress(total_rows, "train") as bar, closing(step):
         bar.resume(earlier_rows)
         call(callbacks, "begin", model, num_steps, done.step, device=losses.device)
@@ -366,9 +368,11 @@ def train_model(
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             left = done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience)
-            if left and checkpoint:
+            alone = ranks.num_ranks == 1 and codistillation is None  # others save when this one does
+            if left and checkpoint and not (alone and time.perf_counter() < saved + SECONDS_BETWEEN):
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
+                saved = time.perf_counter()
 
     if falling is not None:
         falling.end()

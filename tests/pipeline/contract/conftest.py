@@ -47,7 +47,7 @@ def shop(tmp_path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def learned_as(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Shop]:
-    """A shop whose contract was learned, as a copy of the first that was learned so: at the same path, which is kept."""
+    """A shop whose contract was learned, as a copy of the first that was learned so, at the same path."""
     kept: dict[str, tuple[Shop, Path]] = {}
 
     def learned(**options: Any) -> Shop:

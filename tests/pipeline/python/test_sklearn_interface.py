@@ -35,6 +35,9 @@ WEIGHTS = (
     "weights"
 )
 EXPECTED = {"check_sample_weight_equivalence_on_dense_data": WEIGHTS}
+# The model computes in float32, whose products of another number of rows differ in the last bit on some processors;
+# scikit-learn allows float64 results, which values of a regression are, 1e-7.
+IN_FLOAT32 = dict.fromkeys(["check_methods_subset_invariance", "check_methods_sample_order_invariance"], "float32")
 
 
 @pytest.fixture
@@ -56,10 +59,19 @@ def sold(rows) -> np.ndarray:
 def test_estimators_pass_scikit_learns_checks(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # checks give what warns, such as constant columns
-        found = check_estimator(kind(random_state=0), expected_failed_checks=EXPECTED, on_skip=None)
-    by_status = {status: [item["check_name"] for item in found if item["status"] == status] for status in ("xfail",)}
-    assert by_status["xfail"] == list(EXPECTED)
+        found = check_estimator(kind(random_state=0), expected_failed_checks=EXPECTED | IN_FLOAT32, on_skip=None)
+    failed = {item["check_name"] for item in found if item["status"] == "xfail"}
+    assert failed - set(IN_FLOAT32) == set(EXPECTED)
     assert sum(item["status"] == "passed" for item in found) > 50
+
+
+def test_values_of_some_rows_in_another_order_are_those_of_all():
+    """`IN_FLOAT32` by the precision of the computation."""
+    x = np.random.default_rng(0).uniform(0, 3, (20, 3))
+    model = GigabatchRegressor(random_state=0, train={"epochs": 5}).fit(x, x[:, 0])
+    whole, order = model.predict(x), np.arange(20)[::-1]
+    apart = np.concatenate([model.predict(x[[row]]) for row in order])
+    np.testing.assert_allclose(apart, whole[order], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [PreprocessorTransformer, WorkflowTransformer])
