@@ -42,7 +42,7 @@ from gigabatch.pipeline.export.export_check import (
 )
 from gigabatch.pipeline.export.onnx_rows import NULL_INTEGER, onnx_inputs, rows_graph
 from gigabatch.pipeline.training.train import model_inputs
-from tests.examples import examples
+from tests.examples import THOROUGH, examples, some
 
 UNTRACEABLE = {
     "gplvmf": "its first call solves a system for every user",
@@ -137,6 +137,11 @@ def folder(bundle, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def program(folder):
+    return torch.export.load(folder / "model.pt2").module()
+
+
+@pytest.fixture(scope="module")
 def rows_session(folder):
     return onnxruntime.InferenceSession(folder / "rows.onnx", providers=["CPUExecutionProvider"])
 
@@ -198,13 +203,13 @@ def test_any_rows_have_the_ids_and_floats_of_the_preprocessor(bundle, rows_sessi
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 128, 1000])
-def test_the_model_alone_gives_the_outputs_for_any_number_of_rows(bundle, folder, rows):
+def test_the_model_alone_gives_the_outputs_for_any_number_of_rows(bundle, program, rows):
     draw = torch.Generator().manual_seed(rows)
     sizes = [column.num_ids for column in bundle.preprocessor.tensor_schema.ids]
     ids = torch.stack([torch.randint(size, (rows,), generator=draw) for size in sizes], dim=1).int()
     floats = torch.randn(rows, 5, generator=draw)  # three columns and two indicators
     expected = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
-    found = torch.export.load(folder / "model.pt2").module()(ids, floats).detach().numpy()
+    found = program(ids, floats).detach().numpy()
     assert found.shape == (rows, 5)
     assert close(found, expected)
 
@@ -224,9 +229,10 @@ def test_the_onnx_file_tells_nothing_of_this_machine(folder):
     onnx.checker.check_model(str(folder / "rows.onnx"), full_check=True)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODELS if name not in UNTRACEABLE and not model_class(name).needs_lists]
-)
+TRACED = [name for name in MODELS if name not in UNTRACEABLE and not model_class(name).needs_lists]
+
+
+@pytest.mark.parametrize("name", some(TRACED, *(name for name in TRACED if name != "ple")))
 def test_every_model_of_the_shelf_is_traced_for_any_number_of_rows(name, bundle):
     """With the settings that it has by default, against its own outputs."""
     single = model_class(name).single_output
@@ -269,7 +275,7 @@ def test_a_model_of_which_nobody_knew_that_it_cannot_be_traced_gives_torchs_reas
         ("multi_task", {"layers": (8,), "num_experts": 2}),
         ("tabm", {"members": 4, "layers": (8,)}),
         ("realmlp", {"layers": (8,)}),
-        ("ple", {"layers": (8, 4)}),
+        *([("ple", {"layers": (8, 4)})] if THOROUGH else []),
         ("esmm", {"layers": (8,)}),
     ],
 )

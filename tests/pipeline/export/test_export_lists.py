@@ -24,7 +24,7 @@ from gigabatch.pipeline.export.export import export_bundle, flat_lists, traced
 from gigabatch.pipeline.export.export_check import ABSOLUTE, RELATIVE, sample_rows
 from gigabatch.pipeline.export.onnx_rows import onnx_inputs, rows_graph
 from gigabatch.pipeline.training.train import model_inputs
-from tests.examples import examples
+from tests.examples import examples, some
 
 TAKING = [name for name in MODELS if model_class(name).takes_lists and not model_class(name).entities]
 NULL = -(2**63)
@@ -81,6 +81,11 @@ def folder(bundle, tmp_path_factory):
     exported = export_bundle(bundle, path, ["torch", "onnx_rows"])
     assert max(item.largest_difference for item in exported) < 1e-5
     return path
+
+
+@pytest.fixture(scope="module")
+def program(folder):
+    return torch.export.load(folder / "model.pt2").module()
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +148,7 @@ def test_rows_through_onnx_are_the_bundles(bundle, session, rows, factor):
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 300])
 @pytest.mark.parametrize("most", [0, 1, 4])
-def test_the_model_alone_gives_the_outputs_for_any_number_of_rows_and_elements(bundle, folder, rows, most):
+def test_the_model_alone_gives_the_outputs_for_any_number_of_rows_and_elements(bundle, program, rows, most):
     draw = torch.Generator().manual_seed(rows + most)
     lists = []
     for item in bundle.preprocessor.tensor_schema.lists:
@@ -153,7 +158,6 @@ def test_the_model_alone_gives_the_outputs_for_any_number_of_rows_and_elements(b
         lists.append(JaggedColumn(ids, offsets, torch.randn(len(ids), generator=draw) if item.weighted else None))
     ids = torch.randint(bundle.model.inputs.num_ids[0], (rows, 1), generator=draw).int()
     floats = torch.randn(rows, bundle.model.inputs.num_floats, generator=draw)
-    program = torch.export.load(folder / "model.pt2").module()
     found = program(ids, floats, *flat_lists(lists)).detach().numpy()
     expected = torch.cat(list(model_outputs(bundle.model, ids, floats, lists))).numpy()
     assert found.shape == (rows, 1)
@@ -201,7 +205,7 @@ def test_lists_of_other_poolings_go_through_both_formats(tmp_path, pooling, list
     assert max(item.largest_difference for item in exported) < 1e-5
 
 
-@pytest.mark.parametrize("name", TAKING)
+@pytest.mark.parametrize("name", some(TAKING, "tabular", "deepfm", "din", "tabm", "multi_task", "ft_transformer"))
 def test_every_model_that_takes_lists_is_traced_for_any_number_of_rows(name, bundle):
     model = at_work(ModelSpec(name, bundle.model.inputs, model_class(name).Settings()).build())
     rows = sample_rows(bundle.preprocessor, 60)
