@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePath
@@ -64,8 +64,9 @@ def run_id_of(key: str) -> str:
 def source_hash(modules: Sequence[str]) -> str:
     """Hash of the source text of modules and whole packages, by name; never of a commit.
 
-    Of `gigabatch.features`, operators that not every stage runs count by their use (`operator_code`)."""
-    digest = hashlib.blake2b(digest_size=16)
+    Of `gigabatch.features`, operators that not every stage runs count by their use (`operator_code`). A process reads
+    again only what has changed, as `ChecksumCache` tells it: one command asks a dozen times."""
+    found = []
     for name in sorted(modules):
         try:
             spec = importlib.util.find_spec(name)
@@ -73,10 +74,30 @@ def source_hash(modules: Sequence[str]) -> str:
             raise ArtifactError(f"module {name!r} has no source to take a hash of: {error}.") from error
         if spec is None or spec.origin is None or not spec.has_location:
             raise ArtifactError(f"module {name!r} has no source to take a hash of.")
-        origin = Path(spec.origin)
-        files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+        folder, file = os.path.split(spec.origin)
+        found.append((name, folder, tuple(_sources_in(folder) if file == "__init__.py" else [_source(spec.origin)])))
+    newest = max((max(of_file[2:4]) for _, _, files in found for _, *of_file in files), default=0)
+    settled = time.time_ns() - newest > SETTLED_NS
+    return (_hash_of_sources if settled else _hash_of_sources.__wrapped__)(tuple(found))
+
+
+def _source(path: str) -> tuple[str, int, int, int, int]:
+    return path, *signature(os.stat(path))
+
+
+def _sources_in(folder: str) -> Iterator[tuple[str, int, int, int, int]]:
+    """Every Python file of a package, with what tells a change of it."""
+    for parent, _, names in os.walk(folder):
+        yield from (_source(os.path.join(parent, name)) for name in names if name.endswith(".py"))
+
+
+@functools.lru_cache(maxsize=64)
+def _hash_of_sources(found: tuple[tuple[str, str, tuple[tuple[str, int, int, int, int], ...]], ...]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, folder, named in found:
+        files = sorted(Path(path) for path, *_ in named)
         for file in without_unused(files) if name == FEATURES else files:
-            digest.update(f"{name}:{file.relative_to(origin.parent)}\0".encode() + file.read_bytes() + b"\0")
+            digest.update(f"{name}:{file.relative_to(folder)}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

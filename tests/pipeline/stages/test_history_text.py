@@ -36,7 +36,8 @@ def score(folder, monkeypatch, name: str, ask: pd.DataFrame, separator: str) -> 
     )
     workflow = Workflow([], outputs=("what", "history"))
     bundle = Bundle(Preprocessor(schema).fit([train]), torch.nn.Identity(), {}, workflow=workflow)
-    config = SimpleNamespace(recipe="interactions", features=features, runs=folder, name="tiny")
+    as_dict = lambda: {"features": {}}  # noqa: E731
+    config = SimpleNamespace(recipe="interactions", features=features, runs=folder, name="tiny", to_dict=as_dict)
     pipeline = SimpleNamespace(config=config, engine="pandas", device="cpu", store=SimpleNamespace(root=folder))
     monkeypatch.setattr(module, "obey", stop)
     monkeypatch.setattr(module, "find_run", lambda *_: SimpleNamespace(path=folder))
