@@ -76,7 +76,7 @@ def source_hash(modules: Sequence[str]) -> str:
             raise ArtifactError(f"module {name!r} has no source to take a hash of.")
         folder, file = os.path.split(spec.origin)
         found.append((name, folder, tuple(_sources_in(folder) if file == "__init__.py" else [_source(spec.origin)])))
-    newest = max((max(of_file[2:4]) for _, _, files in found for _, *of_file in files), default=0)
+    newest = max((max(mtime, ctime) for *_, files in found for _, _, mtime, ctime, _ in files), default=0)
     settled = time.time_ns() - newest > SETTLED_NS
     return (_hash_of_sources if settled else _hash_of_sources.__wrapped__)(tuple(found))
 

@@ -59,6 +59,20 @@ def test_each_target_has_a_loss_of_its_own_against_the_mean_of_the_peers(weighte
     assert taught.was_used
 
 
+def test_of_members_the_mean_loss_is_that_of_each_against_what_peers_say_of_its_rows():
+    draw = torch.Generator().manual_seed(4)
+    members, taught = torch.randn(5, 3, 1, generator=draw), torch.randn(5, 1, generator=draw)
+    labels, weight = torch.tensor([0.0, 1, 1, 0, 1]), torch.rand(5, generator=draw)
+    loss = CodistilledLoss(TargetLoss([("binary", 1)]), [taught], weight=0.7)
+    q, share, expected = sigmoid(taught[:, 0].numpy()), (weight / weight.sum()).numpy(), 0.0
+    for logits in members[:, :, 0].numpy().T:
+        p, label = sigmoid(logits), labels.numpy()
+        own = -(label * np.log(p) + (1 - label) * np.log(1 - p))
+        expected += (share * (own - 0.7 * (q * np.log(p) + (1 - q) * np.log(1 - p)))).sum() / 3
+    assert loss.of_members(members, [labels], weight).item() == pytest.approx(expected, rel=1e-5)
+    assert loss.was_used
+
+
 @pytest.mark.parametrize("kind", ["poisson", "tweedie"])
 def test_peers_whose_outputs_are_logarithms_teach_the_mean_of_their_values(kind):
     """By scikit-learn's deviance; a mean of logarithms is below the logarithm of the mean."""

@@ -416,6 +416,34 @@ def test_a_source_hash_follows_the_text_of_every_file_and_nothing_else(package):
     assert source_hash(module) != of_module
 
 
+def test_sources_that_stayed_the_same_are_not_read_again_and_a_changed_one_is(package, monkeypatch):
+    names, file = ["hashed_package"], package / "inner" / "deep.py"
+    monkeypatch.setattr(keys, "SETTLED_NS", -1)  # as of files that were written some seconds ago
+    before, content = source_hash(names), file.read_text()
+    read = []
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or real(path))
+    assert source_hash(names) == before
+    assert read == []
+    file.write_text("y" + content)
+    assert source_hash(names) != before
+    assert file in read
+    file.write_text(content)
+    assert source_hash(names) == before
+    file.unlink()
+    assert source_hash(names) != before
+
+
+def test_sources_that_changed_a_moment_ago_are_read_again(package, monkeypatch):
+    """Another change of the same size within a tick of the clock does not show."""
+    file = package / "inner" / "deep.py"
+    stat = os.stat(file)
+    monkeypatch.setattr(keys, "signature", lambda _: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    before = source_hash(["hashed_package"])
+    file.write_text("y" * stat.st_size)
+    assert source_hash(["hashed_package"]) != before
+
+
 @pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "sys"])
 def test_a_module_without_source_is_named(name):
     with pytest.raises(ArtifactError, match=name):
@@ -690,6 +718,7 @@ def test_gc_counts_what_each_configuration_has_used_last(store):
 
 USER = """
 import os, sys
+from gigabatch.pipeline.store import keys
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 
 store = ArtifactStore(sys.argv[1], "flights")

@@ -205,6 +205,16 @@ def test_steps_before_the_checkpoint_are_not_run_again(tmp_path):
     assert seen == list(range(5, 21))
 
 
+@pytest.mark.parametrize(("seconds", "saved"), [(1e9, [10]), (0.0, [10, 20, 30])])
+def test_epochs_that_follow_each_other_quickly_are_not_each_saved(tmp_path, monkeypatch, seconds, saved):
+    """Four epochs of ten steps, of which the last leaves none. It took a fifth of a small training."""
+    steps, real = [], module.save_checkpoint
+    monkeypatch.setattr(module, "SECONDS_BETWEEN", seconds)
+    monkeypatch.setattr(module, "save_checkpoint", lambda *given: steps.append(given[2].step) or real(*given))
+    run(tmp_path, settings_of(epochs=4, checkpoint_every_steps=1000))
+    assert steps == saved
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path, settings_of(), after_step=crash_at(6))
