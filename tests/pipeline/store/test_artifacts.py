@@ -394,6 +394,7 @@ def package(tmp_path, monkeypatch) -> Path:
     for name in ("__init__.py", "module.py", "inner/__init__.py", "inner/deep.py"):
         (folder / name).write_text(f"# {name}\n")
     monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, folder.name, raising=False)  # of another test, which has asked for a module in it
     return folder
 
 
