@@ -50,6 +50,7 @@ from gigabatch.pipeline.init.leaks import added, in_text, leak
 from gigabatch.pipeline.init.look import Table, header_below, look
 from gigabatch.pipeline.init.names import are_dense, are_names, are_readable, as_names, digits_of
 from gigabatch.pipeline.init.parts import days_tell, letters_tell, values_tell, words_tell
+from gigabatch.pipeline.init.series import series, steps_back
 from gigabatch.pipeline.init.target import Labels, labels_of
 from gigabatch.pipeline.init.texts import Texts, found_in
 from gigabatch.pipeline.init.training import (
@@ -137,7 +138,7 @@ class Draft:
         Settings under `preprocess.columns` of the lists of words among them, and of categories whose values tell
         little.
     proposed
-        Further `steps` and `lists`, which the file holds as comments.
+        Further `steps`, `lists` and columns of `continuous`, which the file holds as comments.
     labelled
         Share of the rows looked at that no target leaves out.
     """
@@ -263,6 +264,8 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         try_splits(made)
     _history(made, set(table.sample.columns))
+    if table.whole and not made.proposed and labels.settings["task"] == "regression":
+        _look_back(made, columns.columns, target, labels)
     return made
 
 
@@ -492,7 +495,9 @@ def _kept(
                 made.remarks.append(_of_letters(name, told, {*columns, *labels, *made.left_out}))
         elif any(_is_copy(seen, label) for label in labels.values()):
             made.left_out[name] = "a copy of the target"
-        elif reason := next(filter(None, (_leak(seen, label) for label in labels.values())), ""):
+        elif not (seen.kind == "date" and not seen.null.any() and _says_when(seen)) and (
+            reason := next(filter(None, (_leak(seen, label) for label in labels.values())), "")
+        ):  # when a row was is no feature but splits them, and tells all of what rises from day to day
             leaks[name] = f"a possible leak: {reason}"
         else:
             seen.has_words = words and any(_has_words(seen, label) for label in labels.values())
@@ -1021,6 +1026,28 @@ def _history(made: Draft, names: set[str]) -> None:
         f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and "
         "a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
         "(docs/lists.md). Delete the leading '# ' of these lines and compare."
+    )
+
+
+def _look_back(made: Draft, columns: Mapping[str, Seen], target: str, labels: Labels) -> None:
+    """Propose earlier labels where rows are series that tell of the next row."""
+    time = made.features.get("time")
+    if time is None or "label_steps" in labels.settings:
+        return
+    keys = {name: columns[name].values for name in made.categories if name in columns}
+    known = ~columns[time].null
+    values = {name: found[known] for name, found in keys.items()}
+    found = series(columns[time].values[known].astype(np.int64), labels.values[known], values)
+    if found is None:
+        return
+    taken = {*columns, *made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ())}
+    steps, names = steps_back(found, time, target, taken)
+    made.proposed = {"steps": steps, "continuous": names}
+    whose = f" of each {' and '.join(map(_shown, found.by))}" if found.by else ""
+    made.remarks.append(
+        f"Rows are a series{whose}, a row every {found.text}, in which {_shown(target)} is like the one before. "
+        "Earlier values are steps and columns in comments, since rows to be predicted then need the rows before them "
+        "(docs/forecasting.md). Delete the leading '# ' of these lines and compare."
     )
 
 

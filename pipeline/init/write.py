@@ -102,7 +102,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             "time of prediction."
         )
     lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1"]
-    proposed = "# " if made.proposed and not made.engine else ""
+    proposed = "# " if "lists" in made.proposed and not made.engine else ""
     if made.engine or proposed:
         lines.append(f"{proposed}engine: pandas  # lists have not been on a GPU")
     lines += ["", "features:"]
@@ -115,6 +115,8 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             lines += [
                 _line(f"    {typed.get(column, f'- {scalar(column)}')}", made.notes.get(column)) for column in value
             ]
+            if key == "continuous":
+                lines += [_proposal(f"    {_column(column, bool(typed))}") for column in made.proposed.get(key, ())]
         elif key == "steps":
             lines.append("  steps:")
             lines += map(_step, value)
@@ -129,9 +131,12 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
                 lines += [_proposal(_entry(named, item)) for named, item in made.proposed.get("lists", {}).items()]
         else:
             lines.append(_line(f"  {key}: {flow(value)}", made.role_notes.get(key)))
+    if "continuous" in made.proposed and "continuous" not in made.features:
+        named = (f"    {_column(column, False)}" for column in made.proposed["continuous"])
+        lines += map(_proposal, ("  continuous:", *named))
     if made.proposed and "steps" not in made.features:
         lines += map(_proposal, ("  steps:", *map(_step, made.proposed["steps"])))
-    if made.proposed and "lists" not in made.features:
+    if "lists" in made.proposed and "lists" not in made.features:
         lines += map(_proposal, ("  lists:", *(_entry(*item) for item in made.proposed["lists"].items())))
     for section, settings in made.training.items():
         lines += ["", f"{section}:"]
@@ -149,6 +154,11 @@ WHY = {
     "nightly.min_window_rows": "half of the first night's test rows; the default asks for more than this table has",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
+
+
+def _column(name: str, typed: bool) -> str:
+    """A float among the columns of a role."""
+    return f"{scalar(name)}: float32" if typed else f"- {scalar(name)}"
 
 
 def _step(step: dict[str, Any]) -> str:

@@ -1,0 +1,115 @@
+"""Series among the rows of a table, and the steps that `init` proposes for them, beside pandas."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch import init
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.init.series import series
+from gigabatch.pipeline.stages.stages import Pipeline
+
+DAY = 86_400_000_000
+
+
+def walk(rows: int, seed: int = 0) -> np.ndarray:
+    return np.cumsum(np.random.default_rng(seed).normal(size=rows)).round(2)
+
+
+def days(rows: int) -> np.ndarray:
+    return np.arange(rows) * DAY
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_series_is_found_whatever_the_order_of_its_rows(seed):
+    shops, places = np.repeat(["a", "b", "c"], 200), np.tile(np.repeat(["x", "y"], 100), 3)
+    times = np.tile(days(100), 6)
+    sold = np.concatenate([walk(100, place) for place in range(6)])
+    order = np.random.default_rng(seed).permutation(600)
+    categories = {"shop": shops[order], "sign": np.full(600, "s"), "place": places[order]}
+    found = series(times[order], sold[order], categories)
+    assert (set(found.by), found.step) == ({"shop", "place"}, DAY)
+
+
+@pytest.mark.parametrize(
+    ("times", "values"),
+    [
+        (days(300), np.random.default_rng(0).normal(size=300)),  # no value tells of the next
+        (days(300), np.full(300, 5.0)),
+        (days(300), np.full(300, np.nan)),
+        (np.sort(np.random.default_rng(1).integers(0, 300 * DAY, 300)), walk(300)),  # moments of purchases
+        (np.repeat(days(150), 2), walk(300)),  # two rows a day that nothing tells apart
+        (days(99), walk(99)),
+    ],
+)
+def test_other_rows_are_none(times, values):
+    assert series(times, values, {}) is None
+
+
+def test_keys_of_few_rows_and_nulls_of_keys_and_labels_are_no_obstacle_and_no_series():
+    rows = 300
+    keys = np.arange(rows // 10).repeat(10)  # ten days each
+    assert series(np.tile(days(10), rows // 10), walk(rows), {"key": keys}) is None
+    shops = np.array(["a", None], dtype=object).repeat(rows // 2)
+    values = np.concatenate([walk(rows // 2), walk(rows // 2, 1)])
+    values[::7] = np.nan
+    assert series(np.tile(days(rows // 2), 2), values, {"shop": shops}).by == ("shop",)
+
+
+@pytest.mark.parametrize(
+    ("freq", "text", "names"),
+    [
+        ("h", "1h", ["y_1h_before", "y_1d_before", "y_7d_before", "y_mean_7d"]),
+        ("D", "1d", ["y_1d_before", "y_7d_before", "y_mean_28d"]),
+        ("90s", "90s", ["y_90s_before", "y_1d_before", "y_7d_before", "y_mean_7d"]),
+        ("7D", "7d", ["y_7d_before", "y_mean_91d"]),
+        ("MS", "month", ["y_1_months_before", "y_12_months_before", "y_mean_365d"]),
+    ],
+)
+def test_the_lines_in_comments_are_steps_that_look_back_as_pandas_does(tmp_path, freq, text, names):
+    """Of two shops, the second of which misses a row; with a name that is taken."""
+    times = pd.date_range("2021-01-01", periods=200, freq=freq)
+    frames = [
+        pd.DataFrame(
+            {"at": times, "shop": shop, "y": walk(200, seed), "x": walk(200, seed + 5), names[0]: walk(200, 9)}
+        )
+        for seed, shop in enumerate("ab")
+    ]
+    rows = pd.concat(frames, ignore_index=True).drop(index=250).sort_values("at", kind="stable")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    path, made = init(str(tmp_path / "rows.csv"), "y", tmp_path / "rows.yaml")
+    assert any(f"of each shop, a row every {text}," in remark for remark in made.remarks)
+    content = path.read_text()
+    assert "lag" not in load_config(path).to_yaml()
+    lines = [line.replace("  # ", "  ", 1) if line.startswith("  #   ") else line for line in content.splitlines()]
+    path.write_text("\n".join(lines).replace("when_", "at_"))
+    store = [f"artifacts={tmp_path / 'artifacts'}", f"runs={tmp_path / 'runs'}", "engine=pandas"]
+    features = Pipeline.from_config(path, *store).features()
+    own = [f"{names[0]}_", *names[1:]]
+    found = pd.concat([features.frame(split) for split in ("train", "valid", "test")])
+    assert set(own) <= set(found.columns)
+    assert found["shop"].tolist() == rows["shop"].tolist()
+    for name, column in zip(names, own, strict=True):
+        span = name.removesuffix("_before").rpartition("_")[2].replace("d", "D")
+        for shop in "ab":
+            part = rows[rows["shop"] == shop].set_index("at")["y"]
+            if "mean" in name:
+                expected = part.rolling(pd.Timedelta(span), closed="left").mean()
+            elif "months" in name:
+                expected = part.shift(int(name.split("_")[1]))
+            else:
+                expected = part.shift(freq=pd.Timedelta(span)).reindex(part.index)
+            mine = found.loc[(found["shop"] == shop).to_numpy(), column].astype(float)
+            np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("as_seconds", [True, False])
+def test_the_time_of_what_rises_from_day_to_day_is_no_leak(tmp_path, as_seconds):
+    """It explains all of the label's variance; left out, the split was random, and neighbours told each row."""
+    times = pd.date_range("2015-01-01", periods=2000, freq="D")
+    level = 300 + np.arange(2000) / 50 + np.random.default_rng(0).normal(0, 0.1, 2000)
+    rows = pd.DataFrame({"when": times.as_unit("s").asi8 if as_seconds else times, "level": level, "x": walk(2000)})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    _, made = init(str(tmp_path / "rows.csv"), "level", tmp_path / "rows.yaml")
+    assert (made.leaks, made.features["time"]) == ([], "when")
+    assert made.features["continuous"] == ["x"]
