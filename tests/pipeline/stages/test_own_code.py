@@ -37,6 +37,7 @@ from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.stages.stages import Pipeline, write_features
+from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "own_code.md").read_text(encoding="utf-8")
@@ -89,6 +90,8 @@ def change(name):
 
 def start(code, *flags, **environment):
     """A Python of its own in the working folder."""
+    if not flags and not environment:
+        return python(code)
     found = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
     return subprocess.run(
         [sys.executable, *flags, "-c", code], env=found, capture_output=True, text=True, timeout=300, check=False
