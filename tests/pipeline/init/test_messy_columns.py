@@ -29,6 +29,7 @@ from gigabatch.pipeline.init.write import init
 from gigabatch.pipeline.serving.raw_rows import RawRows
 from gigabatch.pipeline.stages.score import score_run
 from gigabatch.pipeline.stages.stages import Pipeline
+from tests.examples import THOROUGH
 
 ROWS = 400
 DAYS = pd.date_range("2023-01-01", periods=ROWS, freq="7h")
@@ -907,8 +908,7 @@ def reviews(rows=1000, length=20, seed=15):
     return pd.DataFrame({"review": [" ".join(row) for row in chosen], "y": np.where(good, "yes", "no")})
 
 
-@pytest.mark.parametrize("length", [8, 20])
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("alone", "length"), [(True, 8), (False, 20), *([(True, 20), (False, 8)] if THOROUGH else [])])
 def test_words_of_text_are_a_list_and_learnt_from(tmp_path, length, alone):
     table = reviews(length=length)
     if not alone:

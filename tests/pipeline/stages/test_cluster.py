@@ -24,6 +24,7 @@ from gigabatch.features.synthetic.trivago import write_synthetic_log
 from gigabatch.pipeline.config.config import ClusterSettings, ConfigError, parse_config
 from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, _lost, cuda_arguments, open_cluster
 from gigabatch.pipeline.stages.stages import Pipeline
+from tests.examples import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[3]
 # Dask and tornado close sockets and loops of lost workers in their own time.
@@ -159,6 +160,7 @@ def test_workers_killed_in_the_middle_change_nothing(log, in_process, scheduler,
     assert {name for name in DEATHS if (folder / name).exists()} == set(DEATHS)
 
 
+ENDS = "connecting", "closed"
 WAYS = {
     "map": lambda cluster, function, tasks: cluster.map(function, tasks),
     "in turn": lambda cluster, function, tasks: list(cluster.in_turn(function, tasks)),
@@ -207,8 +209,10 @@ def test_a_scheduler_that_ends_in_the_middle_is_one_line(scheduler, tmp_path, wa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("status", ["connecting", "closed"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [(way, status) for place, way in enumerate(WAYS) for status in ENDS if THOROUGH or status == ENDS[place % 2]],
+)
 def test_a_scheduler_that_ends_while_this_process_works_is_one_line(scheduler, tmp_path, way, status, monkeypatch):
     """What is handed out next meets another error of Dask's, by what its client has noticed."""
     monkeypatch.setattr("gigabatch.pipeline.stages.cluster.CONNECT_SECONDS", 10)

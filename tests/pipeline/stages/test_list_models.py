@@ -5,6 +5,7 @@ import pytest
 from gigabatch.models.shelf import MODELS, model_class
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.stages.stages import Pipeline
+from tests.examples import some
 from tests.pipeline.list_rows import list_config
 
 # Models of users and items learn from other rows, and have tests of their own.
@@ -24,7 +25,7 @@ def test_all_models_without_entities_take_lists():
     assert {*KINDS, "din"} == {name for name in MODELS if not model_class(name).entities}  # din has its own tests
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "lr", "deepfm", "dcn", "tabular", "tabm", "ft_transformer", "multi_task"))
 def test_a_model_learns_from_lists_what_no_other_column_says(folder, kind):
     aucs = {}
     for lists in (True, False):
