@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
-from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.columns.stacking import stacked
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
@@ -475,20 +475,26 @@ class Workflow:
     def following(self, frame: Any, history: Any) -> Any:
         """`transform` of rows to be predicted, which come after those of `history`; of both, as `typed` gives them.
 
-        A label that steps read is null in rows of `frame` where it is not known yet.
+        A label that steps read is null in rows of `frame` where it is not known yet. Steps that leave rows out do so in
+        `history` alone.
 
         Raises
         ------
         DataError
             As `transform`; where a row lies before the last one of `history` that it would have been seen by, so that
-            it may be among them; where a step would look at a label that is not known yet.
+            it may be among them; where a step would look at a label that is not known yet, or leave a row of `frame`
+            out.
         """
         self._require_fitted()
         for rows, where in ((frame, "workflow"), (history, "workflow's history")):
             self._require_applied(rows, where)
         frames = [history, frame]
         for position, step in enumerate(self.steps):
-            if isinstance(step, LooksBack) and len(history):
+            if step.changes_rows:
+                self._require_kept(position, frames[1])
+                frames[0] = self._apply(position, frames[0], train=False)
+                continue
+            if isinstance(step, LooksBack) and len(frames[0]):
                 try:
                     step.require_later(frames[1], *_finished(step, frames))
                 except NotLater as error:
@@ -507,6 +513,17 @@ class Workflow:
         self._require_known(frame)
         return self._chosen(frames[-1])
 
+    def _require_kept(self, position: int, frame: Any) -> None:
+        """Raise `DataError` where a step leaves rows of the frame out, unless it does so by a label."""
+        step = self.steps[position]
+        if set(self.labels).intersection(to_apply(step)):
+            return  # which rows to be predicted do not have
+        if left_out := len(frame) - len(self._apply(position, frame, train=False)):
+            raise DataError(
+                f"{place(self.steps, position)}: leaves out {left_out} of {len(frame)} rows to be predicted, as it did "
+                "in training: the model knows none like them. Leave them out of the rows that are given."
+            )
+
     def _require_known(self, frame: Any) -> None:
         """Raise `DataError` where what a row of the frame is given depends on a label of the frame that is null: a row
         that is given other columns where the label was another one."""
@@ -515,12 +532,14 @@ class Workflow:
         if not unknown or len(frame) < 2:
             return
         found = []
-        for value in (None, 0.0, 1.0):
+        positions = [k for k, step in enumerate(self.steps) if not step.changes_rows]
+        names = [name for k in positions if self.steps[k].group_keys is not None for name in self.made(k)]
+        around = {name: _around(frame, name) for name in unknown}
+        for which in (None, 0, 1):
             told = {name: frame[name].astype("float64") for name in unknown}
-            if value is not None:
-                told = {name: column.where(~unknown[name], value) for name, column in told.items()}
-            made = self._through(range(len(self.steps)), [frame.assign(**told)], [False])[0]
-            names = [name for k, step in enumerate(self.steps) if step.group_keys is not None for name in self.made(k)]
+            if which is not None:
+                told = {name: column.where(~unknown[name], around[name][which]) for name, column in told.items()}
+            made = self._through(positions, [frame.assign(**told)], [False])[0]
             found.append(engine_of(made).to_pandas(made[names]).map(repr))
         differs = (found[0] != found[1]) | (found[1] != found[2])
         if bool(differs.any(axis=None)):
@@ -647,7 +666,9 @@ class Workflow:
                 "them. Give the earlier rows as history=..., or whole_groups=True if these are all."
             )
 
-    def _through(self, positions: range, frames: list[Any], train: Sequence[bool], gather: bool = True) -> list[Any]:
+    def _through(
+        self, positions: Sequence[int], frames: list[Any], train: Sequence[bool], gather: bool = True
+    ) -> list[Any]:
         """The frames after these steps. They are parts of one table: group-wise steps see the rows of all.
 
         train: for each frame, whether the fit saw its rows. gather: whether a group-wise step that changes the rows
@@ -850,7 +871,8 @@ class Workflow:
             Columns to make, steps' or raw ones; by default every column that a step makes and that is no label. Steps
             that change the rows are left out.
         history
-            Whether earlier rows are given too, with their labels: then steps that look back are kept, for `following`.
+            Whether earlier rows are given too, with their labels: then steps that look back are kept, for `following`,
+            and before them those that leave rows out.
 
         Raises
         ------
@@ -1073,6 +1095,14 @@ def _require_kept(writer: StateWriter, label: str, step: Configured, entry: Mapp
             raise DataError(f"{where} could not be read again: {error}") from error
         if text := difference(value, found, where):
             raise DataError(f"{text}.")
+
+
+def _around(frame: Any, name: str) -> tuple[float, float]:
+    """Two values for what is not known of a column, one of which no known one hides from a minimum or a maximum."""
+    values = engine_of(frame).to_host(float_values(frame[name], "workflow"))
+    known = values[values == values]
+    low, high = float(known.min(initial=0.0)), float(known.max(initial=1.0))
+    return 2.0 * low, 2.0 * high if high > 1 else high
 
 
 def _finished(step: LooksBack, frames: Sequence[Any]) -> tuple[Any, Past]:
