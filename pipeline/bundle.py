@@ -279,8 +279,8 @@ class Bundle:
             The rows. With `history` a label that steps read is null, or not there, where it is not known yet.
         history
             For a model whose features look back: the earlier rows, as raw and of the same library, with their labels as
-            numbers, 0 and 1 of a binary one. They end before `frame` begins. `row_number` is numbered where it is not
-            there: first the history, then the frame.
+            numbers, 0 and 1 of a binary one; those without a label are left out, as in training. They end before
+            `frame` begins. `row_number` is numbered where it is not there: first the history, then the frame.
 
         Raises
         ------
@@ -311,6 +311,10 @@ class Bundle:
             history = history.assign(**{ROW: numbers.arange(len(history))})
             rows = rows.assign(**{ROW: numbers.arange(len(history), len(history) + len(rows))})
         tasks = {target.name: target.task for target in self.schema.targets}
+        if there := [name for name in tasks if name in history.columns]:
+            history = history.dropna(subset=there)  # as training, of which no row lacks a label
+        if not len(history):
+            raise DataError("history: it holds no row with a label. Give the rows before those to be predicted.")
         for name in (name for name in workflow.labels if name in workflow.applied_inputs):
             if name not in rows.columns:
                 rows = rows.assign(**{name: numbers.full(len(rows), float("nan"))})
@@ -717,7 +721,10 @@ def predict_rows(bundle: Bundle, frame: Any, types: Mapping[str, str | None], hi
     workflow, earlier = bundle.raw_steps(history is not None), None
     optional: tuple[str, ...] = ()
     if history is not None:
-        earlier = exact_frame_of(arrow_table(history, "history", _wanted(history, workflow.applied_inputs, (ROW,))))
+        labels = [target.name for target in bundle.schema.targets]
+        unread = [name for name in labels if name not in workflow.applied_inputs]
+        names = _wanted(history, [*workflow.applied_inputs, *unread], (ROW, *unread))
+        earlier = exact_frame_of(arrow_table(history, "history", names))
         optional = (ROW, *workflow.labels)
     table = arrow_table(frame, "predict", _wanted(frame, workflow.applied_inputs, optional))
     found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table), earlier), types)

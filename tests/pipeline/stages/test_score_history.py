@@ -8,6 +8,7 @@ import pytest
 
 from gigabatch import Pipeline
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.score import score_run
@@ -99,6 +100,25 @@ def test_another_history_and_that_of_python_are_the_same(trained):
     assert (stale != found).all()
 
 
+def test_rows_of_the_history_without_a_label_are_left_out_as_in_training(trained):
+    folder, rows, run = trained
+    history, tomorrow = rows.iloc[:-12], rows.iloc[-12:-9].drop(columns="sold")
+    history = history.assign(sold=history["sold"].where(history.index % 5 > 0))
+    history.to_csv(folder / "gaps.csv", index=False)
+    config = json.loads((folder / "sales.json").read_text())
+    (folder / "drop.json").write_text(
+        json.dumps(config | {"features": config["features"] | {"drop_null_targets": True}})
+    )
+    tomorrow.to_csv(folder / "tomorrow.csv", index=False)
+    out, files = folder / "dropped.csv", (str(folder / "tomorrow.csv"), str(folder / "gaps.csv"))
+    score_run(str(folder / "drop.json"), (), None, None, out, *files)
+    found = run.predict(tomorrow, history=history)["sold"]
+    np.testing.assert_allclose(found, pd.read_csv(out)["predicted_sold"], rtol=1e-12)
+    for nothing in (history.iloc[:0], history.assign(sold=np.nan)):
+        with pytest.raises(DataError, match="history: it holds no row with a label"):
+            run.predict(tomorrow, history=nothing)
+
+
 def test_rows_that_look_at_labels_of_each_other_are_refused(trained):
     folder, rows, run = trained
     with pytest.raises(
@@ -154,3 +174,21 @@ def test_labels_of_a_binary_history_are_those_that_were_learnt(tmp_path):
         run.predict(tomorrow, history=history)
     learnt = history.assign(sold=(history["sold"] >= 100).astype(int))
     np.testing.assert_allclose(found, run.predict(tomorrow, history=learnt)["sold"], rtol=1e-6)
+
+
+def test_a_history_whose_labels_are_of_another_kind_is_refused(tmp_path):
+    rows = sales(30)
+    rows = rows.assign(sold=np.where(rows["sold"] > 10, "yes", "no"))
+    rows.to_csv(tmp_path / "words.csv", index=False)
+    rows.assign(sold=(rows["sold"] == "yes").astype("int64")).to_csv(tmp_path / "numbers.csv", index=False)
+    config = settings_of(tmp_path, "words.csv")
+    config["features"] |= {
+        "targets": {"sold": {"task": "binary", "positive": "yes"}}, "steps": STEPS[:1],
+        "continuous": ["price", "yesterday"],
+    }  # fmt: skip
+    recipe = recipe_class("table")(Pipeline.from_config(config).config.features)
+    found, number = recipe.history_rows("pandas", None, ["shop", "day", "sold"])
+    assert found["sold"].tolist() == (rows["sold"] == "yes").tolist()
+    assert number == len(rows)
+    with pytest.raises(DataError, match=r"two values of which one is positive \('yes'\), found"):
+        recipe.history_rows("pandas", str(tmp_path / "numbers.csv"), ["shop", "day", "sold"])
