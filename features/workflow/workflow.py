@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.columns.stacking import stacked
-from gigabatch.features.columns.time_types import time_type
+from gigabatch.features.columns.time_types import is_time_type, time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
 from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
 from gigabatch.features.engines.plain_types import as_plain
@@ -56,6 +58,7 @@ from gigabatch.features.workflow.flow import (
 from gigabatch.features.workflow.state import StateReader, StateWriter, check_state, difference
 from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
+log = logging.getLogger(__name__)
 FORMAT = 1
 ROW = "row_number"  # of the recipes table and interactions: the row's place in the files
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool", "datetime")
@@ -488,7 +491,7 @@ class Workflow:
         self._require_fitted()
         for rows, where in ((frame, "workflow"), (history, "workflow's history")):
             self._require_applied(rows, where)
-        frames = [history, frame]
+        frames, times = [history, frame], set[str]()
         for position, step in enumerate(self.steps):
             if step.changes_rows:
                 self._require_kept(position, frames[1])
@@ -502,6 +505,9 @@ class Workflow:
                         f"{place(self.steps, position)}: a row to be predicted lies before the end of the history "
                         f"({error}). Give the rows before it alone as history, and no row twice."
                     ) from error
+                if step.asks_at not in {ROW, *times}:
+                    times.add(step.asks_at)
+                    self._warn_of_gap(step.asks_at, *frames)
             try:
                 frames = self._through(range(position, position + 1), frames, [False, False])
             except DataError as error:
@@ -513,15 +519,31 @@ class Workflow:
         self._require_known(frame)
         return self._chosen(frames[-1])
 
+    def _warn_of_gap(self, name: str, history: Any, rows: Any) -> None:
+        """Warn where the rows begin later after the history than ever two neighbours of its times `name` lie apart."""
+        times = engine_of(history).arrays.unique(whole_values(history[name], "history"))
+        if len(times) < 3 or not len(rows):
+            return
+        usual = int((times[1:] - times[:-1]).max())
+        gap = int(whole_values(rows[name], "workflow").min()) - int(times[-1])
+        if gap > usual:
+            dated = is_time_type(self.dtypes.get(name, ""))
+            told = [str(timedelta(microseconds=span)) if dated else f"{span:,}" for span in (gap, usual)]
+            log.warning(
+                "the history ends %s before the first row to be predicted, by %r, and its own times lie at most %s "
+                "apart. What lies between is missing to features that look back: append it, or give it as history.",
+                told[0], name, told[1],
+            )  # fmt: skip
+
     def _require_kept(self, position: int, frame: Any) -> None:
-        """Raise `DataError` where a step leaves rows of the frame out, unless it does so by a label."""
+        """Raise `DataError` where a step leaves rows of the frame out or adds some, unless it does so by a label."""
         step = self.steps[position]
         if set(self.labels).intersection(to_apply(step)):
             return  # which rows to be predicted do not have
-        if left_out := len(frame) - len(self._apply(position, frame, train=False)):
+        if (number := len(self._apply(position, frame, train=False))) != len(frame):
             raise DataError(
-                f"{place(self.steps, position)}: leaves out {left_out} of {len(frame)} rows to be predicted, as it did "
-                "in training: the model knows none like them. Leave them out of the rows that are given."
+                f"{place(self.steps, position)}: makes {number} rows of {len(frame)} to be predicted, as it changed "
+                "rows in training: the model knows none like them. Leave out what it leaves out."
             )
 
     def _require_known(self, frame: Any) -> None:
@@ -533,19 +555,26 @@ class Workflow:
             return
         found = []
         positions = [k for k, step in enumerate(self.steps) if not step.changes_rows]
-        names = [name for k in positions if self.steps[k].group_keys is not None for name in self.made(k)]
         around = {name: _around(frame, name) for name in unknown}
         for which in (None, 0, 1):
             told = {name: frame[name].astype("float64") for name in unknown}
             if which is not None:
                 told = {name: column.where(~unknown[name], around[name][which]) for name, column in told.items()}
-            made = self._through(positions, [frame.assign(**told)], [False])[0]
-            found.append(engine_of(made).to_pandas(made[names]).map(repr))
-        differs = (found[0] != found[1]) | (found[1] != found[2])
-        if bool(differs.any(axis=None)):
-            names = [name for name in differs.columns if bool(differs[name].any())]
+            rows, made = frame.assign(**told), {}
+            for k in positions:
+                (rows,) = self._through([k], [rows], [False])
+                if self.steps[k].group_keys is not None:  # as it is before a later step replaces it
+                    made |= {
+                        (k, name): engine_of(rows).to_pandas(rows[[name]])[name].map(repr) for name in self.made(k)
+                    }
+            found.append(made)
+        before, low, high = found
+        differs = {place: (before[place] != low[place]) | (low[place] != high[place]) for place in low}
+        differs = {place: rows for place, rows in differs.items() if bool(rows.any())}
+        if differs:
+            number, names = int((sum(differs.values()) > 0).sum()), dict.fromkeys(name for _, name in differs)
             raise DataError(
-                f"{int(differs.any(axis=1).sum())} of {len(frame)} rows to be predicted look at labels of others of "
+                f"{number} of {len(frame)} rows to be predicted look at labels of others of "
                 f"them, which are not known yet: {', '.join(map(repr, names))}. Predict one time after the other, with "
                 "the labels of the earlier ones, or their predictions, in the history; or train features that reach "
                 "back as far as rows are predicted ahead (docs/forecasting.md)."

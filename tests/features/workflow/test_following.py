@@ -6,6 +6,7 @@ import pytest
 
 from gigabatch import Workflow
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators import Lag
 
 BY = {"by": ["shop"], "time": "day", "column": "sold"}
 LAG = {"lag": {**BY, "output": "before"}}
@@ -48,7 +49,7 @@ def test_rows_are_left_out_by_their_label_where_it_is_known():
 
 def test_a_row_to_be_predicted_that_training_would_leave_out_is_refused():
     served = both([OPEN, LAG, NUMBER])[1]
-    with pytest.raises(DataError, match=r"step 1 \(filter\): leaves out 1 of 2 rows to be predicted"):
+    with pytest.raises(DataError, match=r"step 1 \(filter\): makes 1 rows of 2 to be predicted"):
         served.following(rows_of([7, 7], shop=["a", "b"], open=[1, 0]), HISTORY)
 
 
@@ -75,3 +76,20 @@ def test_an_unknown_label_beside_a_known_one_that_hides_it_is_noticed(statistic,
     with pytest.raises(DataError, match=r"1 of 3 rows to be predicted look at labels of others.*'extreme'"):
         served.following(rows, HISTORY)
     assert served.following(rows.head(2), HISTORY)["extreme"].tolist()[1] == known
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gap", "usual"), [("int64", "3", "2"), ("datetime", "3 days, 0:00:00", "2 days, 0:00:00")]
+)
+def test_a_history_that_ends_too_early_is_warned_of(caplog, dtype, gap, usual):
+    unit = 86_400 * 10**6 if dtype == "datetime" else 1
+    history = rows_of([day * unit for day in (1, 2, 4, 5)], sold=[5, 7, 0, 9])
+    fitted = Workflow([Lag(["shop"], "day", "sold", "before")], ["sold"], {"day": dtype}).fit([history])
+    served = fitted.serving(["before"], history=True)
+    served.following(rows_of([7 * unit, 9 * unit], shop=["a", "b"]), history)
+    assert not caplog.records
+    served.following(rows_of([8 * unit]), history)
+    assert (
+        f"ends {gap} before the first row to be predicted, by 'day', and its own times lie at most {usual} apart"
+        in (caplog.text)
+    )
