@@ -30,6 +30,7 @@ from gigabatch.features.errors import DataError, MissingCodeError, raise_of_syst
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, listed, with_columns
+from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
@@ -182,6 +183,17 @@ class Workflow:
             raw = raw_inputs(self.steps, to_apply, made if self.fitted else None)
             self._applied = (made, self.fitted), tuple(dict.fromkeys((*raw, *passed)))
         return self._applied[1]
+
+    @property
+    def of_others(self) -> tuple[str, ...]:
+        """Those of `applied_inputs` that steps read of other rows alone: a row's own value may be unknown."""
+        readers = {name: [step for step in self.steps if name in to_apply(step)] for name in self.applied_inputs}
+        return tuple(
+            name
+            for name, steps in readers.items()
+            if name not in (self.outputs or ())
+            and all(step.group_keys is not None and not step.tells({name}) for step in steps)
+        )
 
     def raw_columns_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """`applied_inputs`, and the names that no step makes: the raw columns that `names` follow from."""
@@ -516,7 +528,7 @@ class Workflow:
                 raise DataError(
                     f"{error} (Of history and rows to be predicted together: no row may be in both.)"
                 ) from error
-        self._require_known(frame)
+        self._require_known(frame, history)
         return self._chosen(frames[-1])
 
     def _warn_of_gap(self, name: str, history: Any, rows: Any) -> None:
@@ -546,20 +558,22 @@ class Workflow:
                 "rows in training: the model knows none like them. Leave out what it leaves out."
             )
 
-    def _require_known(self, frame: Any) -> None:
-        """Raise `DataError` where what a row of the frame is given depends on a label of the frame that is null: a row
-        that is given other columns where the label was another one."""
-        unknown = {name: frame[name].isna() for name in self.labels if name in self.applied_inputs}
-        unknown = {name: null for name, null in unknown.items() if bool(null.any())}
-        if not unknown or len(frame) < 2:
+    def _require_known(self, frame: Any, history: Any) -> None:
+        """Raise `DataError` where what a row of the frame is given depends on what is not known of another one: a row
+        that is given other columns where a label that is null, or a column of which nothing is known, was another."""
+        labels = [name for name in self.labels if name in self.applied_inputs and bool(frame[name].isna().any())]
+        columns = [name for name in self.of_others if name not in self.labels and bool(frame[name].isna().all())]
+        columns = [name for name in columns if name not in self._may_be_null and bool(history[name].notna().any())]
+        if not (labels or columns) or len(frame) < 2:
             return
+        guesses = {name: _around(frame, name) for name in labels} | {name: _two_of(history[name]) for name in columns}
         found = []
         positions = [k for k, step in enumerate(self.steps) if not step.changes_rows]
-        around = {name: _around(frame, name) for name in unknown}
         for which in (None, 0, 1):
-            told = {name: frame[name].astype("float64") for name in unknown}
+            told = {name: frame[name].astype("float64") for name in labels}
             if which is not None:
-                told = {name: column.where(~unknown[name], around[name][which]) for name, column in told.items()}
+                told = {name: told[name].where(frame[name].notna(), guesses[name][which]) for name in labels}
+                told |= {name: _repeated(guesses[name][which], frame) for name in columns}
             rows, made = frame.assign(**told), {}
             for k in positions:
                 (rows,) = self._through([k], [rows], [False])
@@ -574,11 +588,17 @@ class Workflow:
         if differs:
             number, names = int((sum(differs.values()) > 0).sum()), dict.fromkeys(name for _, name in differs)
             raise DataError(
-                f"{number} of {len(frame)} rows to be predicted look at labels of others of "
-                f"them, which are not known yet: {', '.join(map(repr, names))}. Predict one time after the other, with "
-                "the labels of the earlier ones, or their predictions, in the history; or train features that reach "
-                "back as far as rows are predicted ahead (docs/forecasting.md)."
+                f"{number} of {len(frame)} rows to be predicted look at what is not known yet of others of them (of "
+                f"{', '.join(map(repr, guesses))}): {', '.join(map(repr, names))}. Predict one time after the other, "
+                "with the labels of the earlier ones, or their predictions, in the history; or train features that "
+                "reach back as far as rows are predicted ahead (docs/forecasting.md)."
             )
+
+    @property
+    def _may_be_null(self) -> set[str]:
+        """Columns in which a null says that something has not happened yet."""
+        steps = [step for step in self.steps if isinstance(step, LooksBack)]
+        return {step.known_at for step in steps} | {step.happened_at for step in steps if isinstance(step, Waiting)}
 
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.
@@ -1132,6 +1152,20 @@ def _around(frame: Any, name: str) -> tuple[float, float]:
     known = values[values == values]
     low, high = float(known.min(initial=0.0)), float(known.max(initial=1.0))
     return 2.0 * low, 2.0 * high if high > 1 else high
+
+
+def _two_of(column: Any) -> tuple[Any, Any]:
+    """The first value of a column that holds one, and the first other one, each as a column of one row."""
+    known = column[column.notna()]
+    others = known[known != known.iloc[0]]
+    return known.iloc[:1], (others if len(others) else known).iloc[:1]
+
+
+def _repeated(value: Any, frame: Any) -> Any:
+    """A column of one row as one of the frame's rows."""
+    found = value.take([0] * len(frame))
+    found.index = frame.index
+    return found
 
 
 def _finished(step: LooksBack, frames: Sequence[Any]) -> tuple[Any, Past]:

@@ -73,9 +73,26 @@ def test_an_unknown_label_beside_a_known_one_that_hides_it_is_noticed(statistic,
     steps = [{"rolling": {**BY, "window": 10, "statistic": statistic, "output": "extreme"}}]
     served = both(steps, outputs=["extreme"])[1]
     rows = rows_of([7, 8, 9], sold=[known, None, None])
-    with pytest.raises(DataError, match=r"1 of 3 rows to be predicted look at labels of others.*'extreme'"):
+    with pytest.raises(
+        DataError, match=r"1 of 3 rows to be predicted look at what is not known yet of others.*'extreme'"
+    ):
         served.following(rows, HISTORY)
     assert served.following(rows.head(2), HISTORY)["extreme"].tolist()[1] == known
+
+
+@pytest.mark.parametrize("column", ["price", "weather"])
+def test_a_column_that_is_looked_at_of_other_rows_alone_may_be_unknown(column):
+    history = HISTORY.assign(weather=["sun", None, "rain", "sun", "sun", "fog"])
+    lag = {"lag": {"by": ["shop"], "time": "day", "column": column, "output": "before"}}
+    served = both([lag, NUMBER], history)[1]
+    assert set(served.of_others) == {column, "sold"}
+    rows = rows_of([7, 8], **{column: pd.Series([None, None], dtype=history[column].dtype)}).assign(sold=np.float32(1))
+    found = served.following(rows.head(1), history)["before"]
+    assert found.isna().all() if column == "price" else found.tolist() == ["fog"]
+    with pytest.raises(DataError, match=rf"1 of 2 rows .* known yet of others of them \(of '{column}'\): 'before'"):
+        served.following(rows, history)
+    filled = both([{"fill_missing": {"column": "price"}}, LAG], history, ["before", "price"])[1]
+    assert filled.of_others == ("sold",)
 
 
 @pytest.mark.parametrize(
