@@ -281,8 +281,8 @@ class Bundle:
             another column that steps read of other rows alone.
         history
             For a model whose features look back: the earlier rows, as raw and of the same library, with their labels as
-            numbers, 0 and 1 of a binary one; those without a label are left out, as in training. They end before
-            `frame` begins. `row_number` is numbered where it is not there: first the history, then the frame.
+            numbers, 0 and 1 of a binary one. They end before `frame` begins. `row_number` is numbered where it is not
+            there: first the history, then the frame.
 
         Raises
         ------
@@ -318,8 +318,6 @@ class Bundle:
             nothing.index = rows.index
             rows = rows.assign(**{name: nothing})
         tasks = {target.name: target.task for target in self.schema.targets}
-        if there := [name for name in tasks if name in history.columns]:
-            history = history.dropna(subset=there)  # as training, of which no row lacks a label
         if not len(history):
             raise DataError("history: it holds no row with a label. Give the rows before those to be predicted.")
         for name in (name for name in workflow.labels if name in workflow.applied_inputs):
@@ -732,6 +730,7 @@ def predict_rows(bundle: Bundle, frame: Any, types: Mapping[str, str | None], hi
         unread = [name for name in labels if name not in workflow.applied_inputs]
         names = _wanted(history, [*workflow.applied_inputs, *unread], (ROW, *unread))
         earlier = exact_frame_of(arrow_table(history, "history", names))
+        earlier = earlier.dropna(subset=[name for name in labels if name in names])  # as rows of the training's files
         optional = (ROW, *workflow.labels, *workflow.of_others)
     table = arrow_table(frame, "predict", _wanted(frame, workflow.applied_inputs, optional))
     found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table), earlier), types)

@@ -574,7 +574,7 @@ class Workflow:
             if which is not None:
                 told = {name: told[name].where(frame[name].notna(), guesses[name][which]) for name in labels}
                 told |= {name: _repeated(guesses[name][which], frame) for name in columns}
-            rows, made = frame.assign(**told), {}
+            rows, made = frame.assign(**told), dict[tuple[int, str], Any]()
             for k in positions:
                 (rows,) = self._through([k], [rows], [False])
                 if self.steps[k].group_keys is not None:  # as it is before a later step replaces it
