@@ -187,13 +187,17 @@ class Workflow:
     @property
     def of_others(self) -> tuple[str, ...]:
         """Those of `applied_inputs` that steps read of other rows alone: a row's own value may be unknown."""
-        readers = {name: [step for step in self.steps if name in to_apply(step)] for name in self.applied_inputs}
+        readers: dict[str, list[Configured]] = {}
+        for step in self.steps:
+            for name in to_apply(step):
+                readers.setdefault(name, []).append(step)
+        wanted = set(self.outputs or ())
         return tuple(
             name
-            for name, steps in readers.items()
-            if name not in (self.outputs or ())
-            and all(step.group_keys is not None and not step.tells({name}) for step in steps)
-        )
+            for name in self.applied_inputs
+            if name in readers and name not in wanted
+            and all(step.group_keys is not None and not step.tells({name}) for step in readers[name])
+        )  # fmt: skip
 
     def raw_columns_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """`applied_inputs`, and the names that no step makes: the raw columns that `names` follow from."""
