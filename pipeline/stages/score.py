@@ -286,9 +286,8 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     steps = bundle.raw_steps(history)
     unknown = set(steps.labels)
-    paths = kept_files(raw)
-    if history and all("://" in path or os.path.isfile(path) for path in paths):  # a pipe is read once
-        unknown |= set(steps.of_others).difference(*(columns_of(pipeline, path) for path in paths))
+    if history:
+        unknown |= set(steps.of_others).difference(*(columns_of(pipeline, path) for path in kept_files(raw)))
     columns = [name for name in steps.applied_inputs if name not in unknown]
     lists = getattr(pipeline.config.features, "history", None)
     if lists is not None:
