@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gigabatch.features.columns.categories import nulls_like
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.columns.time_types import time_type
 from gigabatch.features.columns.times import is_dates
@@ -276,7 +277,8 @@ class Bundle:
         Parameters
         ----------
         frame
-            The rows. With `history` a label that steps read is null, or not there, where it is not known yet.
+            The rows. With `history` a label that steps read is null, or not there, where it is not known yet; so is
+            another column that steps read of other rows alone.
         history
             For a model whose features look back: the earlier rows, as raw and of the same library, with their labels as
             numbers, 0 and 1 of a binary one. They end before `frame` begins. `row_number` is numbered where it is not
@@ -286,8 +288,8 @@ class Bundle:
         ------
         DataError
             Where a column is missing or holds what its type cannot; where features look back and there is no history,
-            or the other way round; where `frame` is not later than `history`; where a row looks at a label of `frame`
-            that is not known.
+            or the other way round; where `frame` is not later than `history`; where a row looks at a label of `frame`,
+            or at such a column, that is not known.
         """
         workflow = self.raw_steps(history is not None)
         names = self._raw_names(workflow)
@@ -310,7 +312,14 @@ class Bundle:
         if ROW in workflow.applied_inputs and ROW not in rows.columns and ROW not in history.columns:
             history = history.assign(**{ROW: numbers.arange(len(history))})
             rows = rows.assign(**{ROW: numbers.arange(len(history), len(history) + len(rows))})
+        ungiven = [name for name in workflow.of_others if name in history.columns and name not in rows.columns]
+        for name in ungiven:
+            nothing = nulls_like(len(rows), history[name])
+            nothing.index = rows.index
+            rows = rows.assign(**{name: nothing})
         tasks = {target.name: target.task for target in self.schema.targets}
+        if not len(history):
+            raise DataError("history: it holds no row with a label. Give the rows before those to be predicted.")
         for name in (name for name in workflow.labels if name in workflow.applied_inputs):
             if name not in rows.columns:
                 rows = rows.assign(**{name: numbers.full(len(rows), float("nan"))})
@@ -717,8 +726,12 @@ def predict_rows(bundle: Bundle, frame: Any, types: Mapping[str, str | None], hi
     workflow, earlier = bundle.raw_steps(history is not None), None
     optional: tuple[str, ...] = ()
     if history is not None:
-        earlier = exact_frame_of(arrow_table(history, "history", _wanted(history, workflow.applied_inputs, (ROW,))))
-        optional = (ROW, *workflow.labels)
+        labels = [target.name for target in bundle.schema.targets]
+        unread = [name for name in labels if name not in workflow.applied_inputs]
+        names = _wanted(history, [*workflow.applied_inputs, *unread], (ROW, *unread))
+        earlier = exact_frame_of(arrow_table(history, "history", names))
+        earlier = earlier.dropna(subset=[name for name in labels if name in names])  # as rows of the training's files
+        optional = (ROW, *workflow.labels, *workflow.of_others)
     table = arrow_table(frame, "predict", _wanted(frame, workflow.applied_inputs, optional))
     found = with_classes(bundle.schema, bundle.predict_raw(exact_frame_of(table), earlier), types)
     if isinstance(frame, pd.DataFrame):

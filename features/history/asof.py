@@ -146,7 +146,7 @@ class AsOfJoin:
         self._starts: dict[int | None, Any] = {}
         self._own_inside: dict[int | None, Any] = {}
         self.found_group = query_groups >= 0
-        self.in_time, self.event_time = in_time, event_time
+        self.in_time, self.event_time, self.order = in_time, event_time, order
         self.at, self.query_groups, self.event_groups = at, query_groups, event_groups
         self.own = (known, times) if exclude_self else None
         self.stop = self._search(at)
@@ -319,6 +319,15 @@ class AsOfJoin:
         there = self.xp.clip(place, 0, None)
         found = reached & (place >= begins) & (self._times[there] == times)
         return self.xp.where(found, self.sorted_rows[there], nothing)
+
+    def repeats(self) -> Any:
+        """int64 row numbers in `events` of those behind another one of their group, time and `order`."""
+        later, earlier = self.sorted_rows[1:], self.sorted_rows[:-1]
+        same = (self._times[1:] == self._times[:-1]) & (self.event_groups[later] == self.event_groups[earlier])
+        if self.order is not None and bool(same.any()):
+            ties = whole_values(self.events[self.order], "as-of order")
+            same &= ties[later] == ties[earlier]
+        return later[same]
 
     def last_places(self, number: int) -> tuple[Any, Any]:
         """Where each query's last `number` earlier events stand: those of query n are the rows of `events` that

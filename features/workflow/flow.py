@@ -166,9 +166,10 @@ def needed_for(
     """(positions of the steps that make the output columns row by row; raw columns that they and the outputs read).
 
     made: the columns that each step makes. Steps that change the rows are left out; what steps make that rows to be
-    served bring (`Configured.brought`) is raw. history: whether the earlier rows are there too, with their labels.
-    `DataError`, naming the step, if an output needs one of those that are left out, other rows of its group, of which
-    `history` are earlier ones, or a label of its own.
+    served bring (`Configured.brought`) is raw. history: whether the earlier rows are there too, with their labels; then
+    steps that leave rows out before others look back are kept, for them. `DataError`, naming the step, if an output
+    needs one of those that are left out, other rows of its group, of which `history` are earlier ones, or a label of
+    its own.
     """
     given: dict[str, None] = {}
     reader: dict[str, int | None] = dict.fromkeys(outputs)  # a wanted column, and the step that wants it
@@ -176,14 +177,21 @@ def needed_for(
     kept: list[int] = []
     for position in reversed(range(len(steps))):
         wanted = [name for name in made[position] if name in reader]
-        if not wanted:
+        looking = [k for k in kept if steps[k].group_keys is not None] if steps[position].changes_rows else []
+        if looking and (made[position] or steps[position].group_keys is not None):
+            raise DataError(
+                f"{place(steps, position)}: changes the rows that {place(steps, looking[0])} looks back at, so that "
+                "rows to be predicted would get other numbers than in training. Leave what that step makes out of the "
+                "model, or change the rows before the workflow."
+            )
+        if not wanted and not looking:
             continue
         if steps[position].brought({}) and not history:
             given |= dict.fromkeys(wanted)
             for name in wanted:
                 del reader[name]
             continue
-        if steps[position].changes_rows:
+        if steps[position].changes_rows and wanted:
             raise DataError(
                 f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} by changing the rows, "
                 "which serving cannot: it predicts for the rows it is given. Leave those columns out of "
@@ -204,7 +212,8 @@ def needed_for(
                 "(docs/forecasting.md). Or leave those columns out of the model."
             )
         kept.insert(0, position)
-        read, for_others = to_apply(steps[position]), grouped or of_others.issuperset(wanted)
+        read = to_apply(steps[position])
+        for_others = grouped or bool(looking) or of_others.issuperset(wanted)
         for name in wanted:
             del reader[name]
         of_others.difference_update(wanted)

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gigabatch.features.columns.lists import is_list_type
-from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.columns.stacking import stacked
-from gigabatch.features.columns.time_types import time_type
+from gigabatch.features.columns.time_types import is_time_type, time_type
 from gigabatch.features.engines.arrow_tables import given_back, listed_parts, own_frame, own_parts
 from gigabatch.features.engines.frame import counted_rows, engine_of, is_own, load_engine
 from gigabatch.features.engines.plain_types import as_plain
@@ -28,6 +30,7 @@ from gigabatch.features.errors import DataError, MissingCodeError, raise_of_syst
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, listed, with_columns
+from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
@@ -56,6 +59,7 @@ from gigabatch.features.workflow.flow import (
 from gigabatch.features.workflow.state import StateReader, StateWriter, check_state, difference
 from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
+log = logging.getLogger(__name__)
 FORMAT = 1
 ROW = "row_number"  # of the recipes table and interactions: the row's place in the files
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool", "datetime")
@@ -179,6 +183,21 @@ class Workflow:
             raw = raw_inputs(self.steps, to_apply, made if self.fitted else None)
             self._applied = (made, self.fitted), tuple(dict.fromkeys((*raw, *passed)))
         return self._applied[1]
+
+    @property
+    def of_others(self) -> tuple[str, ...]:
+        """Those of `applied_inputs` that steps read of other rows alone: a row's own value may be unknown."""
+        readers: dict[str, list[Configured]] = {}
+        for step in self.steps:
+            for name in to_apply(step):
+                readers.setdefault(name, []).append(step)
+        wanted = set(self.outputs or ())
+        return tuple(
+            name
+            for name in self.applied_inputs
+            if name in readers and name not in wanted
+            and all(step.group_keys is not None and not step.tells({name}) for step in readers[name])
+        )  # fmt: skip
 
     def raw_columns_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """`applied_inputs`, and the names that no step makes: the raw columns that `names` follow from."""
@@ -475,20 +494,26 @@ class Workflow:
     def following(self, frame: Any, history: Any) -> Any:
         """`transform` of rows to be predicted, which come after those of `history`; of both, as `typed` gives them.
 
-        A label that steps read is null in rows of `frame` where it is not known yet.
+        A label that steps read is null in rows of `frame` where it is not known yet. Steps that leave rows out do so in
+        `history` alone.
 
         Raises
         ------
         DataError
             As `transform`; where a row lies before the last one of `history` that it would have been seen by, so that
-            it may be among them; where a step would look at a label that is not known yet.
+            it may be among them; where a step would look at a label that is not known yet, or leave a row of `frame`
+            out.
         """
         self._require_fitted()
         for rows, where in ((frame, "workflow"), (history, "workflow's history")):
             self._require_applied(rows, where)
-        frames = [history, frame]
+        frames, times = [history, frame], set[str]()
         for position, step in enumerate(self.steps):
-            if isinstance(step, LooksBack) and len(history):
+            if step.changes_rows:
+                self._require_kept(position, frames[1])
+                frames[0] = self._apply(position, frames[0], train=False)
+                continue
+            if isinstance(step, LooksBack) and len(frames[0]):
                 try:
                     step.require_later(frames[1], *_finished(step, frames))
                 except NotLater as error:
@@ -496,6 +521,9 @@ class Workflow:
                         f"{place(self.steps, position)}: a row to be predicted lies before the end of the history "
                         f"({error}). Give the rows before it alone as history, and no row twice."
                     ) from error
+                if step.asks_at not in {ROW, *times}:
+                    times.add(step.asks_at)
+                    self._warn_of_gap(step.asks_at, *frames)
             try:
                 frames = self._through(range(position, position + 1), frames, [False, False])
             except DataError as error:
@@ -504,33 +532,77 @@ class Workflow:
                 raise DataError(
                     f"{error} (Of history and rows to be predicted together: no row may be in both.)"
                 ) from error
-        self._require_known(frame)
+        self._require_known(frame, history)
         return self._chosen(frames[-1])
 
-    def _require_known(self, frame: Any) -> None:
-        """Raise `DataError` where what a row of the frame is given depends on a label of the frame that is null: a row
-        that is given other columns where the label was another one."""
-        unknown = {name: frame[name].isna() for name in self.labels if name in self.applied_inputs}
-        unknown = {name: null for name, null in unknown.items() if bool(null.any())}
-        if not unknown or len(frame) < 2:
+    def _warn_of_gap(self, name: str, history: Any, rows: Any) -> None:
+        """Warn where the rows begin later after the history than ever two neighbours of its times `name` lie apart."""
+        times = engine_of(history).arrays.unique(whole_values(history[name], "history"))
+        if len(times) < 3 or not len(rows):
             return
-        found = []
-        for value in (None, 0.0, 1.0):
-            told = {name: frame[name].astype("float64") for name in unknown}
-            if value is not None:
-                told = {name: column.where(~unknown[name], value) for name, column in told.items()}
-            made = self._through(range(len(self.steps)), [frame.assign(**told)], [False])[0]
-            names = [name for k, step in enumerate(self.steps) if step.group_keys is not None for name in self.made(k)]
-            found.append(engine_of(made).to_pandas(made[names]).map(repr))
-        differs = (found[0] != found[1]) | (found[1] != found[2])
-        if bool(differs.any(axis=None)):
-            names = [name for name in differs.columns if bool(differs[name].any())]
+        usual = int((times[1:] - times[:-1]).max())
+        gap = int(whole_values(rows[name], "workflow").min()) - int(times[-1])
+        if gap > usual:
+            dated = is_time_type(self.dtypes.get(name, ""))
+            told = [str(timedelta(microseconds=span)) if dated else f"{span:,}" for span in (gap, usual)]
+            log.warning(
+                "the history ends %s before the first row to be predicted, by %r, and its own times lie at most %s "
+                "apart. What lies between is missing to features that look back: append it, or give it as history.",
+                told[0], name, told[1],
+            )  # fmt: skip
+
+    def _require_kept(self, position: int, frame: Any) -> None:
+        """Raise `DataError` where a step leaves rows of the frame out or adds some, unless it does so by a label."""
+        step = self.steps[position]
+        if set(self.labels).intersection(to_apply(step)):
+            return  # which rows to be predicted do not have
+        if (number := len(self._apply(position, frame, train=False))) != len(frame):
             raise DataError(
-                f"{int(differs.any(axis=1).sum())} of {len(frame)} rows to be predicted look at labels of others of "
-                f"them, which are not known yet: {', '.join(map(repr, names))}. Predict one time after the other, with "
-                "the labels of the earlier ones, or their predictions, in the history; or train features that reach "
-                "back as far as rows are predicted ahead (docs/forecasting.md)."
+                f"{place(self.steps, position)}: makes {number} rows of {len(frame)} to be predicted, as it changed "
+                "rows in training: the model knows none like them. Leave out what it leaves out."
             )
+
+    def _require_known(self, frame: Any, history: Any) -> None:
+        """Raise `DataError` where what a row of the frame is given depends on what is not known of another one: a row
+        that is given other columns where a label that is null, or a column of which nothing is known, was another."""
+        labels = [name for name in self.labels if name in self.applied_inputs and bool(frame[name].isna().any())]
+        columns = [name for name in self.of_others if name not in self.labels and bool(frame[name].isna().all())]
+        columns = [name for name in columns if name not in self._may_be_null and bool(history[name].notna().any())]
+        if not (labels or columns) or len(frame) < 2:
+            return
+        guesses = {name: _around(frame, name) for name in labels} | {name: _two_of(history[name]) for name in columns}
+        found = []
+        positions = [k for k, step in enumerate(self.steps) if not step.changes_rows]
+        for which in (None, 0, 1):
+            told = {name: frame[name].astype("float64") for name in labels}
+            if which is not None:
+                told = {name: told[name].where(frame[name].notna(), guesses[name][which]) for name in labels}
+                told |= {name: _repeated(guesses[name][which], frame) for name in columns}
+            rows, made = frame.assign(**told), dict[tuple[int, str], Any]()
+            for k in positions:
+                (rows,) = self._through([k], [rows], [False])
+                if self.steps[k].group_keys is not None:  # as it is before a later step replaces it
+                    made |= {
+                        (k, name): engine_of(rows).to_pandas(rows[[name]])[name].map(repr) for name in self.made(k)
+                    }
+            found.append(made)
+        before, low, high = found
+        differs = {place: (before[place] != low[place]) | (low[place] != high[place]) for place in low}
+        differs = {place: rows for place, rows in differs.items() if bool(rows.any())}
+        if differs:
+            number, names = int((sum(differs.values()) > 0).sum()), dict.fromkeys(name for _, name in differs)
+            raise DataError(
+                f"{number} of {len(frame)} rows to be predicted look at what is not known yet of others of them (of "
+                f"{', '.join(map(repr, guesses))}): {', '.join(map(repr, names))}. Predict one time after the other, "
+                "with the labels of the earlier ones, or their predictions, in the history; or train features that "
+                "reach back as far as rows are predicted ahead (docs/forecasting.md)."
+            )
+
+    @property
+    def _may_be_null(self) -> set[str]:
+        """Columns in which a null says that something has not happened yet."""
+        steps = [step for step in self.steps if isinstance(step, LooksBack)]
+        return {step.known_at for step in steps} | {step.happened_at for step in steps if isinstance(step, Waiting)}
 
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.
@@ -647,7 +719,9 @@ class Workflow:
                 "them. Give the earlier rows as history=..., or whole_groups=True if these are all."
             )
 
-    def _through(self, positions: range, frames: list[Any], train: Sequence[bool], gather: bool = True) -> list[Any]:
+    def _through(
+        self, positions: Sequence[int], frames: list[Any], train: Sequence[bool], gather: bool = True
+    ) -> list[Any]:
         """The frames after these steps. They are parts of one table: group-wise steps see the rows of all.
 
         train: for each frame, whether the fit saw its rows. gather: whether a group-wise step that changes the rows
@@ -850,7 +924,8 @@ class Workflow:
             Columns to make, steps' or raw ones; by default every column that a step makes and that is no label. Steps
             that change the rows are left out.
         history
-            Whether earlier rows are given too, with their labels: then steps that look back are kept, for `following`.
+            Whether earlier rows are given too, with their labels: then steps that look back are kept, for `following`,
+            and before them those that leave rows out.
 
         Raises
         ------
@@ -1073,6 +1148,28 @@ def _require_kept(writer: StateWriter, label: str, step: Configured, entry: Mapp
             raise DataError(f"{where} could not be read again: {error}") from error
         if text := difference(value, found, where):
             raise DataError(f"{text}.")
+
+
+def _around(frame: Any, name: str) -> tuple[float, float]:
+    """Two values for what is not known of a column, one of which no known one hides from a minimum or a maximum."""
+    values = engine_of(frame).to_host(float_values(frame[name], "workflow"))
+    known = values[values == values]
+    low, high = float(known.min(initial=0.0)), float(known.max(initial=1.0))
+    return 2.0 * low, 2.0 * high if high > 1 else high
+
+
+def _two_of(column: Any) -> tuple[Any, Any]:
+    """The first value of a column that holds one, and the first other one, each as a column of one row."""
+    known = column[column.notna()]
+    others = known[known != known.iloc[0]]
+    return known.iloc[:1], (others if len(others) else known).iloc[:1]
+
+
+def _repeated(value: Any, frame: Any) -> Any:
+    """A column of one row as one of the frame's rows."""
+    found = value.take([0] * len(frame))
+    found.index = frame.index
+    return found
 
 
 def _finished(step: LooksBack, frames: Sequence[Any]) -> tuple[Any, Past]:

@@ -141,7 +141,8 @@ class Run:
             files or in the frame that was trained on: also as `pandas.read_csv` gives them, with dates as text and
             whole numbers beside a null as floats. A time without a zone is UTC, also where the training's had one.
         history
-            For features that look back: the earlier rows, with their labels, as of `Bundle.predict_raw`.
+            For features that look back: the earlier rows, with their labels, as of `Bundle.predict_raw`. Those without
+            a label are left out, as in training.
 
         Returns
         -------

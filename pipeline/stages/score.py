@@ -285,7 +285,10 @@ def raw_rows(pipeline: Pipeline, bundle: Bundle, raw: str, also: Sequence[str] =
     also: more columns of the files that the recipe knows. history: whether they are for steps that look back."""
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     steps = bundle.raw_steps(history)
-    columns = [name for name in steps.applied_inputs if name not in steps.labels]
+    unknown = set(steps.labels)
+    if history:
+        unknown |= set(steps.of_others).difference(*(columns_of(pipeline, path) for path in kept_files(raw)))
+    columns = [name for name in steps.applied_inputs if name not in unknown]
     lists = getattr(pipeline.config.features, "history", None)
     if lists is not None:
         if HISTORY in columns:

@@ -148,13 +148,19 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], o
     later, earlier = rows[1:], rows[:-1]
     twice = (groups[later] == groups[earlier]) & (place[later] == place[earlier]) & (groups[later] >= 0)
     if bool(twice.any()):
-        value = ", ".join(str(int(one[later[int(twice.argmax())]])) for one in places)
-        columns = f"column {order!r} is" if isinstance(order, str) else f"columns {list(order)} are"
-        raise DataError(
-            f"{operator}: order {columns} not unique within groups of {list(by)}: {int(twice.sum())} repeat(s), for "
-            f"example {value}. {_settle(operator)}, or drop the repeats."
-        )
+        raise repeated(frame.take(later[twice]), by, order, operator)
     return groups, rows
+
+
+def repeated(rows: Frame, by: Sequence[str], order: str | Sequence[str], operator: str) -> DataError:
+    """The error of rows behind others of their group and order."""
+    names = (order,) if isinstance(order, str) else tuple(order)
+    value = ", ".join(str(int(whole_values(rows[name].iloc[:1], operator)[0])) for name in names)
+    columns = f"column {order!r} is" if isinstance(order, str) else f"columns {list(order)} are"
+    return DataError(
+        f"{operator}: order {columns} not unique within groups of {list(by)}: {len(rows)} repeat(s), for example "
+        f"{value}. {_settle(operator)}, or drop the repeats."
+    )
 
 
 def _settle(operator: str) -> str:

@@ -11,7 +11,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.history.key_index import take_or_null
 from gigabatch.features.operators.base import WithinGroups, listed
-from gigabatch.features.operators.history.difference_lag import last_of_groups, sorted_groups
+from gigabatch.features.operators.history.difference_lag import last_of_groups, repeated, sorted_groups
 from gigabatch.features.operators.history.windows import in_units, require_window, window_for
 from gigabatch.features.operators.looking_back import LooksBack
 
@@ -107,16 +107,18 @@ class Lag(WithinGroups, LooksBack):
             return times >= until - back
         earlier = rows[times < until]
         stay = times >= until
-        stay[times < until] = last_of_groups(*self._sorted(earlier), self.periods)
+        stay[times < until] = last_of_groups(*sorted_groups(earlier, self.by, self._places, "Lag"), self.periods)
         return stay
 
-    def _sorted(self, rows: Frame) -> tuple[Any, Any]:
-        order = self.time if self.order is None else (self.time, self.order)
-        return sorted_groups(rows, self.by, order, "Lag")
+    @property
+    def _places(self) -> str | tuple[str, str]:
+        """By which rows of a group come one after the other."""
+        return self.time if self.order is None else (self.time, self.order)
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
-        self._sorted(frame)  # so that no two rows of one time are in doubt
         asked = frame[list(dict.fromkeys((*self.by, self.time, *([self.order] if self.order else ()))))]
         question = AsOfJoin(asked, asked, by=self.by, query_time=self.time, event_time=self.time, order=self.order)
+        if len(repeats := question.repeats()):  # of which nothing says which comes last
+            raise repeated(asked.take(repeats), self.by, self._places, "Lag")
         rows = question.row_before(self.periods) if self._back is None else question.row_at(self._back)
         return {self.output: take_or_null(frame[self.column], rows, frame)}

@@ -377,6 +377,12 @@ def frame_labels(name: str, frame: Any, target: TargetSettings, weight: str | No
     return engine.frames.concat([found, idle.where(known).astype("float32")]).sort_index()
 
 
+def require_own_labels(name: str, column: Any, target: TargetSettings) -> None:
+    """Raise `DataError` where a binary target of a `positive` label has labels of another kind: all of them were 0."""
+    if target.positive is not None:
+        _require_two(name, _values(column), target)
+
+
 def _values(column: Any) -> list[Any]:
     """The distinct values, most frequent first, on the host."""
     engine = engine_of(column)

@@ -44,6 +44,7 @@ from gigabatch.features.recipes.table.labels import (
     encode_targets,
     frame_labels,
     require_filled,
+    require_own_labels,
     target_settings,
     with_labels,
 )
@@ -749,6 +750,8 @@ class TableRecipe(Recipe):
             frame = self._read(engine, files, dtypes, first_row=number)
             number = self._num_read
             read = [name for name in self.targets if name in columns]
+            for name in read:
+                require_own_labels(name, counted_rows(frame, weight)[name], self.targets[name])
             labels = {name: frame_labels(name, frame, self.targets[name], weight) for name in read}
             parts.append(_moments(frame.assign(**labels), dtypes)[[*columns]])
         frame = parts[0] if len(parts) == 1 else engine_of(parts[0]).frames.concat(parts, ignore_index=True)

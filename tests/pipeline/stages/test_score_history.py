@@ -8,6 +8,7 @@ import pytest
 
 from gigabatch import Pipeline
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.score import score_run
@@ -19,10 +20,11 @@ STEPS = [
     {"rolling": {**BY, "window": "28d", "statistic": "mean", "output": "month"}},
     {"asof": {"by": ["shop"], "at": "day", "known_at": "day", "order": "row_number",
               "aggregations": [{"mean": {"value": "sold", "output": "ever", "smoothing": 3.0}}]}},
-    {"fill_missing": {"column": ["yesterday", "week_ago", "month", "ever"], "indicator": "all"}},
+    {"lag": {**BY, "column": "visitors", "span": "1d", "output": "visits"}},
+    {"fill_missing": {"column": ["visits", "yesterday", "week_ago", "month", "ever"], "indicator": "all"}},
     {"normalize": {"column": ["month"]}},
 ]  # fmt: skip
-FEATURES = ["price", "yesterday", "week_ago", "month", "ever"]
+FEATURES = ["price", "visits", "yesterday", "week_ago", "month", "ever"]
 
 
 def sales(days: int = 120) -> pd.DataFrame:
@@ -32,7 +34,7 @@ def sales(days: int = 120) -> pd.DataFrame:
     week = np.sin(rows["day"].dt.dayofweek * 2 * np.pi / 7)
     return rows.assign(
         day=rows["day"].dt.strftime("%Y-%m-%d"), price=random.normal(5, 1, len(rows)).round(2),
-        sold=(10 + 4 * week + random.normal(size=len(rows))).round(3),
+        sold=(10 + 4 * week + random.normal(size=len(rows))).round(3), visitors=random.integers(9, 99, len(rows)),
     )  # fmt: skip
 
 
@@ -41,7 +43,7 @@ def settings_of(folder, path: str, **more) -> dict:
         "name": "sales", "recipe": "table", "runs": str(folder / "runs"), "artifacts": str(folder / "artifacts"),
         "features": {
             "path": str(folder / path), "time": "day", "categorical": ["shop"], "continuous": FEATURES,
-            "targets": {"sold": {"task": "regression"}}, "steps": STEPS,
+            "targets": {"sold": {"task": "regression"}}, "steps": STEPS, "inputs": {"visitors": "int64"},
         },
         "train": {"epochs": 1}, "model": {"kind": "lr"}, **more,
     }  # fmt: skip
@@ -99,10 +101,42 @@ def test_another_history_and_that_of_python_are_the_same(trained):
     assert (stale != found).all()
 
 
+def test_rows_of_the_history_without_a_label_are_left_out_as_in_training(trained):
+    folder, rows, run = trained
+    history, tomorrow = rows.iloc[:-12], rows.iloc[-12:-9].drop(columns="sold")
+    history = history.assign(sold=history["sold"].where(history.index % 5 > 0))
+    history.to_csv(folder / "gaps.csv", index=False)
+    config = json.loads((folder / "sales.json").read_text())
+    (folder / "drop.json").write_text(
+        json.dumps(config | {"features": config["features"] | {"drop_null_targets": True}})
+    )
+    tomorrow.to_csv(folder / "tomorrow.csv", index=False)
+    out, files = folder / "dropped.csv", (str(folder / "tomorrow.csv"), str(folder / "gaps.csv"))
+    score_run(str(folder / "drop.json"), (), None, None, out, *files)
+    found = run.predict(tomorrow, history=history)["sold"]
+    np.testing.assert_allclose(found, pd.read_csv(out)["predicted_sold"], rtol=1e-12)
+    for nothing in (history.iloc[:0], history.assign(sold=np.nan)):
+        with pytest.raises(DataError, match="history: it holds no row with a label"):
+            run.predict(tomorrow, history=nothing)
+
+
+def test_what_is_looked_at_of_other_rows_alone_need_not_be_there(trained):
+    folder, rows, run = trained
+    tomorrow, history = rows.iloc[-12:-9].drop(columns="sold"), rows.iloc[:-12]
+    expected = scored(folder, tomorrow)["predicted_sold"]
+    without = tomorrow.drop(columns="visitors")
+    np.testing.assert_array_equal(scored(folder, without)["predicted_sold"], expected)
+    np.testing.assert_allclose(run.predict(without, history=history)["sold"], expected, rtol=1e-12)
+    two_days = rows.iloc[-12:-6].drop(columns="visitors")  # of which the labels are known
+    with pytest.raises(DataError, match=r"3 of 6 rows .* not known yet of others of them \(of 'visitors'\): 'visits'"):
+        run.predict(two_days, history=history)
+
+
 def test_rows_that_look_at_labels_of_each_other_are_refused(trained):
     folder, rows, run = trained
     with pytest.raises(
-        DataError, match=r"3 of 6 rows to be predicted look at labels of others.*: 'yesterday', 'month', 'ever'"
+        DataError,
+        match=r"3 of 6 rows to be predicted look at what is not known yet of others.*: 'yesterday', 'month', 'ever'",
     ):
         scored(folder, rows.iloc[-12:-6].drop(columns="sold"))
     known = rows.iloc[-12:-6].assign(sold=lambda frame: frame["sold"].where(frame.index < len(rows) - 9))
@@ -129,7 +163,7 @@ def test_a_history_that_nothing_looks_at_is_refused(tmp_path):
     rows = sales(40)
     rows.to_csv(tmp_path / "sales.csv", index=False)
     config = settings_of(tmp_path, "sales.csv")
-    config["features"] |= {"steps": [], "continuous": ["price"]}
+    config["features"] |= {"steps": [], "continuous": ["price"], "inputs": {}}
     run = Pipeline.from_config(config).train()
     with pytest.raises(DataError, match="no feature of this model looks at earlier rows"):
         run.predict(rows.tail(3), history=rows)
@@ -144,7 +178,7 @@ def test_labels_of_a_binary_history_are_those_that_were_learnt(tmp_path):
     config = settings_of(tmp_path, "sales.csv")
     config["features"] |= {
         "targets": {"sold": {"task": "binary", "threshold": 100}}, "steps": STEPS[:1],
-        "continuous": ["price", "yesterday"],
+        "continuous": ["price", "yesterday"], "inputs": {},
     }  # fmt: skip
     run = Pipeline.from_config(config).train()
     (tmp_path / "sales.json").write_text(json.dumps(config))
@@ -154,3 +188,21 @@ def test_labels_of_a_binary_history_are_those_that_were_learnt(tmp_path):
         run.predict(tomorrow, history=history)
     learnt = history.assign(sold=(history["sold"] >= 100).astype(int))
     np.testing.assert_allclose(found, run.predict(tomorrow, history=learnt)["sold"], rtol=1e-6)
+
+
+def test_a_history_whose_labels_are_of_another_kind_is_refused(tmp_path):
+    rows = sales(30)
+    rows = rows.assign(sold=np.where(rows["sold"] > 10, "yes", "no"))
+    rows.to_csv(tmp_path / "words.csv", index=False)
+    rows.assign(sold=(rows["sold"] == "yes").astype("int64")).to_csv(tmp_path / "numbers.csv", index=False)
+    config = settings_of(tmp_path, "words.csv")
+    config["features"] |= {
+        "targets": {"sold": {"task": "binary", "positive": "yes"}}, "steps": STEPS[:1],
+        "continuous": ["price", "yesterday"], "inputs": {},
+    }  # fmt: skip
+    recipe = recipe_class("table")(Pipeline.from_config(config).config.features)
+    found, number = recipe.history_rows("pandas", None, ["shop", "day", "sold"])
+    assert found["sold"].tolist() == (rows["sold"] == "yes").tolist()
+    assert number == len(rows)
+    with pytest.raises(DataError, match=r"two values of which one is positive \('yes'\), found"):
+        recipe.history_rows("pandas", str(tmp_path / "numbers.csv"), ["shop", "day", "sold"])
