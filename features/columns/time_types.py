@@ -20,7 +20,7 @@ DAY_ENDING = "(?:st|nd|rd|th|ST|ND|RD|TH|er|º)?"  # of a day beside a month's n
 DIRECTIVES = {
     "a": r"([Mm]on|[Tt]ue|[Ww]ed|[Tt]hu|[Ff]ri|[Ss]at|[Ss]un|MON|TUE|WED|THU|FRI|SAT|SUN)[A-Za-z]*\.?",
     "Y": r"(\d{4})", "y": r"(\d{2})", "j": r"(\d{1,3})", "m": r"(\d{1,2})",
-    "b": rf"({MONTH_NAME})\.?",
+    "b": rf"({MONTH_NAME})\.?", "q": r"([1-4])", "G": r"(\d{4})", "V": r"(\d{1,2})",
     "d": r"(\d{1,2})", "H": r"(\d{1,2})", "I": r"(\d{1,2})", "p": r"([AaPp])\.?[Mm]\.?", "M": r"(\d{1,2})",
     "S": r"(\d{1,2})", "f": r"(\d{1,9})", "z": r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})",
 }  # fmt: skip
@@ -43,7 +43,7 @@ OTHER_MONTHS = {
 SPECIAL = "\\.^$*+?{}[]|()"
 SAFE_DIGITS = 18  # of a text whose number is of int64 for sure
 NUMBER = r"^[+-]?[0-9]+(?:\.[0-9]*)?$"
-WIDTHS = {"Y": 4, "j": 3} | dict.fromkeys("ymdHIMS", 2)  # digits of a directive that touches another one
+WIDTHS = {"Y": 4, "G": 4, "j": 3} | dict.fromkeys("ymdVHIMS", 2)  # digits of a directive that touches another one
 PIVOT = 69  # two digits of a year from here on are of the twentieth century, as POSIX has it
 
 
@@ -54,10 +54,10 @@ class TimeType:
     Parameters
     ----------
     form
-        A format (`%a %Y %y %j %m %b %d %H %I %p %M %S %f %z`, as of Python's `strptime`; `%j` is the day of the year,
-        `%z` is also Z, UTC or GMT, a weekday `%a` is read over, `%b` are names of months, full or short, in English,
-        German, French, Spanish, Italian, Portuguese or Dutch, and `%d` beside them is also 1st or 1er), or a key of
-        `TIME_UNITS`.
+        A format (`%a %Y %y %q %j %m %b %d %G %V %H %I %p %M %S %f %z`, as of Python's `strptime`; `%q` is the quarter,
+        1 to 4, `%G %V` are year and week of ISO 8601, `%j` is the day of the year, `%z` is also Z, UTC or GMT, a
+        weekday `%a` is read over, `%b` are names of months, full or short, in English, German, French, Spanish,
+        Italian, Portuguese or Dutch, and `%d` beside them is also 1st or 1er), or a key of `TIME_UNITS`.
     lenient
         Whether what is written otherwise is null; else it is an error.
     pattern
@@ -77,7 +77,7 @@ class TimeType:
     @property
     def of_day(self) -> bool:
         """Whether a format holds the time of day alone."""
-        return bool(self.directives) and not {"Y", "y"} & set(self.directives)
+        return bool(self.directives) and not {"Y", "y", "G"} & set(self.directives)
 
 
 @lru_cache(maxsize=256)
@@ -129,12 +129,14 @@ def time_type(dtype: str) -> TimeType | None:
         pattern += letter
         place += 1
     there = set(directives)
-    of_day = not there & {"Y", "y", "j", "m", "b", "d", "z"} and bool(there & {"H", "I"})
-    dated = len(there & {"Y", "y"}) == 1 and len(there & {"j", "m", "b"}) == 1 and not {"j", "d"} <= there
-    if not (of_day or dated):
+    of_date = there & set("YyqjmbdGV")
+    of_day = not of_date and "z" not in there and bool(there & {"H", "I"})
+    dated = len(of_date & {"Y", "y"}) == 1 and len(of_date & set("qjmb")) == 1 and not of_date & {"G", "V"}
+    if not (of_day or of_date == {"G", "V"} or (dated and not ("d" in there and there & {"q", "j"}))):
         raise DataError(
-            f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b) or day of the year (%j, "
-            "without %d), or no part of a date but an hour (%H, or %I beside %p)."
+            f"type {dtype!r}: a format holds one year (%Y or %y) and one month (%m or %b), or, without %d, a quarter "
+            "(%q) or day of the year (%j); or a week and its year (%V and %G); or no part of a date but an hour (%H, "
+            "or %I beside %p)."
         )
     if ("I" in there) != ("p" in there) or {"H", "I"} <= there:
         raise DataError(f"type {dtype!r}: the hours of a clock of twelve are %I beside %p, else %H.")
@@ -299,11 +301,11 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
             return zeros + other
         return engine.array(parts[name].fillna("1").astype("int64"))
 
-    year = number("Y", 1970)
+    year = number("G" if "G" in parts else "Y", 1970)
     if "y" in parts:
         short = number("y")
         year = short + 1900 + (short < PIVOT).astype("int64") * 100
-    month = number("m", 1)
+    month = number("q") * 3 - 2 if "q" in parts else number("m", 1)
     if "b" in parts:
         name = parts["b"].fillna("jan").str.lower().str.slice(0, 3)
         month = zeros
@@ -328,7 +330,11 @@ def _of_format(column: Column, how: TimeType, null: Column) -> tuple[Any, Any]:
     wrong = wrong | (month < 1) | (month > 12) | (day < 1) | (day > longest) | (year < 1)
     wrong = wrong | (of_year < 1) | (of_year > 365 + leap.astype("int64"))
     wrong = wrong | (hour > 23) | (minute > 59) | (second > 59)
-    found = ((_days(year, month, day) + of_year - 1) * 86_400 + hour * 3600 + minute * 60 + second) * SECOND
+    days = _days(year, month, day) + of_year - 1
+    if "V" in parts:
+        days = _first_monday(year) + 7 * (number("V") - 1)
+        wrong = wrong | (days < _first_monday(year)) | (days >= _first_monday(year + 1))
+    found = (days * 86_400 + hour * 3600 + minute * 60 + second) * SECOND
     if "f" in parts:
         digits = parts["f"].fillna("0").str.slice(0, 6).str.ljust(6, "0")
         found = found + engine.array(digits.astype("int64"))
@@ -350,3 +356,9 @@ def _days(year: Any, month: Any, day: Any) -> Any:
     of_era = shifted - era * 400
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def _first_monday(year: Any) -> Any:
+    """The Monday of the week of 4 January, the first one of ISO 8601, as days since 1970, which began on a Thursday."""
+    fourth = _days(year, year * 0 + 1, 4)
+    return fourth - (fourth + 3) % 7

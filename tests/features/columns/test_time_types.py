@@ -20,7 +20,7 @@ EPOCH = dt.datetime(1970, 1, 1)
 FORMATS = [
     "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%Y%m%d", "%d-%b-%Y", "%b %d, %Y %I:%M %p", "%d.%m.%y %H:%M:%S",
     "%Y-%m-%dT%H:%M:%S.%f", "(%Y) %m.%d", "%Y/%m",
-    "%Y-%j", "%Y%j", "%j/%y %H:%M",
+    "%Y-%j", "%Y%j", "%j/%y %H:%M", "%Y %b",
 ]  # fmt: skip
 MOMENTS = st.datetimes(dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 30))
 
@@ -36,6 +36,33 @@ def test_what_strftime_writes_is_read_as_strptime_reads_it(form, times):
     found, null = of_type(pd.Series([*texts, None], dtype="str"), time_type(f"datetime[{form}]"))
     assert found.tolist() == [*(us(dt.datetime.strptime(text, form)) for text in texts), 0]
     assert null.tolist() == [False] * len(texts) + [True]
+
+
+@given(times=st.lists(st.datetimes(dt.datetime(1000, 1, 4), dt.datetime(9999, 12, 20)), min_size=1, max_size=5))
+def test_weeks_begin_with_the_monday_of_iso_8601(times):
+    weeks = [time.isocalendar() for time in times]
+    found, null = of_type(pd.Series([f"{one.year} W{one.week:02}" for one in weeks]), time_type("datetime[%G W%V]"))
+    assert found.tolist() == [us(dt.datetime.fromisocalendar(one.year, one.week, 1)) for one in weeks]
+    assert not null.any()
+
+
+def test_a_year_has_as_many_weeks_as_the_standard_library_finds():
+    years = range(1999, 2030)
+    _, null = of_type(pd.Series([f"{year}W53" for year in years]), time_type("datetime[%GW%V]?"))
+    assert null.tolist() == [dt.date(year, 12, 28).isocalendar().week == 52 for year in years]
+    assert of_type(pd.Series(["2020W00", "2020W54"]), time_type("datetime[%GW%V]?"))[1].all()
+
+
+def test_quarters_begin_with_their_first_month():
+    periods = pd.period_range("1890Q1", periods=700, freq="Q")
+    for form in ("%Y Q%q", "Q%q/%Y", "%y-Q%q"):
+        if "%y" in form:
+            periods = periods[(periods.year > 1970) & (periods.year < 2060)]
+        found, _ = of_type(pd.Series(periods.strftime(form)), time_type(f"datetime[{form}]"))
+        assert found.tolist() == [us(start) for start in periods.start_time.to_pydatetime()]
+    assert of_type(pd.Series(["2001 Q0", "2001 Q5"]), time_type("datetime[%Y Q%q]?"))[1].all()
+    assert not time_type("datetime[%Y Q%q]").of_day
+    assert not time_type("datetime[%G W%V]").of_day
 
 
 def test_offsets_and_single_digits():
@@ -130,6 +157,8 @@ def test_timestamps_and_compact_whole_numbers():
         ("datetime[%Y %m %j]", "day of the year"), ("datetime[%Y%j%d]", "without %d"),
         ("datetime[%j %H:%M]", "one year"), ("datetime[%d %H:%M]", "holds one year"),
         ("datetime[%H:%M%z]", "holds one year"),
+        ("datetime[%Y-%V]", "a week"), ("datetime[%G-%m]", "a week"), ("datetime[%G W%V %Y]", "a week"),
+        ("datetime[%Y Q%q %m]", "one month"), ("datetime[%Y Q%q %d]", "without %d"), ("datetime[%V %H:%M]", "a week"),
     ],
 )  # fmt: skip
 def test_types_that_are_none(dtype, said):

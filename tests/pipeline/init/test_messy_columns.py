@@ -148,6 +148,31 @@ def test_dates_with_months_of_other_languages_and_without_zeros_are_times(tmp_pa
     assert sorted(found["sold_date"]) == sorted((day - epoch).days * 86_400_000_000 + clock for day in days)
 
 
+@pytest.mark.parametrize(
+    ("form", "freq", "dtype"),
+    [
+        ("%Y %b", "M", "%Y %b"), ("%Y-%b", "M", "%Y-%b"), ("%YM%m", "M", "%YM%m"), ("%Y-M%m", "M", "%Y-M%m"),
+        ("%Y Q%q", "Q", "%Y Q%q"), ("%Y-Q%q", "Q", "%Y-Q%q"), ("%YQ%q", "Q", "%YQ%q"), ("%Yq%q", "Q", "%Yq%q"),
+        ("Q%q %Y", "Q", "Q%q %Y"), ("Q%q/%Y", "Q", "Q%q/%Y"),
+        ("%G W%V", "W", "%G W%V"), ("%G-W%V", "W", "%G-W%V"), ("%GW%V", "W", "%GW%V"),
+    ],
+)  # fmt: skip
+def test_months_quarters_and_weeks_as_offices_of_statistics_write_them_are_times(tmp_path, form, freq, dtype):
+    periods = pd.period_range("1950-01-02", periods=240, freq=freq).repeat(2)
+    days = periods.start_time  # the week's Monday
+    made, found = drafted(tmp_path, periods.strftime(form) if freq != "W" else days.strftime(form), "period")
+    assert made.features["time"] == "period"
+    assert made.features["inputs"] == {"period": f"datetime[{dtype}]"}
+    assert sorted(found["period"]) == sorted((days - pd.Timestamp(0)) // pd.Timedelta("1us"))
+    assert "period_month" in made.features["categorical"]
+    assert "period_weekday" not in made.features["categorical"]
+
+
+def test_what_only_looks_like_quarters_and_weeks_stays_a_category():
+    for texts in (["2001 Q1", "2001 Q5"], ["2015 W01", "2015 W54"], ["2013-W53", "2013-W01"], ["1101 Q1", "1102 Q1"]):
+        assert column_seen("cell", pd.Series(texts * 50), None).kind == "category"
+
+
 def test_short_days_between_other_signs_than_slashes_need_the_name_of_a_day(tmp_path):
     texts = [f"{1 + k % 6}-{k % 7 + 1}-{10 + k % 5}" for k in range(ROWS)]
     assert column_seen("sets", pd.Series(texts), None).kind == "category"
