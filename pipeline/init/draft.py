@@ -1045,7 +1045,7 @@ def _look_back(made: Draft, columns: Mapping[str, Seen], target: str, labels: La
     made.proposed = {"steps": steps, "continuous": names}
     whose = f" of each {' and '.join(map(_shown, found.by))}" if found.by else ""
     made.remarks.append(
-        f"Rows are a series{whose}, a row every {found.text}, in which {_shown(target)} is like the one before. "
+        f"Rows are a series{whose}, a row every {found.step}, in which {_shown(target)} is like the one before. "
         "Earlier values are steps and columns in comments, since rows to be predicted then need the rows before them "
         "(docs/forecasting.md). Delete the leading '# ' of these lines and compare."
     )

@@ -17,7 +17,10 @@ AT_A_STEP, TWICE = 0.8, 0.01  # share of rows that follow at the same distance, 
 TOLD = 0.3  # correlation of a label with the one before, each less the mean of its key
 MOST_CATEGORIES = 8  # whose pairs are tried
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000  # microseconds
-MONTH = range(28 * DAY, 31 * DAY + 1)
+# Steps of the calendar: how many days they last, how many rows further back tell beside the last, and a mean's window.
+CALENDAR = {
+    "month": ((28, 31), (1, 12), "365d"), "quarter": ((90, 92), (1, 4), "365d"), "year": ((365, 366), (1,), "1830d")
+}  # fmt: skip
 SPANS = {"d": DAY, "h": HOUR, "min": 60 * SECOND, "s": SECOND}
 # From this step of time on, the spans further back that tell beside it, and the window of a mean.
 SEASONS = {0: (("1d", "7d"), "7d"), DAY: (("7d",), "28d"), DAY + 1: ((), "91d")}
@@ -32,16 +35,14 @@ class Series:
     by
         Columns of which each group is a series; empty where the table is one.
     step
-        Microseconds from a row to the next; None for months.
+        What lies between a row and the next: a span, such as `1d`, or a key of `CALENDAR`.
+    microseconds
+        Of a span.
     """
 
     by: tuple[str, ...]
-    step: int | None
-
-    @property
-    def text(self) -> str:
-        """Such as `1d`, or `month`."""
-        return "month" if self.step is None else _span(self.step)
+    step: str
+    microseconds: int = 0
 
 
 def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.ndarray]) -> Series | None:
@@ -62,7 +63,7 @@ def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.nd
     >>> days, shops = np.repeat(np.arange(100), 3), np.tile([0, 1, 2], 100)
     >>> sold = np.sin(days / 9) + shops
     >>> found = series(days * 86_400_000_000, sold, {"shop": shops, "sign": np.zeros(300)})
-    >>> found.by, found.text
+    >>> found.by, found.step
     (('shop',), '1d')
     """
     if len(times) < FEWEST_ROWS:
@@ -81,8 +82,13 @@ def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.nd
         if (apart == 0).mean() > TWICE:
             continue
         distances, counts = np.unique(apart[apart > 0], return_counts=True)
-        in_months = counts[(distances >= MONTH.start) & (distances < MONTH.stop)].sum()
-        if counts.max() < AT_A_STEP * len(apart) and in_months < AT_A_STEP * len(apart):
+        enough = AT_A_STEP * len(apart)
+        units = (
+            unit for unit, ((least, most), *_) in CALENDAR.items()
+            if counts[(distances >= least * DAY) & (distances <= most * DAY)].sum() >= enough
+        )  # fmt: skip
+        unit = next(units, "")
+        if not unit and counts.max() < enough:
             continue
         own = values[order] - pd.Series(values[order]).groupby(group[order]).transform("mean").to_numpy()
         before, after = own[:-1][follows], own[1:][follows]
@@ -91,7 +97,7 @@ def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.nd
         if not spread > 0 or (before[known] * after[known]).sum() < TOLD * spread:
             return None
         step = int(distances[counts.argmax()])
-        return Series(by, None if step in MONTH and in_months >= AT_A_STEP * len(apart) else step)
+        return Series(by, unit) if unit else Series(by, _span(step), step)
     return None
 
 
@@ -99,14 +105,14 @@ def steps_back(found: Series, time: str, target: str, taken: Collection[str]) ->
     """Steps that give each row earlier labels of its series and a mean of them, and the names of their columns, which
     are none of `taken`."""
     shared = {"by": list(found.by), "time": time, "column": target}
-    if found.step is None:
+    if found.step in CALENDAR:
+        _, back, window = CALENDAR[found.step]
         wanted: list[tuple[str, dict[str, Any]]] = [
-            (f"{target}_{periods}_months_before", {"lag": {**shared, "periods": periods}}) for periods in (1, 12)
+            (f"{target}_{periods}_{found.step}s_before", {"lag": {**shared, "periods": periods}}) for periods in back
         ]
-        window = "365d"
     else:
-        seasons, window = next(rest for least, rest in reversed(SEASONS.items()) if found.step >= least)
-        spans = dict.fromkeys([_span(found.step), *seasons])
+        seasons, window = next(rest for least, rest in reversed(SEASONS.items()) if found.microseconds >= least)
+        spans = dict.fromkeys([found.step, *seasons])
         wanted = [(f"{target}_{span}_before", {"lag": {**shared, "span": span}}) for span in spans]
     mean = {"rolling": {**shared, "window": window, "statistic": "mean"}}
     wanted.append((f"{target}_mean_{window}", mean))

@@ -28,7 +28,7 @@ def test_a_series_is_found_whatever_the_order_of_its_rows(seed):
     order = np.random.default_rng(seed).permutation(600)
     categories = {"shop": shops[order], "sign": np.full(600, "s"), "place": places[order]}
     found = series(times[order], sold[order], categories)
-    assert (set(found.by), found.step) == ({"shop", "place"}, DAY)
+    assert (set(found.by), found.step) == ({"shop", "place"}, "1d")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,8 @@ def test_keys_of_few_rows_and_nulls_of_keys_and_labels_are_no_obstacle_and_no_se
         ("90s", "90s", ["y_90s_before", "y_1d_before", "y_7d_before", "y_mean_7d"]),
         ("7D", "7d", ["y_7d_before", "y_mean_91d"]),
         ("MS", "month", ["y_1_months_before", "y_12_months_before", "y_mean_365d"]),
+        ("QS", "quarter", ["y_1_quarters_before", "y_4_quarters_before", "y_mean_365d"]),
+        ("YS", "year", ["y_1_years_before", "y_mean_1830d"]),
     ],
 )
 def test_the_lines_in_comments_are_steps_that_look_back_as_pandas_does(tmp_path, freq, text, names):
@@ -95,7 +97,7 @@ def test_the_lines_in_comments_are_steps_that_look_back_as_pandas_does(tmp_path,
             part = rows[rows["shop"] == shop].set_index("at")["y"]
             if "mean" in name:
                 expected = part.rolling(pd.Timedelta(span), closed="left").mean()
-            elif "months" in name:
+            elif name.split("_")[2] in ("months", "quarters", "years"):
                 expected = part.shift(int(name.split("_")[1]))
             else:
                 expected = part.shift(freq=pd.Timedelta(span)).reindex(part.index)
