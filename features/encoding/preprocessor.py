@@ -960,6 +960,8 @@ class Preprocessor:
             If the folder is damaged or of another format.
         """
         folder = Path(folder)
+        if not folder.is_dir():
+            raise DataError(f"preprocessor {folder}: there is no such folder. Give the one that `save` was given.")
         with damage(folder):
             state = SavedState.read(folder)
             found = cls(state.schema, state.settings, fills=state.fills, scales=state.scales, edges=state.edges)

@@ -452,6 +452,11 @@ DAMAGE = {
 }
 
 
+def test_a_folder_that_is_not_there_is_not_called_damaged(tmp_path):
+    with pytest.raises(DataError, match=r"^preprocessor .*/nowhere: there is no such folder\."):
+        Preprocessor.load(tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize("load", [Preprocessor.load, OnlineTransformer.load])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_folder_is_an_error(tmp_path, damage, load):
