@@ -134,13 +134,7 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], o
     """
     engine = engine_of(frame)
     names = (order,) if isinstance(order, str) else tuple(order)
-    for name in names:
-        if frame[name].isna().any():
-            raise DataError(f"{operator}: order column {name!r} holds nulls. Drop those rows or give them a place.")
-        if len(frame) and frame[name].dtype.kind not in "iu":
-            raise DataError(
-                f"{operator}: order column {name!r} is {frame[name].dtype}; cast it to int64, e.g. minutes or ids."
-            )
+    require_places(frame, names, operator)
     places = [whole_values(frame[name], operator) for name in names]
     place = places[0] if len(places) == 1 else _ranks(engine.arrays, places)
     groups = group_codes(frame, frame, by, operator)[0]
@@ -150,6 +144,18 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str | Sequence[str], o
     if bool(twice.any()):
         raise repeated(frame.take(later[twice]), by, order, operator)
     return groups, rows
+
+
+def require_places(frame: Frame, names: Sequence[str], operator: str) -> None:
+    """Raise `DataError` where a column that says which row comes first holds nulls or is of another type than
+    integers."""
+    for name in names:
+        if frame[name].isna().any():
+            raise DataError(f"{operator}: order column {name!r} holds nulls. Drop those rows or give them a place.")
+        if len(frame) and frame[name].dtype.kind not in "iu":
+            raise DataError(
+                f"{operator}: order column {name!r} is {frame[name].dtype}; cast it to int64, e.g. minutes or ids."
+            )
 
 
 def repeated(rows: Frame, by: Sequence[str], order: str | Sequence[str], operator: str) -> DataError:

@@ -11,7 +11,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.history.key_index import take_or_null
 from gigabatch.features.operators.base import WithinGroups, listed
-from gigabatch.features.operators.history.difference_lag import last_of_groups, repeated, sorted_groups
+from gigabatch.features.operators.history.difference_lag import last_of_groups, repeated, require_places, sorted_groups
 from gigabatch.features.operators.history.windows import in_units, require_window, window_for
 from gigabatch.features.operators.looking_back import LooksBack
 
@@ -117,6 +117,7 @@ class Lag(WithinGroups, LooksBack):
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         asked = frame[list(dict.fromkeys((*self.by, self.time, *([self.order] if self.order else ()))))]
+        require_places(frame, [name for name in (self.time, self.order) if name], "Lag")
         question = AsOfJoin(asked, asked, by=self.by, query_time=self.time, event_time=self.time, order=self.order)
         if len(repeats := question.repeats()):  # of which nothing says which comes last
             raise repeated(asked.take(repeats), self.by, self._places, "Lag")
