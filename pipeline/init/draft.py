@@ -1047,7 +1047,7 @@ def _look_back(made: Draft, columns: Mapping[str, Seen], target: str, labels: La
     made.remarks.append(
         f"Rows are a series{whose}, a row every {found.step}, in which {_shown(target)} is like the one before. "
         "Earlier values are steps and columns in comments, since rows to be predicted then need the rows before them "
-        "(docs/forecasting.md). Delete the leading '# ' of these lines and compare."
+        "(docs/forecasting.md). Delete the leading '# ' of these lines, make preprocess.scale true, and compare."
     )
 
 

@@ -138,12 +138,21 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
         lines += map(_proposal, ("  steps:", *map(_step, made.proposed["steps"])))
     if "lists" in made.proposed and "lists" not in made.features:
         lines += map(_proposal, ("  lists:", *(_entry(*item) for item in made.proposed["lists"].items())))
+    columns, why = made.proposed.get("continuous", ()), WHY
+    series = f"numeric: {flow({**dict.fromkeys(columns, 'plain'), '*': 'bins'})}" if columns else ""
+    if series:
+        why = {**WHY, "preprocess.scale": f"{WHY['preprocess.scale']}; beside the lines in comments true, as {LEAVES}"}
     for section, settings in made.training.items():
         lines += ["", f"{section}:"]
-        lines += [_line(f"  {key}: {flow(value)}", WHY.get(f"{section}.{key}")) for key, value in settings.items()]
+        lines += [_line(f"  {key}: {flow(value)}", why.get(f"{section}.{key}")) for key, value in settings.items()]
+        if section == "model" and series:
+            lines.append(_line(_proposal(f"  {series}"), LEAVES))
+    if series and "model" not in made.training:
+        lines += ["", "# model:", _line(f"#   {series}", LEAVES)]
     return "\n".join(lines) + "\n"
 
 
+LEAVES = "what grows leaves the range that was learnt from"
 WHY = {
     "preprocess.scale": "no outlier leaves the range that the model knows",
     "preprocess.columns": "rarer words or values of a column share an id",

@@ -1,5 +1,7 @@
 """Series among the rows of a table, and the steps that `init` proposes for them, beside pandas."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -83,11 +85,11 @@ def test_the_lines_in_comments_are_steps_that_look_back_as_pandas_does(tmp_path,
     assert any(f"of each shop, a row every {text}," in remark for remark in made.remarks)
     content = path.read_text()
     assert "lag" not in load_config(path).to_yaml()
-    lines = [line.replace("  # ", "  ", 1) if line.startswith("  #   ") else line for line in content.splitlines()]
-    path.write_text("\n".join(lines).replace("when_", "at_"))
+    path.write_text(re.sub("(?m)^  # ", "  ", content))
     store = [f"artifacts={tmp_path / 'artifacts'}", f"runs={tmp_path / 'runs'}", "engine=pandas"]
     features = Pipeline.from_config(path, *store).features()
     own = [f"{names[0]}_", *names[1:]]
+    assert load_config(path).model.settings.numeric == {**dict.fromkeys(own, "plain"), "*": "bins"}
     found = pd.concat([features.frame(split) for split in ("train", "valid", "test")])
     assert set(own) <= set(found.columns)
     assert found["shop"].tolist() == rows["shop"].tolist()
