@@ -403,12 +403,13 @@ def test_a_time_that_is_named_is_what_it_would_be_if_it_was_found(rows, places):
 
 
 def test_a_named_time_that_a_label_goes_with_is_still_the_time(rows, places):
-    """A time is left out as a possible leak where it alone tells the label; to split by it nothing has to be known."""
-    frame = rows[["price", "city"]].assign(day=pd.date_range("2020-01-01", periods=ROWS, freq="D"))
+    """A date that says of something else when it was is left out as a possible leak where it alone tells the label; to
+    split by it nothing has to be known."""
+    frame = rows[["price", "city"]].assign(closed=pd.date_range("2020-01-01", periods=ROWS, freq="D"))
     frame["left"] = np.arange(ROWS) * 86400.0 + 5
-    run = fit(frame, places, {"train.epochs": 1}, target="left", time="day")
-    assert run.summary["config"]["features"]["time"] == "day"
-    assert "day_weekday" not in run.summary["config"]["features"]["categorical"]
+    run = fit(frame, places, {"train.epochs": 1}, target="left", time="closed")
+    assert run.summary["config"]["features"]["time"] == "closed"
+    assert "closed_weekday" not in run.summary["config"]["features"]["categorical"]
 
 
 def test_no_column_that_steps_make_takes_the_name_of_one_that_is_there(rows, places):
