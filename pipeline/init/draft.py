@@ -1034,10 +1034,9 @@ def _look_back(made: Draft, columns: Mapping[str, Seen], target: str, labels: La
     time = made.features.get("time")
     if time is None or "label_steps" in labels.settings:
         return
-    keys = {name: columns[name].values for name in made.categories if name in columns}
     known = ~columns[time].null
-    values = {name: found[known] for name, found in keys.items()}
-    found = series(columns[time].values[known].astype(np.int64), labels.values[known], values)
+    keys = {name: columns[name].values[known] for name in made.categories if name in columns}
+    found = series(columns[time].values[known].astype(np.int64), labels.values[known], keys)
     if found is None:
         return
     taken = {*columns, *made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ())}

@@ -107,21 +107,19 @@ def steps_back(found: Series, time: str, target: str, taken: Collection[str]) ->
     shared = {"by": list(found.by), "time": time, "column": target}
     if found.step in CALENDAR:
         _, back, window = CALENDAR[found.step]
-        wanted: list[tuple[str, dict[str, Any]]] = [
-            (f"{target}_{periods}_{found.step}s_before", {"lag": {**shared, "periods": periods}}) for periods in back
+        wanted: list[tuple[str, str, dict[str, Any]]] = [
+            (f"{target}_{periods}_{found.step}s_before", "lag", {"periods": periods}) for periods in back
         ]
     else:
         seasons, window = next(rest for least, rest in reversed(SEASONS.items()) if found.microseconds >= least)
         spans = dict.fromkeys([found.step, *seasons])
-        wanted = [(f"{target}_{span}_before", {"lag": {**shared, "span": span}}) for span in spans]
-    mean = {"rolling": {**shared, "window": window, "statistic": "mean"}}
-    wanted.append((f"{target}_mean_{window}", mean))
-    steps, names = [], []
-    for wished, step in wanted:
-        name = unused(wished, taken)
-        ((operator, options),) = step.items()
-        steps.append({operator: {**options, "output": name}})
-        names.append(name)
+        wanted = [(f"{target}_{span}_before", "lag", {"span": span}) for span in spans]
+    wanted.append((f"{target}_mean_{window}", "rolling", {"window": window, "statistic": "mean"}))
+    names = [unused(wished, taken) for wished, *_ in wanted]
+    steps = [
+        {operator: {**shared, **options, "output": name}}
+        for name, (_, operator, options) in zip(names, wanted, strict=True)
+    ]
     return steps, names
 
 
