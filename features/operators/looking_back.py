@@ -35,6 +35,11 @@ class LooksBack(ColumnOperator):
         return self.asks_at
 
     @property
+    def null_until_happened(self) -> tuple[str, ...]:
+        """Columns of times in which a null says that something has not happened yet."""
+        return (self.known_at,)
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether its rows look at later ones, so that it is computed from all rows alone."""
         return False

@@ -30,7 +30,6 @@ from gigabatch.features.errors import DataError, MissingCodeError, raise_of_syst
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, listed, with_columns
-from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.looking_back import LooksBack
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
@@ -601,8 +600,7 @@ class Workflow:
     @property
     def _may_be_null(self) -> set[str]:
         """Columns in which a null says that something has not happened yet."""
-        steps = [step for step in self.steps if isinstance(step, LooksBack)]
-        return {step.known_at for step in steps} | {step.happened_at for step in steps if isinstance(step, Waiting)}
+        return {name for step in self.steps if isinstance(step, LooksBack) for name in step.null_until_happened}
 
     def of_few_rows(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `transform` gives of a few rows, whose time goes by the number of calls and not by what they compute.

@@ -66,6 +66,10 @@ class Waiting(WithinGroups, LooksBack):
     def asks_at(self) -> str:
         return self.planned_at
 
+    @property
+    def null_until_happened(self) -> tuple[str, ...]:
+        return (self.planned_at, self.happened_at)
+
     def kept(self, rows: Frame, until: int) -> Any:
         # What was due and has happened before adds to both counts and both sums, and so nothing.
         planned, happened = (whole_values(rows[name], "Waiting") for name in (self.planned_at, self.happened_at))
