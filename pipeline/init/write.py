@@ -12,25 +12,29 @@ from gigabatch.features.errors import DataError
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.init.draft import Draft, draft_config
 from gigabatch.pipeline.init.frame import MOST_ROWS
+from gigabatch.pipeline.init.interactions import draft_interactions
 from gigabatch.pipeline.init.scalars import scalar
 
 
 def init(
-    pattern: str, target: str, out: str | Path | None = None, *, task: str | None = None, most_rows: int = MOST_ROWS,
-    force: bool = False, encoding: str | None = None,
+    pattern: str, target: str | None = None, out: str | Path | None = None, *, task: str | None = None,
+    user: str | None = None, item: str | None = None, most_rows: int = MOST_ROWS, force: bool = False,
+    encoding: str | None = None,
 ) -> tuple[Path, Draft]:  # fmt: skip
-    """Look at a table and write a configuration that trains on it as it is.
+    """Look at a table, or a log of users who choose items, and write a configuration that trains on it as it is.
 
     Parameters
     ----------
     pattern
         CSV or Parquet files: a path, folder, glob or URL.
     target
-        The column to predict.
+        The column to predict; None of a log of users and items, whose next choice is predicted.
     out
         The file to write; conf/NAME.yaml by default, by the name of the table.
     task
         `binary`, `multiclass` or `regression`, where it is not what the labels look like.
+    user, item
+        Columns of a log without `target`; by default those whose names say so.
     most_rows
         About how many rows are looked at.
     force
@@ -46,7 +50,8 @@ def init(
     Raises
     ------
     DataError
-        The file is there and not `force`, or what `draft_config` refuses.
+        The file is there and not `force`; `user`, `item` beside `target`; what `draft_config` and `draft_interactions`
+        refuse.
 
     Examples
     --------
@@ -64,10 +69,20 @@ def init(
     out = Path("conf", f"{name}.yaml") if out is None else Path(out)
     if out.exists() and not force:
         raise DataError(f"{out}: the file is there already. Give another --out, or --force to replace it.")
-    made = draft_config(pattern, target, task, most_rows, encoding)
+    if target is not None and (user or item):
+        raise DataError(
+            "init: target is a column to predict, user and item are those of a log whose next choices are. Give one or "
+            "the other."
+        )
+    if target is None and task is not None:
+        raise DataError(f"init: task {task!r} is of a target. Give target, or leave task out.")
+    made = (
+        draft_interactions(pattern, user, item, most_rows, encoding) if target is None
+        else draft_config(pattern, target, task, most_rows, encoding)
+    )  # fmt: skip
     text = config_text(made, run_name(str(out)), pattern, out)
     parse_config(
-        {"name": run_name(str(out)), "recipe": "table", "features": made.features, **made.engine, **made.training},
+        {"name": run_name(str(out)), "recipe": made.recipe, "features": made.features, **made.engine, **made.training},
         f"config {out}",
         whole="features",  # the model is of our own choice
     )
@@ -101,7 +116,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
             "# A possible leak is a feature again under categorical or continuous: where its value is known at the "
             "time of prediction."
         )
-    lines += [f"name: {scalar(name)}", "recipe: table", "seed: 1"]
+    lines += [f"name: {scalar(name)}", f"recipe: {made.recipe}", "seed: 1"]
     proposed = "# " if "lists" in made.proposed and not made.engine else ""
     if made.engine or proposed:
         lines.append(f"{proposed}engine: pandas  # lists have not been on a GPU")
@@ -131,6 +146,8 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
                 lines += [_proposal(_entry(named, item)) for named, item in made.proposed.get("lists", {}).items()]
         else:
             lines.append(_line(f"  {key}: {flow(value)}", made.role_notes.get(key)))
+    for key, value in made.proposed_settings.items():
+        lines.append(_line(_proposal(f"  {key}: {flow(value)}"), made.role_notes.get(key)))
     if "continuous" in made.proposed and "continuous" not in made.features:
         named = (f"    {_column(column, False)}" for column in made.proposed["continuous"])
         lines += map(_proposal, ("  continuous:", *named))
@@ -138,7 +155,7 @@ def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
         lines += map(_proposal, ("  steps:", *map(_step, made.proposed["steps"])))
     if "lists" in made.proposed and "lists" not in made.features:
         lines += map(_proposal, ("  lists:", *(_entry(*item) for item in made.proposed["lists"].items())))
-    columns, why = made.proposed.get("continuous", ()), WHY
+    columns, why = made.proposed.get("continuous", ()), WHY if made.recipe == "table" else WHY_OF_LOGS
     series = f"numeric: {flow({**dict.fromkeys(columns, 'plain'), '*': 'bins'})}" if columns else ""
     if series:
         why = {**WHY, "preprocess.scale": f"{WHY['preprocess.scale']}; beside the lines in comments true, as {LEAVES}"}
@@ -162,6 +179,9 @@ WHY = {
     "nightly.warm_epochs": "of nights that go on from the current weights; train.epochs is for those that begin anew",
     "nightly.min_window_rows": "half of the first night's test rows; the default asks for more than this table has",
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
+}
+WHY_OF_LOGS = {
+    "model.kind": "others: ncf, two_tower, sasrec, ease, item_knn, popularity; the rest follows from the rows"
 }
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RUN, OUTPUT = "--config key=value", "--verbose -v --quiet -q"
 LINES = {  # every command with its options and arguments: users' scripts and schedules are written with them
     "gigabatch": f"--version {OUTPUT} --install-completion --show-completion",
-    "init": f"DATA --target --out --task --rows --encoding --force {OUTPUT}",
+    "init": f"DATA --target --out --task --user --item --rows --encoding --force {OUTPUT}",
     "warm": f"--all {OUTPUT}",
     "features": f"{RUN} {OUTPUT}",
     "train": f"{RUN} --final {OUTPUT}",

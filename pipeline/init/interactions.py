@@ -1,0 +1,316 @@
+"""A configuration of the recipe `interactions` for a log of users who choose items: MovieLens, plays, orders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from gigabatch.features.errors import DataError, did_you_mean
+from gigabatch.features.reading.encodings import is_utf8
+from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
+from gigabatch.features.recipes.interactions.splits import FEWEST
+from gigabatch.pipeline.init.columns import Seen, spaced_lower
+from gigabatch.pipeline.init.dates import TIME_NAME
+from gigabatch.pipeline.init.decimals import columns_seen
+from gigabatch.pipeline.init.draft import (
+    DEFAULT_NULLS,
+    MOST_TRIED_ROWS,
+    Draft,
+    encoding_note,
+    first_of,
+    id_reason,
+    in_short,
+    moment_of,
+    rows_looked_at,
+)
+from gigabatch.pipeline.init.entities import ENTITY_NAMES, named_as
+from gigabatch.pipeline.init.look import Table, look
+
+RATING_NAME = re.compile(
+    r"(^|_)(ratings?|rates?|scores?|stars|grades?|marks?|relevance|feedback|labels?|clicks?|clicked|likes?|liked"
+    r"|preferences?|bewertung|note|y)$"
+)
+MOST_RATINGS = 200  # different ones; of a greater number they are an amount, such as plays
+WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,17})")  # as int64 holds and writes them
+LEAST_USERS = 50  # of whom one interaction each is left out; where there are fewer, shares of all are
+MOST_CONTEXT_VALUES = 1_000
+TOLD_REPEATS = 0.01  # share of rows from which on they are spoken of
+
+
+def draft_interactions(
+    pattern: str, user: str | None, item: str | None, most_rows: int, encoding: str | None = None
+) -> Draft:
+    """Look at a log of interactions and say how the recipe `interactions` is to read it.
+
+    Parameters
+    ----------
+    pattern
+        Path, folder, glob or URL. Files named train, valid and test are these splits.
+    user, item
+        Columns of the ids; None takes the one whose name says so, such as `userId` or `movie_id`.
+    most_rows
+        About how many rows are looked at.
+    encoding
+        Of CSV files, or None to see for itself.
+
+    Returns
+    -------
+    Draft
+        Of recipe `interactions`; a column of ratings, and columns that describe users or items, are proposed.
+
+    Raises
+    ------
+    DataError
+        What `look` refuses; no such column; no column whose name says user or item, where none is given; a row without
+        a user or an item; fewer rows than can be split.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.pipeline.init.interactions import draft_interactions
+    >>> rows = [f"u{place % 60},{place * 7 % 40},{place % 5 + 1},{1_600_000_000 + place}" for place in range(600)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "ratings.csv")
+    ...     _ = path.write_text("\\n".join(["userId,movieId,rating,timestamp", *rows]))
+    ...     made = draft_interactions(str(path), None, None, 1000)
+    >>> [made.features[name] for name in ("user", "item", "time", "time_type", "rating")]
+    ['userId', 'movieId', 'timestamp', 'datetime[s]', 'rating']
+    """
+    table = look(pattern, most_rows, encoding)
+    keys = dict(zip(ENTITY_NAMES, _keys(table, user, item), strict=True))
+    user, item = keys["user"], keys["item"]
+    made = Draft(left_out=dict(table.left_out), recipe="interactions")
+    made.remarks.append(rows_looked_at(table))
+    seen = columns_seen(table).columns
+    for name in keys.values():
+        _require_ids(table, name)
+    made.features = {**_paths(made, table), "user": user, "item": item}
+    if table.separator != ",":
+        made.features["separator"] = table.separator
+    if not is_utf8(table.encoding):
+        made.features["encoding"] = table.encoding
+        if encoding is None:
+            made.role_notes["encoding"] = encoding_note(table)
+    whole = all(_are_whole(table, name) for name in keys.values())
+    made.features["id_type"] = "int64" if whole else "string"
+    if whole and not table.whole:
+        made.role_notes["id_type"] = "as the rows looked at hold; other text is an error, then take string"
+    for entity, name in keys.items():
+        made.role_notes[entity] = f"{table.sample[name].nunique():,} values"
+    left = {name: column for name, column in seen.items() if name not in keys.values()}
+    _take_time(made, left)
+    _take_rating(made, left)
+    _take_split(made, table, user)
+    _propose_columns(made, table, left, keys)
+    _tell_repeats(made, table, user, item)
+    made.training = {"model": {"kind": "mf"}}
+    made.remarks.append(
+        f"Each row says that {in_short(user)} chose {in_short(item)}; the model learns what each chooses next, and the "
+        "report ranks the whole catalogue (docs/recommenders.md). Which model is best here: gigabatch compare "
+        "--models 'mf, ease, item_knn, two_tower'."
+    )
+    if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
+        InteractionsRecipe(InteractionsSettings(**made.features)).build("pandas")  # refuses what cannot be split
+    return made
+
+
+def _keys(table: Table, user: str | None, item: str | None) -> tuple[str, str]:
+    """The columns of users and items: those given, else the one of most values whose name says so."""
+    names = [str(name) for name in table.sample]
+    lists = [name for name in names if pa.types.is_nested(table.arrow.get(name, pa.null()))]
+    found = {}
+    for entity, given, other in (("user", user, item), ("item", item, user)):
+        if given in table.left_out:
+            raise DataError(f"{entity} {given!r}: cannot be used, {table.left_out[given]}.")
+        if given is not None and given not in names:
+            raise DataError(
+                f"{entity} {given!r}: no such column.{did_you_mean(given, names)} Columns: {first_of(names, 30)}."
+            )
+        if given in lists:
+            raise DataError(
+                f"{entity} {given!r}: holds lists, and a row is to hold one id. Write a row for each of them."
+            )
+        there = [name for name in named_as(entity, names) if name != other and name not in lists]
+        if given is None and not there:
+            raise DataError(
+                f"init: no column's name says that it holds {entity}s. Give --target, the column to predict, or for a "
+                f"log of what was chosen --user and --item. Columns: {first_of(names, 30)}."
+            )
+        counts = {name: table.sample[name].nunique() for name in there}
+        found[entity] = given if given is not None else max(there, key=lambda name: counts[name])
+    if found["user"] == found["item"]:
+        raise DataError(f"init: {found['user']!r} is given as user and as item. Give each a column of its own.")
+    return found["user"], found["item"]
+
+
+def _require_ids(table: Table, name: str) -> None:
+    column = table.sample[name]
+    null = column.isna() if table.arrow else column.isin(DEFAULT_NULLS)
+    if bool(null.any()):
+        raise DataError(f"column {name!r}: {int(null.sum()):,} of the rows looked at hold no id. Leave these rows out.")
+    if column.nunique() < 2:
+        raise DataError(f"column {name!r}: one value alone, {in_short(column.iloc[0])}, so nothing can be ranked.")
+
+
+def _are_whole(table: Table, name: str) -> bool:
+    """Whether all ids are whole numbers as int64 writes them, so that their text is told by the number."""
+    arrow = table.arrow.get(name)
+    if arrow is not None and pa.types.is_integer(arrow):
+        return not pa.types.is_uint64(arrow)
+    distinct = table.sample[name].drop_duplicates()
+    return arrow is None and bool(distinct.astype("str").str.fullmatch(WHOLE.pattern).all())
+
+
+def _paths(made: Draft, table: Table) -> dict[str, str]:
+    """The settings of the files: one split each where there are three."""
+    if "path" in table.paths:
+        return table.paths
+    if "valid_path" in table.paths:
+        return {"path": table.paths["train_path"], **{name: table.paths[name] for name in ("valid_path", "test_path")}}
+    made.remarks.append(
+        f"{table.paths['test_path']} is left aside, since given splits are three files, train, valid and test: "
+        f"{table.paths['train_path']} alone is split."
+    )
+    return {"path": table.paths["train_path"]}
+
+
+def _take_time(made: Draft, left: dict[str, Seen]) -> None:
+    """Take the time of a row: a full column of many moments, else of numbers that is named as a time."""
+    dates = {name: seen for name, seen in left.items() if seen.kind == "date"}
+    time = moment_of(dates, np.ones(len(next(iter(left.values())).values) if left else 0, bool))
+    if time is None:
+        time = next(
+            (
+                seen for name, seen in left.items()
+                if seen.kind == "number" and TIME_NAME.search(spaced_lower(name)) and not seen.null.any()
+                and not seen.steps
+            ),
+            None,
+        )  # fmt: skip
+    if time is None:
+        for name in dates:
+            made.remarks.append(f"{in_short(name)} holds times, but not one of each row that says when it was.")
+        return
+    del left[time.name]
+    made.features["time"] = time.name
+    if time.dtype.startswith("datetime["):
+        made.features["time_type"] = time.dtype
+    days = [
+        str(np.datetime64(int(end), "us").astype("datetime64[D]")) for end in (time.values.min(), time.values.max())
+    ]
+    made.role_notes["time"] = f"{days[0]} to {days[1]}" if time.kind == "date" else "numbers that order the rows"
+
+
+def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
+    """Take the ratings: of two the greater is a positive; of more a threshold is proposed."""
+    named = [
+        name for name, seen in left.items()
+        if seen.kind == "number" and not seen.steps and RATING_NAME.search(spaced_lower(name))
+    ]  # fmt: skip
+    for name in named:
+        seen = left[name]
+        values, counts = np.unique(seen.values[~seen.null], return_counts=True)
+        if seen.null.any():
+            made.remarks.append(
+                f"{in_short(name)} is null in {int(seen.null.sum()):,} rows, so no threshold is proposed."
+            )
+        elif len(values) > MOST_RATINGS:
+            made.remarks.append(f"{in_short(name)} has {len(values):,} values, which are amounts rather than ratings.")
+        elif len(values) > 1:
+            del left[name]
+            made.features["rating"] = name
+            made.role_notes["rating"] = f"{values[0]:g} to {values[-1]:g}"
+            if len(values) == 2:
+                made.features["threshold"] = float(values[1])
+                made.role_notes["threshold"] = f"{int(counts[0]):,} rows of {values[0]:g} are no choice, and left out"
+                return
+            middle = values[int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))]
+            share = counts[values >= middle].sum() / counts.sum()
+            made.proposed_settings["threshold"] = float(middle)
+            made.role_notes["threshold"] = f"{share:.0%} of the rows; without it each row is a choice, however rated"
+            return
+
+
+def _take_split(made: Draft, table: Table, user: str) -> None:
+    """Leave out one interaction of each user where enough have some; else shares of all."""
+    if "test_path" in made.features:
+        return
+    pairs = table.sample[user].value_counts()
+    users = int((pairs >= FEWEST).sum())
+    if users < LEAST_USERS:
+        made.features["split_by"] = "time" if "time" in made.features else "random"
+        made.role_notes["split_by"] = f"{users} users alone have {FEWEST} rows or more"
+    elif "time" in made.features:
+        made.proposed_settings["split_by"] = "time"
+        made.role_notes["split_by"] = "what gigabatch nightly needs; without it the last choice of each user is test"
+
+
+def _propose_columns(made: Draft, table: Table, left: Mapping[str, Seen], keys: Mapping[str, str]) -> None:
+    """Propose what describes users, items or the row as columns for models that take them."""
+    contexts: dict[str, str] = {}
+    continuous: list[str] = []
+    of: dict[str, list[str]] = {"user": [], "item": []}
+    for name, seen in left.items():
+        whose = next((entity for entity, key in keys.items() if _tells(table.sample, key, name)), None)
+        key = keys.get(whose or "")
+        if told := id_reason(seen):
+            made.left_out[name] = told
+            continue
+        if seen.kind == "number" and not seen.steps and (seen.num_values > 1 or seen.null.any()):
+            continuous.append(name)
+        elif (
+            seen.kind == "category" and not seen.steps and 1 < seen.num_values <= MOST_CONTEXT_VALUES
+            and (key is None or seen.num_values <= table.sample[key].nunique() / 2)
+        ):  # fmt: skip
+            contexts[name] = "int64" if seen.categories == "int64" else "string"
+        else:
+            made.left_out[name] = _why_not(seen, key)
+            continue
+        if whose:
+            of[whose].append(name)
+    found = {"contexts": contexts, "continuous": continuous}
+    found |= {f"{entity}_columns": names for entity, names in of.items()}
+    found = {name: columns for name, columns in found.items() if columns}
+    made.proposed_settings |= found
+    if found:
+        bare = [name for name in (*contexts, *continuous) if name not in (*of["user"], *of["item"])]
+        needed = f" Recommending then asks for {first_of(bare, 20)}." if bare else ""
+        made.remarks.append(
+            f"Other columns ({first_of([*contexts, *continuous], 20)}) are settings in comments, from which two_tower "
+            f"and ncf learn. Delete the leading '# ' of these lines and compare.{needed}"
+        )
+
+
+def _why_not(seen: Seen, key: str | None) -> str:
+    if seen.kind in ("list", "other"):
+        return seen.note or "a list; of a side table it can be a feature"
+    if seen.kind == "date":
+        return "times beside that of the row"
+    if seen.num_values == 1:
+        return "one value alone"
+    return f"nearly another value for each {key}" if key else "texts, or categories of too many values"
+
+
+def _tells(sample: pd.DataFrame, key: str, name: str) -> bool:
+    """Whether each key has one value alone, and some key comes again."""
+    try:
+        pairs = sample[[key, name]].drop_duplicates()
+    except (TypeError, pa.ArrowException):  # lists
+        return False
+    return len(pairs) < len(sample) and not bool(pairs[key].duplicated().any())
+
+
+def _tell_repeats(made: Draft, table: Table, user: str, item: str) -> None:
+    repeated = float(table.sample[[user, item]].duplicated().mean())
+    if repeated >= TOLD_REPEATS:
+        made.proposed_settings["repeats"] = "all"
+        made.role_notes["repeats"] = "keeps them, and asks again about what a user had"
+        made.remarks.append(
+            f"{repeated:.0%} of the rows looked at repeat a {in_short(user)} and {in_short(item)}: they count once, "
+            "unless repeats: all is set."
+        )

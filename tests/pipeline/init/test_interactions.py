@@ -1,0 +1,197 @@
+"""Logs of users who choose items: what `init` writes of them, beside pandas."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from gigabatch import init
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.init.interactions import draft_interactions
+from gigabatch.pipeline.stages.stages import Pipeline
+
+USERS, ITEMS, ROWS = 80, 30, 1200
+
+
+def log(seed=0, rows=ROWS, **columns):
+    """Ratings of films without a pair twice, in no order of time."""
+    draw = np.random.default_rng(seed)
+    pairs = draw.permutation(USERS * ITEMS)[:rows]
+    found = pd.DataFrame({"userId": pairs // ITEMS + 1, "movieId": pairs % ITEMS + 500})
+    found["rating"] = draw.integers(1, 6, rows)
+    found["timestamp"] = 1_600_000_000 + draw.permutation(rows) * 3600
+    return found.assign(**columns)
+
+
+def written(folder, rows, name="ratings.csv", **options):
+    path = folder / name
+    rows.to_csv(path, index=False, **options)
+    return str(path)
+
+
+def read(path):
+    return load_config(yaml.safe_load(path.read_text()))
+
+
+def uncommented(text):
+    return re.sub(r"^(  )# (?=[a-z_]+: )", r"\1", text, flags=re.MULTILINE)
+
+
+def test_the_file_trains_on_what_each_user_chose_but_the_last_two(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = log()
+    out, _ = init(written(tmp_path, rows))
+    assert out.name == "ratings.yaml"
+    found = yaml.safe_load(out.read_text())["features"]
+    assert {name: found[name] for name in ("user", "item", "id_type", "time", "time_type", "rating")} == {
+        "user": "userId", "item": "movieId", "id_type": "int64", "time": "timestamp", "time_type": "datetime[s]",
+        "rating": "rating",
+    }  # fmt: skip
+    splits = Pipeline.from_config(str(out), {"train.epochs": 1}).features().artifact.path
+    ordered = rows.sort_values("timestamp")
+    last = ordered.groupby("userId").tail(1)
+    test = pd.read_parquet(splits / "test")
+    assert set(zip(test["userId"], test["movieId"], strict=True)) == set(
+        zip(last["userId"], last["movieId"], strict=True)
+    )
+
+
+def test_lines_in_comments_are_settings_of_the_recipe(tmp_path):
+    rows = log()
+    rows["year"] = 1950 + rows["movieId"] % 7 * 10
+    rows["kind"] = np.where(rows["movieId"] % 3 == 0, "drama", "comedy")
+    rows["age"] = rows["userId"] % 50
+    rows["device"] = np.random.default_rng(1).choice(["tv", "web"], len(rows))
+    rows["title"] = "Film " + rows["movieId"].astype(str)
+    out, made = init(written(tmp_path, rows), out=tmp_path / "a.yaml")
+    assert "title" in made.left_out
+    assert "Recommending then asks for device." in out.read_text()
+    (tmp_path / "b.yaml").write_text(uncommented(out.read_text()))
+    chosen = read(tmp_path / "b.yaml").features
+    assert (chosen.threshold, chosen.split_by) == (3.0, "time")
+    assert chosen.contexts == {"kind": "string", "device": "string"}
+    assert chosen.continuous == ("year", "age")
+    assert (chosen.item_columns, chosen.user_columns) == (("year", "kind"), ("age",))
+    pipeline = Pipeline.from_config(str(tmp_path / "b.yaml"), {"artifacts": str(tmp_path / "artifacts")})
+    told = pipeline.features().artifact
+    positives = len(pd.read_parquet(told.path / "train"))
+    assert 0 < positives <= int((rows["rating"] >= 3).sum())
+
+
+@pytest.mark.parametrize(
+    ("ids", "id_type"),
+    [
+        (lambda k: f"u{k}", "string"),
+        (lambda k: f"{k:04d}", "string"),
+        (lambda k: 2**62 + k, "string"),
+        (lambda k: k, "int64"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ids_stay_what_they_are(tmp_path, ids, id_type, ending):
+    """19 digits may be beyond int64 in a later row of a CSV file, and are within it in a Parquet file of int64."""
+    rows = log()
+    rows["userId"] = rows["userId"].map(ids)
+    path = tmp_path / f"log.{ending}"
+    rows.to_csv(path, index=False) if ending == "csv" else rows.to_parquet(path)
+    made = draft_interactions(str(path), None, None, 10_000)
+    assert made.features["id_type"] == ("int64" if ending == "parquet" and rows["userId"].dtype == "int64" else id_type)
+
+
+def test_of_two_labels_the_lower_is_no_choice(tmp_path):
+    rows = log()
+    rows["clicked"] = rows["rating"] % 2
+    made = draft_interactions(written(tmp_path, rows.drop(columns="rating")), None, None, 10_000)
+    assert made.features["rating"] == "clicked"
+    assert made.features["threshold"] == 1.0
+    assert made.role_notes["threshold"].startswith(f"{int((rows['clicked'] == 0).sum()):,} rows of 0 ")
+
+
+def test_columns_of_any_name_are_given(tmp_path):
+    rows = log().rename(columns={"userId": "s", "movieId": "d"})
+    path = written(tmp_path, rows)
+    with pytest.raises(DataError, match=r"no column's name says that it holds users. Give --target, .* --user and"):
+        draft_interactions(path, None, None, 10_000)
+    made = draft_interactions(path, "s", "d", 10_000)
+    assert (made.features["user"], made.features["item"]) == ("s", "d")
+
+
+def test_written_days_are_times_and_few_users_are_split_by_them(tmp_path):
+    rows = log().drop(columns="rating")
+    rows["userId"] %= 20
+    rows = rows.drop_duplicates(["userId", "movieId"])
+    days = pd.to_datetime(rows.pop("timestamp"), unit="s")
+    rows["day"] = days.dt.strftime("%d.%m.%Y")
+    out, _ = init(written(tmp_path, rows, sep=";"), out=tmp_path / "a.yaml")
+    chosen = read(out).features
+    assert (chosen.time, chosen.time_type, chosen.split_by, chosen.separator) == (
+        "day", "datetime[%d.%m.%Y]", "time", ";"
+    )  # fmt: skip
+
+
+def test_repeats_are_said(tmp_path):
+    rows = pd.concat([log(), log().head(300)])
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert any(remark.startswith("20% of the rows looked at repeat a userId and movieId") for remark in made.remarks)
+    assert made.proposed_settings["repeats"] == "all"
+
+
+def test_files_of_three_splits_are_taken_and_of_two_the_test_file_is_not(tmp_path):
+    rows = log()
+    for number, name in enumerate(("train", "valid", "test")):
+        written(tmp_path, rows[number::3], f"{name}.csv")
+    made = draft_interactions(str(tmp_path / "*.csv"), None, None, 10_000)
+    assert {name: path.rpartition("/")[2] for name, path in made.features.items() if "path" in name} == {
+        "path": "train.csv", "valid_path": "valid.csv", "test_path": "test.csv"
+    }  # fmt: skip
+    (tmp_path / "valid.csv").unlink()
+    made = draft_interactions(str(tmp_path / "*.csv"), None, None, 10_000)
+    assert made.features["path"].endswith("train.csv")
+    assert "test_path" not in made.features
+    assert any("test.csv is left aside" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "match"),
+    [
+        (
+            {"userId": ["", *range(1, ROWS)]},
+            {},
+            "column 'userId': 1 of the rows looked at hold no id. Leave these rows",
+        ),
+        ({"movieId": 7}, {}, "column 'movieId': one value alone, 7, so nothing can be ranked"),
+        ({}, {"user": "usrId"}, "user 'usrId': no such column. Did you mean 'userId'"),
+        ({}, {"user": "movieId", "item": "movieId"}, "'movieId' is given as user and as item"),
+        ({}, {"target": "rating", "user": "userId"}, "target is a column to predict"),
+        ({}, {"task": "binary"}, "task 'binary' is of a target"),
+    ],
+)
+def test_what_is_refused(tmp_path, change, options, match):
+    path = written(tmp_path, log(**change))
+    with pytest.raises(DataError, match=re.escape(match)):
+        init(path, out=tmp_path / "a.yaml", **options)
+    assert not (tmp_path / "a.yaml").exists()
+
+
+def test_lists_are_no_ids(tmp_path):
+    rows = log()
+    rows["movieId"] = [[item] for item in rows["movieId"]]
+    rows.to_parquet(tmp_path / "log.parquet")
+    with pytest.raises(DataError, match="'movieId': holds lists, and a row is to hold one id"):
+        draft_interactions(str(tmp_path / "log.parquet"), None, "movieId", 10_000)
+
+
+def test_a_log_that_cannot_be_split_is_refused_before_a_file_is_written(tmp_path):
+    rows = pd.DataFrame({"userId": [1, 2], "movieId": [1, 2]})
+    with pytest.raises(DataError):
+        init(written(tmp_path, rows), out=tmp_path / "a.yaml")
+    assert not (tmp_path / "a.yaml").exists()
+
+
+def test_a_target_that_is_an_id_is_said_to_be_one(tmp_path):
+    rows = log()[["userId", "movieId"]].rename(columns={"movieId": "items"})
+    _, made = init(written(tmp_path, rows), "items", tmp_path / "a.yaml")
+    assert any("The target's name says ids" in remark for remark in made.remarks)
