@@ -73,7 +73,7 @@ def draft_interactions(
     >>> import tempfile
     >>> from pathlib import Path
     >>> from gigabatch.pipeline.init.interactions import draft_interactions
-    >>> rows = [f"u{place % 60},{place * 7 % 40},{place % 5 + 1},{1_600_000_000 + place}" for place in range(600)]
+    >>> rows = [f"u{place % 60},{place * 7 % 41},{place % 5 + 1},{1_600_000_000 + place}" for place in range(600)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "ratings.csv")
     ...     _ = path.write_text("\\n".join(["userId,movieId,rating,timestamp", *rows]))
@@ -105,7 +105,7 @@ def draft_interactions(
     left = {name: column for name, column in seen.items() if name not in keys.values()}
     _take_time(made, left)
     _take_rating(made, left)
-    _take_split(made, table, user)
+    _take_split(made, table, user, item)
     _propose_columns(made, table, left, keys)
     _tell_repeats(made, table, user, item)
     made.training = {"model": {"kind": "mf"}}
@@ -236,15 +236,15 @@ def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
             return
 
 
-def _take_split(made: Draft, table: Table, user: str) -> None:
+def _take_split(made: Draft, table: Table, user: str, item: str) -> None:
     """Leave out one interaction of each user where enough have some; else shares of all."""
     if "test_path" in made.features:
         return
-    pairs = table.sample[user].value_counts()
+    pairs = table.sample[[user, item]].drop_duplicates()[user].value_counts()
     users = int((pairs >= FEWEST).sum())
     if users < LEAST_USERS:
         made.features["split_by"] = "time" if "time" in made.features else "random"
-        made.role_notes["split_by"] = f"{users} users alone have {FEWEST} rows or more"
+        made.role_notes["split_by"] = f"{users} users alone have chosen {FEWEST} or more"
     elif "time" in made.features:
         made.proposed_settings["split_by"] = "time"
         made.role_notes["split_by"] = "what gigabatch nightly needs; without it the last choice of each user is test"
