@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gigabatch.pipeline.python.fit import fit
     from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
     from gigabatch.pipeline.runs.listing import list_runs
+    from gigabatch.pipeline.stages.recommend import recommend
     from gigabatch.pipeline.stages.score import evaluate
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
@@ -74,6 +75,7 @@ _PLACES = {
     "fit": "pipeline.python.fit",
     "init": "pipeline.init.write",
     "evaluate": "pipeline.stages.score",
+    "recommend": "pipeline.stages.recommend",
     "GigabatchClassifier": "pipeline.python.estimators",
     "GigabatchRegressor": "pipeline.python.estimators",
     "PreprocessorTransformer": "pipeline.python.transformers",
@@ -184,6 +186,7 @@ __all__ = [
     "init",
     "list_runs",
     "load_bundle",
+    "recommend",
     "register_function",
     "register_model",
     "register_operator",

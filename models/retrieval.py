@@ -99,6 +99,35 @@ def top_k(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None = None,
     return _decoded(torch.cat(parts))
 
 
+def best_of(scores: Tensor, k: int) -> TopK:
+    """The k greatest scores of each query and their columns; equal ones in the order of the columns.
+
+    Parameters
+    ----------
+    scores : Tensor
+        [Q, N] float32 without NaN; -inf is never found.
+    k : int
+        Columns a query, at least 1.
+
+    Returns
+    -------
+    TopK
+        As of `top_k`, with columns as rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.retrieval import best_of
+    >>> found = best_of(torch.tensor([[0.5, 2.0, 0.5, -torch.inf]]), k=4)
+    >>> found.rows.tolist(), found.scores.tolist()
+    ([[1, 0, 2, -1]], [[2.0, 0.5, 0.5, -inf]])
+    """
+    require(k >= 1, f"best_of: k must be at least 1, not {k}.")
+    keys = _keys(scores, torch.arange(scores.shape[1], device=scores.device).expand_as(scores))
+    best = keys.topk(min(k, scores.shape[1])).values
+    return _decoded(torch.nn.functional.pad(best, (0, k - best.shape[1]), value=NOTHING))
+
+
 def _best(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None, block_rows: int) -> Tensor:
     """Keys [Q, k] int64 (see `_keys`) of the best items, descending."""
     device, invalid = queries.device, torch.zeros((), dtype=torch.bool, device=queries.device)

@@ -34,7 +34,7 @@ COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
         "rollback": runs.rollback,
         "unblock": runs.unblock,
     },
-    "Serve": {"embed": serving.embed, "serve": serving.serve},
+    "Serve": {"recommend": serving.recommend, "embed": serving.embed, "serve": serving.serve},
     "Plan and tune": {
         "plan": lab.plan,
         "tune": lab.tune,

@@ -1,13 +1,45 @@
-"""Commands for request time: embed, serve."""
+"""Commands for what is asked of a model of users and items: recommend; and for request time: embed, serve."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gigabatch.pipeline.commands.command import whole_config
 from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
+
+
+def recommend(
+    config: Config,
+    overrides: Overrides,
+    run: RunChoice = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="Items a user.")] = 10,
+    users: Annotated[
+        str | None,
+        typer.Option(
+            "--users", metavar="FILES", show_default="all", help="Files with a column of the users to ask for."
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also items that a user has chosen before.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", show_default="inside the run's folder", metavar="FILE", help="A .csv or .parquet file."),
+    ] = None,
+) -> int:
+    """Write the items that a model ranks highest for every user (docs/recommenders.md)."""
+    from gigabatch.features.reading.sources import expand
+    from gigabatch.pipeline.stages.asked import require_table
+
+    if out is not None:
+        require_table(out)
+    if users is not None:
+        expand(users)
+    whole_config(config, overrides, inputs=True)
+    from gigabatch.pipeline.stages.recommend import recommend_run
+
+    return recommend_run(config, overrides, run, k, users, again, out)
 
 
 def embed(

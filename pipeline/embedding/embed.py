@@ -103,7 +103,7 @@ def run_embed(
         for name, entry in artifact.manifest["entities"].items()
     ]
     render_table(shown, f"embeddings of {used}{', skipped, unchanged' if artifact.skipped else ''}")
-    if context := _null_context(bundle):
+    if context := context_columns(bundle.schema) if getattr(bundle.model, "users_take_context", False) else []:
         print(
             f"The users' vectors are those of a null context ({', '.join(context)}). /recommend computes them anew "
             "where the context is given."
@@ -112,11 +112,8 @@ def run_embed(
     return 0
 
 
-def _null_context(bundle: Bundle) -> list[str]:
-    """Columns of the context that enter users' vectors and are null, or 0 where they cannot be, in the stored ones."""
-    if not getattr(bundle.model, "users_take_context", False):
-        return []
-    schema = bundle.schema
+def context_columns(schema: Schema) -> list[str]:
+    """Features of neither users nor items, which are null, or 0 where they cannot be, where only these are known."""
     known = {name for entity in schema.entities for name in entity.columns}
     known |= {column.name for entity in schema.entities for column in kept_lists(schema, entity)}
     columns = [*schema.names("categorical", "continuous"), *(column.name for column in schema.lists)]
@@ -128,18 +125,11 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
 
     Users have the histories of now where the recipe knows them (`Recipe.with_newest_histories`) and the raw files are
     those that the features stage has read; where they are not, a warning says so, since a night has trained by then."""
-    engine = load_engine(features.pipeline.engine)
-    parts = [path for split in features.rows for path in features.parts(split)]
     wanted = _wants_histories(bundle, features)
-    asked = _asked_again(bundle, features) if wanted else None
+    asked = _asked_again(bundle, features, "embed") if wanted else None
 
     def rows() -> Gathered:
-        found = _gather(bundle.schema, engine, [str(path) for path in parts], {})
-        if asked is None:
-            return Gathered(found, False)
-        users = found["user"]
-        found["user"] = _with_newest_histories(features.pipeline, asked, users)
-        return Gathered(found, found["user"] is not users)
+        return _newest(bundle, features, asked, "embed")
 
     inputs = {"features": features.artifact.key} | ({HISTORIES: "of the rows"} if wanted and asked is None else {})
     with _alone(run):
@@ -151,6 +141,24 @@ def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings
         if before is not None and before.key != artifact.key:
             _note_dropped(before, StoredEmbeddings.load(artifact.path, bundle, verify=False), bundle.schema)
     return artifact
+
+
+def newest_users(bundle: Bundle, features: Features, who: str) -> Any:
+    """The newest row of every user of the features stage, all splits, with the histories of now as `embed` has them.
+
+    who: what asks, in warnings."""
+    asked = _asked_again(bundle, features, who) if _wants_histories(bundle, features) else None
+    return _newest(bundle, features, asked, who).rows["user"]
+
+
+def _newest(bundle: Bundle, features: Features, asked: AskedFeatures | None, who: str) -> Gathered:
+    parts = [str(path) for split in features.rows for path in features.parts(split)]
+    found = _gather(bundle.schema, load_engine(features.pipeline.engine), parts, {}, who)
+    if asked is None:
+        return Gathered(found, False)
+    users = found["user"]
+    found["user"] = _with_newest_histories(features.pipeline, asked, users)
+    return Gathered(found, found["user"] is not users)
 
 
 def _alone(run: Path) -> AbstractContextManager[None]:
@@ -167,7 +175,7 @@ def _wants_histories(bundle: Bundle, features: Features) -> bool:
     return recipe.with_newest_histories is not Recipe.with_newest_histories
 
 
-def _asked_again(bundle: Bundle, features: Features) -> AskedFeatures | None:
+def _asked_again(bundle: Bundle, features: Features, who: str) -> AskedFeatures | None:
     """What knows the raw files that the features stage has read; None, with a warning, where they are others by now, or
     their ids are of another type than the bundle's."""
     pipeline, own, now = features.pipeline, bundle.schema.dtypes(), features.schema.dtypes()
@@ -182,9 +190,11 @@ def _asked_again(bundle: Bundle, features: Features) -> AskedFeatures | None:
                 return asked
             why = "the run was trained with ids of another type than the configuration has"
     log.warning(
-        "embed: %s, so users' histories are those before their newest rows, whose items they lack. Run gigabatch embed "
+        "%s: %s, so users' histories are those before their newest rows, whose items they lack. Run gigabatch %s "
         "again.",
+        who,
         why,
+        who,
     )
     return None
 
@@ -243,7 +253,7 @@ def update_embeddings(
     def rows() -> Gathered:
         entities = before.manifest["entities"]
         known = {name: engine.read_parquet(before.folder / folder_of(name) / ROWS) for name in entities}
-        gathered = _gather(bundle.schema, engine, files, known)
+        gathered = _gather(bundle.schema, engine, files, known, "embed")
         require_same_inputs(files, checksums, (), pipeline.store.root)
         of_now = entities.get("user", {}).get(HISTORIES) == OF_NOW
         if of_now:
@@ -273,7 +283,7 @@ def _with_known_histories(schema: Schema, known: Any, users: Any) -> Any:
     return users.assign(**{name: both[name] for name in names}, **{HISTORY_UNTIL: until})
 
 
-def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:
+def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any], who: str) -> dict[str, Any]:
     """Newest rows by entity, of the known rows and then of these files, each read once."""
     gathered = {entity.name: NewestRows(schema, entity) for entity in schema.entities}
     for name, frame in known.items():
@@ -283,7 +293,7 @@ def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, 
         meant = [entity for entity in schema.entities if entity.key in there]
         if not meant:
             keys = [entity.key for entity in schema.entities]
-            raise DataError.missing_columns(keys, there, f"embed, {path}")
+            raise DataError.missing_columns(keys, there, f"{who}, {path}")
         wanted = {name for entity in meant for name in kept_columns(schema, entity)}
         frame = engine.read_parquet(path, [name for name in there if name in wanted])
         for entity in meant:
@@ -291,8 +301,8 @@ def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, 
     for name, found in gathered.items():
         if found.keyless:
             log.warning(
-                "embed: %s of %s rows have no %s, the key of the %s, so they belong to none and are left out.",
-                f"{found.keyless:,}", f"{found.rows - len(known.get(name, ())):,}", repr(found.entity.key), name,
+                "%s: %s of %s rows have no %s, the key of the %s, so they belong to none and are left out.",
+                who, f"{found.keyless:,}", f"{found.rows - len(known.get(name, ())):,}", repr(found.entity.key), name,
             )  # fmt: skip
     return {name: found.frame for name, found in gathered.items()}
 

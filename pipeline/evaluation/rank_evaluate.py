@@ -26,6 +26,7 @@ from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
 from gigabatch.models.model import Model, tower_vectors
 from gigabatch.models.modes import modes_kept
+from gigabatch.models.retrieval import TopK, best_of
 from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
@@ -230,6 +231,36 @@ def ranked(
             of_catalogue = {"candidates": candidates} | _means(ranks, users, settings.k, asked.weight)
             found["catalogue"] = of_catalogue | coverage
     return Ranked(found, places, users, asked.weight)
+
+
+def best_items(
+    model: nn.Module,
+    asked: Batch,
+    items: EntityRows,
+    item_ids: Tensor,
+    known: KnownPositives | None,
+    user_column: int,
+    k: int,
+) -> TopK:
+    """The k items of greatest score for each row of `asked`, whatever its item is; equal ones by their ids.
+
+    item_ids: bool [ids], the candidates; known: what is none for a user. Returns scores [R, k] and ids [R, k], -inf and
+    -1 where there are fewer.
+
+    Raises:
+        RankingError: for scores that are not finite.
+    """
+    device, parts = asked.ids.device, []
+    everything = torch.arange(len(item_ids), dtype=torch.int32, device=device)
+    with modes_kept(model):
+        model.eval()
+        scorer = _scorer(model)(model, asked, items, 0)
+        for rows in _blocks(len(asked.ids), len(item_ids), device, "recommend"):
+            scores = scorer(rows, everything).masked_fill(~item_ids, -torch.inf)
+            if known is not None:
+                _leave_out(scores, known, asked.ids[rows, user_column].long(), range(len(item_ids)))
+            parts.append(best_of(scores, k))
+    return TopK(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def _scorer(model: nn.Module) -> type[PairScores | TowerScores]:

@@ -245,7 +245,7 @@ def score_run(
     content = submission
     if submission is None:
         content = with_keys(bundle.schema, frame, predictions, types)
-    return _written(content, target, used)
+    return written(content, target, used)
 
 
 def _held_columns(recipe: Recipe, schema: Schema) -> list[str]:
@@ -261,7 +261,7 @@ def _score_raw(
 ) -> int:  # fmt: skip
     if history is None and bundle.looking_back is None:
         frame = raw_rows(pipeline, bundle, raw)
-        return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame), types), target, used)
+        return written(with_keys(bundle.schema, frame, bundle.predict_raw(frame), types), target, used)
     steps = bundle.raw_steps(history=True)
     frame = raw_rows(pipeline, bundle, raw, history=True)
     recipe = _obeying(pipeline)
@@ -269,7 +269,7 @@ def _score_raw(
     print(f"history  {len(earlier):,} rows  {history or ', '.join(recipe.inputs())}")
     later = frame.assign(**{ROW: frame[ROW] + number}) if ROW in frame.columns else frame
     groups = dict.fromkeys(name for step in steps.steps for name in step.group_keys or ())
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier), types, groups), target, used)
+    return written(with_keys(bundle.schema, frame, bundle.predict_raw(later, earlier), types, groups), target, used)
 
 
 def _obeying(pipeline: Pipeline) -> Recipe:
@@ -339,7 +339,8 @@ def columns_of(pipeline: Pipeline, path: str) -> Sequence[str]:
     return getattr(given, "column_names", None) or file_columns(pipeline.engine, path, *form)
 
 
-def _written(content: Any, target: Path, used: FoundRun) -> int:
+def written(content: Any, target: Path, used: FoundRun) -> int:
+    """Write rows as `write_frame` does, and say how many they are, where they lie and which run made them."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_frame(content, target)
     print(f"{len(content):,} rows  {target}  by {used}")

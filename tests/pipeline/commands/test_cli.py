@@ -35,6 +35,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "promote": f"--config ID key=value {OUTPUT}",
     "rollback": f"{RUN} {OUTPUT}",
     "unblock": f"--config ID key=value {OUTPUT}",
+    "recommend": f"{RUN} --run --k --users --again --out {OUTPUT}",
     "embed": f"{RUN} --run --dtype --index --recall --update {OUTPUT}",
     "serve": f"{RUN} --run --host --port --workers --insecure {OUTPUT}",
     "plan": f"{RUN} --json --again {OUTPUT}",

@@ -1,0 +1,165 @@
+"""The best items for every user, beside a slow loop over `Bundle.predict`."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch import Pipeline, init, load_bundle, recommend
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.commands.app import main
+
+USERS, ITEMS = 50, 40
+SMALL = {"train.epochs": 2, "evaluate.ranking": None, "evaluate.importance": False, "evaluate.baselines": []}
+
+
+def log(seed=0):
+    draw = np.random.default_rng(seed)
+    pairs = draw.permutation(USERS * ITEMS)[: USERS * 8]
+    found = pd.DataFrame({"user": pairs // ITEMS + 100, "item": pairs % ITEMS + 7})
+    found["rating"] = draw.integers(1, 6, len(found))
+    found["at"] = 1_600_000_000 + draw.permutation(len(found)) * 60
+    return found
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log().to_csv("log.csv", index=False)
+    init("log.csv", out="log.yaml")
+    return "log.yaml"
+
+
+def by_a_loop(bundle, rows, user, again):
+    """Items of the train split by prediction, best first, without those that the user has."""
+    items = bundle.preprocessor.vocabularies["item"].values.tolist()
+    asked = pd.DataFrame({"user": user, "item": items})
+    asked["score"] = bundle.predict(asked)["target"].to_numpy()
+    had = set() if again else set(rows.loc[rows["user"] == user, "item"])
+    left = asked[~asked["item"].isin(had)]
+    return left.sort_values("score", ascending=False, kind="stable")
+
+
+@pytest.mark.parametrize("kind", ["mf", "ncf", "two_tower", "ease", "item_knn", "popularity"])
+@pytest.mark.parametrize("again", [False, True])
+def test_they_are_those_of_the_greatest_predictions(config, kind, again):
+    run = Pipeline.from_config(config, SMALL, {"model.kind": kind}).train()
+    found = recommend(config, SMALL, {"model.kind": kind}, k=5, again=again)
+    bundle, rows = run.bundle(), log()
+    assert found["user"].nunique() == rows["user"].nunique()
+    assert (found.groupby("user", sort=False)["rank"].apply(list).map(lambda ranks: ranks == [1, 2, 3, 4, 5])).all()
+    for user in rows["user"].unique()[:8]:
+        own, known = found[found["user"] == user], by_a_loop(bundle, rows, user, again)
+        np.testing.assert_allclose(own["predicted_target"], known["score"].head(5), rtol=1e-5, atol=1e-6)
+        scores = known.set_index("item")["score"]  # equal scores may be in another order
+        np.testing.assert_allclose(scores[own["item"]], own["predicted_target"], rtol=1e-5, atol=1e-6)
+
+
+def test_the_file_has_the_rows_of_the_users_asked_for(config, tmp_path, capsys, caplog):
+    arguments = ["train.epochs=1", "evaluate.ranking=null", "evaluate.importance=false", "model.kind=popularity"]
+    assert main(["train", "--config", config, *arguments]) == 0
+    pd.DataFrame({"user": [105, 103, 9999, None]}).to_csv("asked.csv", index=False)
+    out = tmp_path / "found.csv"
+    with caplog.at_level(logging.WARNING):
+        options = ["--k", "3", "--users", "asked.csv", "--out", str(out)]
+        assert main(["recommend", "--config", config, *arguments, *options]) == 0
+    assert "recommend: 1 of 3 users that are asked for have no row" in caplog.text
+    found = pd.read_csv(out)
+    assert set(found["user"]) == {103, 105}
+    assert len(found) == 6
+    assert found.columns.tolist() == ["user", "rank", "item", "predicted_target"]
+    assert main(["recommend", "--config", config, *arguments]) == 0
+    path = next((tmp_path / "runs").rglob("recommendations.parquet"))
+    assert pd.read_parquet(path)["user"].nunique() == log()["user"].nunique()
+
+
+def test_users_that_came_after_the_training_are_counted(config, caplog):
+    overrides = {"model.kind": "popularity", "evaluate.ranking": None}
+    Pipeline.from_config(config, SMALL, overrides).train()
+    rows = log()
+    later = pd.DataFrame({"user": [900] * 4, "item": [7, 8, 9, 10], "rating": 3, "at": rows["at"].max() + 1})
+    pd.concat([rows, later]).to_csv("log.csv", index=False)
+    with caplog.at_level(logging.WARNING):
+        found = recommend(config, SMALL, overrides, k=2)
+    assert f"recommend: 1 of {USERS + 1} users are new since the training" in caplog.text
+    assert 900 not in set(found["user"])
+    with pytest.raises(DataError, match="no user is left that the model knows"):
+        recommend(config, SMALL, overrides, users=[900])
+
+
+def test_a_user_who_has_nearly_everything_gets_what_is_left(config):
+    rows = log()
+    more = pd.DataFrame({"user": 100, "item": range(7, 7 + ITEMS - 2), "rating": 3})
+    more["at"] = 1_500_000_000 + np.arange(len(more))
+    rows = pd.concat([more, rows[rows["user"] != 100]])
+    rows.to_csv("log.csv", index=False)
+    overrides = {"model.kind": "popularity", "evaluate.ranking": None}
+    Pipeline.from_config(config, SMALL, overrides).train()
+    found = recommend(config, SMALL, overrides, k=10)
+    assert sorted(found.loc[found["user"] == 100, "item"]) == [7 + ITEMS - 2, 7 + ITEMS - 1]
+
+
+def test_of_ratings_what_was_rated_low_is_no_recommendation(config):
+    overrides = {"features.task": "rating", "train.negatives": None, "model": {"kind": "mf", "loss": "bce"}}
+    overrides |= {"train.batch_size": 64}
+    Pipeline.from_config(config, SMALL, overrides).train()
+    found = recommend(config, SMALL, overrides, k=ITEMS)
+    rows = log()
+    assert not set(zip(found["user"], found["item"], strict=True)) & set(zip(rows["user"], rows["item"], strict=True))
+    assert set(zip(rows["user"], rows["item"], strict=True)) & set(
+        zip(*(recommend(config, SMALL, overrides, k=ITEMS, again=True)[name] for name in ("user", "item")), strict=True)
+    )
+
+
+def test_histories_are_those_of_now(config):
+    """A user's newest row lacks its own item in the history; what is asked now has it."""
+    overrides = {"model": {"kind": "sasrec"}, "features.history": {"length": 5}}
+    run = Pipeline.from_config(config, SMALL, overrides).train()
+    found, rows = recommend(config, SMALL, overrides, k=3, again=True), log().sort_values("at")
+    bundle = run.bundle()
+    items = bundle.preprocessor.vocabularies["item"].values.tolist()
+    for user in rows["user"].unique()[:5]:
+        history = rows.loc[rows["user"] == user, "item"].tail(5).tolist()
+        asked = pd.DataFrame({"user": user, "item": items, "history": [history] * len(items)})
+        best = np.sort(bundle.predict(asked)["target"].to_numpy())[::-1][:3]
+        np.testing.assert_allclose(found.loc[found["user"] == user, "predicted_target"], best, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("features", "match"),
+    [
+        ({"targets": {"rating": {"task": "regression"}}}, "does not say which columns are those of users and items"),
+        (
+            {
+                "targets": {"rating": {"task": "multiclass"}},
+                "entities": {"user": {"key": "user"}, "item": {"key": "item"}},
+            },
+            "'rating', is multiclass, by which items have no order",
+        ),
+    ],
+)
+def test_what_has_no_order_of_items_is_refused(config, features, match):
+    settings = {"path": "log.csv", "categorical": {"user": "int64", "item": "int64"}, **features}
+    whole = {"name": "table", "recipe": "table", "features": settings, **{"train": {"epochs": 1}}}
+    Pipeline.from_config(whole).train()
+    with pytest.raises(DataError, match=match):
+        recommend(whole)
+
+
+def test_a_regression_ranks_by_its_numbers(config):
+    entities = {"user": {"key": "user"}, "item": {"key": "item"}}
+    features = {"path": "log.csv", "categorical": {"user": "int64", "item": "int64"}, "entities": entities}
+    features["targets"] = {"rating": {"task": "regression"}}
+    whole = {"name": "table", "recipe": "table", "features": features, "train": {"epochs": 2}}
+    run, rows = Pipeline.from_config(whole).train(), log()
+    found, bundle = recommend(whole, k=4), load_bundle(run.path / "model")
+    assert not set(zip(found["user"], found["item"], strict=True)) & set(zip(rows["user"], rows["item"], strict=True))
+    told = bundle.predict(found[["user", "item"]])["rating"].to_numpy()
+    np.testing.assert_allclose(found["predicted_rating"], told, rtol=1e-5, atol=1e-5)
+
+
+def test_less_than_one_item_is_refused(config):
+    Pipeline.from_config(config, SMALL, {"model.kind": "popularity"}).train()
+    with pytest.raises(DataError, match="k must be at least 1, found 0"):
+        recommend(config, SMALL, {"model.kind": "popularity"}, k=0)
