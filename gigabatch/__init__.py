@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
     from gigabatch.pipeline.display import detail
+    from gigabatch.pipeline.embedding.recommend import recommend
     from gigabatch.pipeline.init.write import init
     from gigabatch.pipeline.python.estimators import GigabatchClassifier, GigabatchRegressor
     from gigabatch.pipeline.python.fit import fit
     from gigabatch.pipeline.python.transformers import PreprocessorTransformer, WorkflowTransformer
     from gigabatch.pipeline.runs.listing import list_runs
-    from gigabatch.pipeline.stages.recommend import recommend
     from gigabatch.pipeline.stages.score import evaluate
     from gigabatch.pipeline.stages.stages import Pipeline
     from gigabatch.pipeline.training.callbacks import Callback
@@ -75,7 +75,7 @@ _PLACES = {
     "fit": "pipeline.python.fit",
     "init": "pipeline.init.write",
     "evaluate": "pipeline.stages.score",
-    "recommend": "pipeline.stages.recommend",
+    "recommend": "pipeline.embedding.recommend",
     "GigabatchClassifier": "pipeline.python.estimators",
     "GigabatchRegressor": "pipeline.python.estimators",
     "PreprocessorTransformer": "pipeline.python.transformers",

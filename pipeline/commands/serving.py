@@ -37,7 +37,7 @@ def recommend(
     if users is not None:
         expand(users)
     whole_config(config, overrides, inputs=True)
-    from gigabatch.pipeline.stages.recommend import recommend_run
+    from gigabatch.pipeline.embedding.recommend import recommend_run
 
     return recommend_run(config, overrides, run, k, users, again, out)
 

@@ -141,7 +141,7 @@ def test_histories_are_those_of_now(config):
 )
 def test_what_has_no_order_of_items_is_refused(config, features, match):
     settings = {"path": "log.csv", "categorical": {"user": "int64", "item": "int64"}, **features}
-    whole = {"name": "table", "recipe": "table", "features": settings, **{"train": {"epochs": 1}}}
+    whole = {"name": "table", "recipe": "table", "features": settings, "train": {"epochs": 1}}
     Pipeline.from_config(whole).train()
     with pytest.raises(DataError, match=match):
         recommend(whole)
