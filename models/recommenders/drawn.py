@@ -32,7 +32,7 @@ class OutputScale(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, scores: Tensor) -> Tensor:
-        """[B, 1] -> [B, 1]."""
+        """[B, 1] -> [B, 1], or of scores of any shape."""
         return torch.exp(self.log_scale) * scores + self.bias
 
 

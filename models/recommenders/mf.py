@@ -152,6 +152,10 @@ class MatrixFactorization(Model):
         """Output [B, 1] float32 of the vectors of users [B, v], or [1, v] for one user, and of items [B, v]."""
         return cast(Tensor, self.output(self._scores(user_vectors, item_vectors)))
 
+    def score_all(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
+        """`score` of each user [U, v] with each item [N, v], by one matrix product: [U, N] float32."""
+        return cast(Tensor, self.output(user_vectors @ item_vectors.T))
+
     def _scores(self, users: Tensor, items: Tensor) -> Tensor:
         return (users * items).sum(1, keepdim=True)
 

@@ -254,6 +254,10 @@ class SASRec(ItemShares):
         """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
         return cast(Tensor, self.output(_products(user_vectors, item_vectors)))
 
+    def score_all(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
+        """`score` of each user [U, d] with each item [N, d], by one matrix product: [U, N] float32."""
+        return cast(Tensor, self.output(user_vectors @ item_vectors.T))
+
     def _embedded(self, history: Jagged, num_rows: int) -> tuple[Tensor, Tensor]:
         """Start and embedded elements of each row at the left of [B, P, d], zeros behind them, and the place of each
         row's last one, int64 [B]."""

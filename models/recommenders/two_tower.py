@@ -301,6 +301,13 @@ class TwoTower(ItemShares):
         """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
         return self._output(self._similarity(user_vectors.expand_as(item_vectors), item_vectors))
 
+    def score_all(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor | None:
+        """`score` of each user [U, d] with each item [N, d], by one matrix product: [U, N] float32; None where a
+        network is on top of the product."""
+        if self.top is not None:
+            return None
+        return self._output(user_vectors @ item_vectors.T / self.settings.temperature)
+
     def _vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged]) -> tuple[Tensor, Tensor]:
         return self.user_vectors(ids, floats, lists), self.item_vectors(ids, floats, lists)
 

@@ -326,6 +326,11 @@ class TowerScores:
         self.items = _in_blocks(of_items, items.num_ids, asked.ids.device, at_once)
 
     def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
+        if items.dim() == 1 and callable(of_all := getattr(self.model, "score_all", None)):
+            with torch.inference_mode():
+                found: Tensor | None = of_all(self.users[rows], self.items[items])
+            if found is not None:
+                return _finite(found.clone())
         return _pairs(rows, items, self._score, BLOCK_ROWS)
 
     def _score(self, rows: Tensor, items: Tensor) -> Tensor:

@@ -58,6 +58,14 @@ def test_one_user_with_many_items_is_scored_as_rows_are():
     torch.testing.assert_close(one, model(ids, torch.zeros(20, 1)))
 
 
+@pytest.mark.parametrize("loss", ["catalogue", "bce"])
+def test_all_users_with_all_items_are_scored_as_rows_are(loss):
+    model, ids = make(dim=5, loss=loss), some_ids()
+    users, items = (part(ids, torch.zeros(20, 1)) for part in (model.user_vectors, model.item_vectors))
+    rows = [model.score(users[place : place + 1], items)[:, 0] for place in range(20)]
+    torch.testing.assert_close(model.score_all(users, items), torch.stack(rows))
+
+
 def test_it_starts_with_vectors_of_the_deviation_that_is_set_and_without_biases():
     torch.manual_seed(0)
     model = MatrixFactorization(INPUTS, MFSettings(dim=64, initial_std=0.2))

@@ -110,6 +110,9 @@ def test_vectors_and_scores_are_those_of_torchs_attention_row_by_row(settings):
     scores = scale * (wanted * items).sum(1, keepdim=True) + shift
     torch.testing.assert_close(model(*rows.given), scores, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
+        model.score_all(users[:1], items).t(), model.score(users[:1], items), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(
         model.score(users[:1], items), scale * (items @ wanted[:1].t()) + shift, rtol=1e-4, atol=1e-5
     )
 

@@ -51,6 +51,12 @@ def test_vectors_scored_later_equal_the_model(form, kind):
         users, items = model.user_vectors(rows.ids, rows.floats), model.item_vectors(rows.ids, rows.floats)
         assert whole.std() > 0
         torch.testing.assert_close(model.score(users, items), whole, **CLOSE)
+        everyone = model.score_all(users[:50], items)
+        if form["top"] == "mlp":
+            assert everyone is None
+        else:
+            rows_alone = [model.score(users[row : row + 1], items)[:, 0] for row in range(50)]
+            torch.testing.assert_close(everyone, torch.stack(rows_alone), **CLOSE)
         for row in (0, 371, 999):
             alone = rows.ids[row : row + 1], rows.floats[row : row + 1]
             user, item = model.user_vectors(*alone), model.item_vectors(*alone)
