@@ -33,8 +33,9 @@ def compared_split(found: Mapping[str, Any]) -> str:
 def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What `baselines` found as rows of a table: the model's metrics on the same rows first, then each baseline's. Of
     train rows, which all of them have learnt, no noise is told, nor where the model is worse: a closer fit is no better
-    model."""
+    model. Where it is worse nowhere no column says so."""
     tests = compared_split(found) != "train"
+    worse = tests and any(item["worse"] for item in found["found"])
     shown: list[dict[str, Any]] = []
     several = len({item["target"] for item in found["found"]}) > 1
     for item in found["found"]:
@@ -52,7 +53,7 @@ def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         paired = paired if tests else {name.replace("gain of", "closer by"): gain for name, gain in gains.items()}
         row = {"": NAMES[item["name"]].removeprefix("the ")} | of_target | metrics | paired
         row |= {"train rows": item["rows"], "seconds": item["seconds"]}
-        shown.append(row | ({"the model is worse by": ", ".join(item["worse"])} if tests else {}))
+        shown.append(row | ({"the model is worse by": ", ".join(item["worse"])} if worse else {}))
     return shown
 
 
