@@ -1,13 +1,14 @@
 """The best items of the catalogue for every user, as rows of a file: what mails, pages and caches are filled with.
 
 Scores are those that `evaluate.ranking` ranks by, of any model: of users' newest rows, with the histories of now, and
-items as train has them.
+items as their last rows have them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def recommend(
     users: Any = None,
     again: bool = False,
 ) -> Any:
-    """The k items of the train split that a run's model ranks highest for every user.
+    """The k items known to a run's model that it ranks highest for every user.
 
     A user is asked about as their newest row of today's features says, under the recipes `interactions` and `movielens`
     with the history of now, and with nulls where a column describes neither user nor item. Equal scores are in the
@@ -137,7 +138,7 @@ def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: 
     if not len(rows):
         raise DataError("recommend: no user is left that the model knows.")
     with packed_splits(bundle.preprocessor, features, SPLITS) as tables:
-        items, there = _items(bundle, tables["train"])
+        items, there = _items(bundle, tables)
         known = (
             None
             if again
@@ -209,13 +210,27 @@ def _rows_of(asked: Batch, rows: Tensor) -> Batch:
     return Batch(asked.ids[rows], asked.floats[rows], (), lists=tuple(column.rows(rows) for column in asked.lists))
 
 
-def _items(bundle: Bundle, train: PackedTable) -> tuple[EntityRows, Tensor]:
-    """The columns of every item as of its last train row, and which of the ids train has: bool [ids]."""
+def _items(bundle: Bundle, tables: Mapping[str, PackedTable]) -> tuple[EntityRows, Tensor]:
+    """The columns of every item as of its last row in the last split that has it, and which of the ids there are: bool
+    [ids]. A final run has learnt of items that valid and test alone have."""
     columns = bundle.model.inputs.entity("item")
-    items = EntityRows.of(train, columns.key, columns.ids, columns.floats, columns.lists).to(bundle.device)
-    there = torch.bincount(train.words[:, columns.key].long(), minlength=items.num_ids) > 0
+    found: EntityRows | None = None
+    there = torch.zeros(0, dtype=torch.bool)
+    for table in tables.values():
+        part = EntityRows.of(table, columns.key, columns.ids, columns.floats, columns.lists)
+        own = torch.bincount(table.words[:, columns.key].long(), minlength=part.num_ids) > 0
+        found, there = (part, own) if found is None else (_newer(found, part, own), there | own)
+    assert found is not None
     there[: first_id(bundle.preprocessor, "item")] = False
-    return items, there.to(bundle.device)
+    return found.to(bundle.device), there.to(bundle.device)
+
+
+def _newer(before: EntityRows, after: EntityRows, there: Tensor) -> EntityRows:
+    """Rows of `after` where `there` [ids], else those of `before`."""
+    places = torch.arange(len(there)) + there.long() * len(there)
+    both = zip(before.lists, after.lists, strict=True)
+    lists = tuple(JaggedColumn.concat(pair).rows(places) for pair in both)
+    return replace(after, words=torch.where(there[:, None], after.words, before.words), lists=lists)
 
 
 def _known(bundle: Bundle, tables: Mapping[str, PackedTable], *, rated: bool) -> KnownPositives:

@@ -14,9 +14,9 @@ USERS, ITEMS = 50, 40
 SMALL = {"train.epochs": 2, "evaluate.ranking": None, "evaluate.importance": False, "evaluate.baselines": []}
 
 
-def log(seed=0):
+def log(seed=0, rows=USERS * 8):
     draw = np.random.default_rng(seed)
-    pairs = draw.permutation(USERS * ITEMS)[: USERS * 8]
+    pairs = draw.permutation(USERS * ITEMS)[:rows]
     found = pd.DataFrame({"user": pairs // ITEMS + 100, "item": pairs % ITEMS + 7})
     found["rating"] = draw.integers(1, 6, len(found))
     found["at"] = 1_600_000_000 + draw.permutation(len(found)) * 60
@@ -163,3 +163,23 @@ def test_less_than_one_item_is_refused(config):
     Pipeline.from_config(config, SMALL, {"model.kind": "popularity"}).train()
     with pytest.raises(DataError, match="k must be at least 1, found 0"):
         recommend(config, SMALL, {"model.kind": "popularity"}, k=0)
+
+
+def test_items_are_as_their_last_rows_have_them_and_those_that_only_a_final_run_knows_are_among_them(config):
+    """An item of the newest rows alone, which train lacks, and a price that has changed since."""
+    rows = log(rows=1600).sort_values("at")
+    rows["price"] = rows["item"].astype("float64")
+    newest = rows.index[-200:-140]  # of valid and test, and of what a final run learns from
+    rows.loc[newest, "price"] += 100
+    rows.loc[newest[::2], "item"] = 900
+    rows.to_csv("log.csv", index=False)
+    given = {"model": {"kind": "two_tower"}, "features.split_by": "time", "features.continuous": ["price"]}
+    given["features.item_columns"] = ["price"]
+    given["train.batch_size"] = 64
+    run = Pipeline.from_config(config, SMALL, given).train_final()
+    found = recommend(config, SMALL, given, k=ITEMS + 1, again=True, run=run.path)
+    assert 900 in set(found["item"])
+    prices = rows.groupby("item")["price"].last()
+    asked = found[["user", "item"]].assign(price=found["item"].map(prices))
+    told = run.bundle().predict(asked)["target"].to_numpy()
+    np.testing.assert_allclose(found["predicted_target"], told, rtol=1e-4, atol=1e-5)
