@@ -132,7 +132,7 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = trained_epochs(curve)
     trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows", "threads")}
-    if data.config.train.select == "best" and MEMBER not in curve[-1] and manifest["best_epoch"] >= 0:
+    if data.config.train.select == "best" and trained["steps"] and MEMBER not in curve[-1]:
         trained["kept_epoch"] = manifest["best_epoch"] + 1
     bundle = load_bundle(folder / "model", device, data.engine)
     results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])

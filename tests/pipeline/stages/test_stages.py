@@ -244,6 +244,7 @@ def test_a_resumed_training_tells_all_its_rows_against_all_its_seconds(tiny, mon
     rows = 18 * 256
     assert summary["trained"] == {
         "epochs": 2, "steps": 18, "skipped_steps": 0, "rows": rows, "earlier_rows": 14 * 256, "threads": 1,
+        "kept_epoch": 2,
     }  # fmt: skip
     assert run.curve[-1]["step"] * 256 == rows
     assert summary["seconds"]["train"] > 1.3  # thirteen of the fourteen sleeps were saved
