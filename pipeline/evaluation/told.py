@@ -37,6 +37,7 @@ def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     tests = compared_split(found) != "train"
     shown: list[dict[str, Any]] = []
     several = len({item["target"] for item in found["found"]}) > 1
+    any_worse = tests and any(item["worse"] for item in found["found"])
     for item in found["found"]:
         names = [part["metric"] for part in item["differences"]]
         of_target = {"target": item["target"]} if several else {}
@@ -52,7 +53,7 @@ def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         paired = paired if tests else {name.replace("gain of", "closer by"): gain for name, gain in gains.items()}
         row = {"": NAMES[item["name"]].removeprefix("the ")} | of_target | metrics | paired
         row |= {"train rows": item["rows"], "seconds": item["seconds"]}
-        shown.append(row | ({"the model is worse by": ", ".join(item["worse"])} if tests else {}))
+        shown.append(row | ({"the model is worse by": ", ".join(item["worse"])} if any_worse else {}))
     return shown
 
 
