@@ -6,6 +6,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from typing import Any, TypeGuard
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -76,6 +77,10 @@ class DataError(ValueError):
             hint = " Of Dask compute it first, frame.compute(), or call this for each part: frame.map_partitions(...)."
         if type(found).__name__ == "Series":
             hint = " Make a frame of it: frame[['price']] of one column, frame.iloc[[0]] of one row."
+        if isinstance(found, dict | list):
+            hint = " Make a frame of it: pandas.DataFrame([row]) of one row, pandas.DataFrame(columns) of columns."
+        if isinstance(found, str | PathLike):
+            hint = " Read it first: pandas.read_csv(path), pandas.read_parquet(path)."
         return cls(
             f"{where}: expected a data frame of pandas, Polars or cuDF, or an Arrow table; found "
             f"{type(found).__name__}.{hint}"

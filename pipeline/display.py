@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 MISSING = "–"
+MINUS_LOSS = "minus loss"  # what falls where a feature of such a model is shuffled, in figures.json
 METRIC_LABELS = {
     "auc": "AUC",
     "logloss": "Log loss",
@@ -56,6 +57,11 @@ def metric_label(name: str) -> str:
         return f"{AT_DEPTH[metric]}@{depth}"
     text = name.replace("_", " ")
     return METRIC_LABELS.get(name.lower(), text[:1].upper() + text[1:])
+
+
+def importance_text(metric: str) -> str:
+    """What the importance of a column is, where it is measured by `metric`: "drop of AUC", "rise of the loss"."""
+    return "rise of the loss" if metric == MINUS_LOSS else f"drop of {metric}"
 
 
 def is_missing(value: Any) -> bool:

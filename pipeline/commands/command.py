@@ -203,6 +203,8 @@ def check_config(config: Path, overrides: Sequence[str], whole: bool = True) -> 
     been imported. whole: see `load_config`. The command itself reads it again."""
     from gigabatch.pipeline.config.config import ConfigError, load_config
 
+    for path in (text for text in overrides if "=" not in text and text.endswith((".yaml", ".yml"))):
+        raise ConfigError(f"{path!r} stands alone on the line. Name the configuration by an option: --config {path}.")
     if config == DEFAULT_CONFIG and not config.exists():
         here = sorted(str(path) for pattern in ("*.yaml", "conf/*.yaml") for path in Path().glob(pattern))
         raise ConfigError(

@@ -1285,6 +1285,8 @@ def _describe(item: Any, where: str = "") -> str:
         shown = _shortened(", ".join(f"{name}={value!r}" for name, value in found.items() if name in words))
     else:
         shown = _shortened(repr(found))
+    if item["type"] in ("tuple_type", "list_type"):
+        message = "Input should be a list" + (f": [{found}]" if isinstance(found, str | int | float) else "")
     if item["type"] in ("string_type", "path_type") and isinstance(found, (int, float, date)):
         kind = "date" if isinstance(found, date) else "number"
         message = f"{message.removesuffix('.')}; YAML reads this text as a {kind} unless it stands in quotes"

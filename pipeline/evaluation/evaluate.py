@@ -29,7 +29,7 @@ from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import LOSS_METRICS, ConfigError, EvaluateSettings, NightlySettings
-from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.display import MINUS_LOSS, progress
 from gigabatch.pipeline.evaluation.checks import indicator_owners, list_owner
 from gigabatch.pipeline.evaluation.decisions import Costs, Decisions, threshold_table
 from gigabatch.pipeline.evaluation.reliability import calibration_with_intervals, student
@@ -629,7 +629,7 @@ def permutation_importance(
     num_repeats = settings.importance_repeats or MOST_REPEATS
     words = table.words[rows]
     binary = schema.targets[0].task == "binary"
-    metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
+    metric = MINUS_LOSS if not binary else "MRR" if table.schema.has_group else "AUC"
 
     loss, known = target_loss(schema), table.unpack(words).to(device)  # shuffling moves no label, group or weight
     spreads = [
@@ -638,7 +638,7 @@ def permutation_importance(
 
     def measure(words: Tensor) -> float:
         part = table.with_words(words)
-        if metric == "minus loss":
+        if metric == MINUS_LOSS:
             return -_loss_in_deviations(model, part, loss, spreads, device, prior_shift)
         found = []
         predictions = loss.predict(table_outputs(model, part, device))
@@ -667,7 +667,7 @@ def permutation_importance(
     own = [iter(values) for values in ranks.gather(measured, "importance")]
     base, *rest = (next(own[number % len(own)]) for number in range(1 + len(features) * num_repeats))
     if not math.isfinite(base):
-        by_loss = metric == "minus loss"
+        by_loss = metric == MINUS_LOSS
         log.warning(
             "importance: the %s of %s row(s) is %s, so nothing is told of the features. %s, or set "
             "evaluate.importance=false.",

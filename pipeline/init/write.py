@@ -105,7 +105,8 @@ def run_name(path: str) -> str:
 
 def config_text(made: Draft, name: str, pattern: str, out: Path) -> str:
     """The YAML file: every setting with what was seen, and what is left out with why."""
-    lines = [f"# Written by gigabatch init {_comment(pattern)}. Correct what it guessed wrong (docs/init.md), then:"]
+    given = _comment(shlex.quote(pattern))
+    lines = [f"# Written by gigabatch init {given}. Correct what it guessed wrong (docs/init.md), then:"]
     lines += [f"#   gigabatch train --config {_comment(shlex.quote(str(out)))}"]
     lines += [f"# {_comment(remark)}" for remark in made.remarks]
     if made.left_out:

@@ -306,6 +306,8 @@ def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dic
         trained = summary["trained"] if name == "train" else {}
         worked = trained.get("rows", rows)
         notes = [f"{format_value(trained['epochs'])} epochs"] if trained else []
+        if trained.get("kept_epoch", trained.get("epochs")) != trained.get("epochs"):
+            notes.append(f"the weights are those after epoch {trained['kept_epoch']}, the best by the valid split")
         notes += [f"of {trained['members']} members together"] if "members" in trained else []
         if earlier := trained.get("earlier_rows"):
             notes.append(f"{earlier:,} of {worked:,} rows before a break, with their seconds")

@@ -23,7 +23,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import format_value
+from gigabatch.pipeline.display import MINUS_LOSS, format_value, importance_text
 from gigabatch.pipeline.evaluation.baseline_learners import Keep
 from gigabatch.pipeline.evaluation.baselines import (
     advice,
@@ -132,6 +132,8 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = trained_epochs(curve)
     trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows", "threads")}
+    if data.config.train.select == "best" and trained["steps"] and MEMBER not in curve[-1]:
+        trained["kept_epoch"] = manifest["best_epoch"] + 1
     bundle = load_bundle(folder / "model", device, data.engine)
     results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
@@ -459,12 +461,13 @@ def evaluation_report(
     beside = (results["ranking"] or {}).get("baselines") or {"left_out": ()}
     notes += [f"Left out: {text}." for text in beside["left_out"]]
     if results["importance"]:
-        drop = results["importance_metric"]
-        if drop != "minus loss" and any("auc" not in own for own in results["evaluations"][split].metrics.values()):
+        drop = importance_text(results["importance_metric"])
+        others = any("auc" not in own for own in results["evaluations"][split].metrics.values())
+        if others and results["importance_metric"] != MINUS_LOSS:
             drop += " (of binary targets alone)"
         sample = results["importance_sample"]
         notes.append(
-            f"Importance: drop of {drop} when a feature is shuffled, each {sample['repeats']} time(s), over "
+            f"Importance: {drop} when a feature is shuffled, each {sample['repeats']} time(s), over "
             f"{sample['rows']:,} rows of the {split} split"
             + ("." if sample["rarest"] is None else f", of which {sample['rarest']:,} have the rarest label.")
         )

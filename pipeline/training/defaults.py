@@ -115,7 +115,7 @@ def settle(
         alone = positives is None and not warm and settings.start_from is None and settings.codistill is None
         decay = AVERAGE if small and many and alone else None
     found = {"batch_size": batch_size, "epochs": epochs, "lr_max": lr, "ema_decay": decay}
-    return WholeTrainSettings.model_validate(settings.model_dump() | found)
+    return WholeTrainSettings.model_validate(settings.model_dump(exclude_unset=True) | found)
 
 
 def rule_of(kind: type[Model], inputs: ModelInputs) -> dict[str, Any]:

@@ -388,6 +388,9 @@ def train_model(
         )  # fmt: skip
     best = done.best_epoch if settings.select == "best" and num_steps else epochs - 1
     if best < epochs - 1:
+        if epochs == settings.epochs:
+            said = "the weights are those after epoch %d of %d, of the best valid %s"
+            log.info(said, best + 1, epochs, settings.select_by)
         moments, updates = done.best_moments, done.best_updates
     else:
         moments, updates = read_moments(model, optimizer), 0 if average is None else average.num_updates

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from gigabatch.pipeline.display import format_value, is_number, metric_label
+from gigabatch.pipeline.display import format_value, importance_text, is_number, metric_label
 from gigabatch.pipeline.store.files import atomic_write, behind_links
 from gigabatch.pipeline.views.parts import bars, beside, block, figure
 
@@ -97,7 +97,7 @@ def importance_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     decimals = int(np.clip(2 - np.floor(np.log10(longest)), 0, 6)) if longest > 0 else 3
     drawn = bars([(row["name"], _share(row["mean"], longest), _mean_text(row, decimals)) for row in shown])
     more = f", {len(rows) - len(shown)} more columns" if len(rows) > len(shown) else ""
-    note = f"drop of {metric_label(str(rows[0]['metric']))} where a column is shuffled, ± its deviation{more}"
+    note = f"{importance_text(str(rows[0]['metric']))} where a column is shuffled, ± its deviation{more}"
     return Figure((figure("Importance", drawn, note),))
 
 

@@ -127,7 +127,7 @@ def bars(rows: Sequence[tuple[str, float, str]], color: str = BAR) -> Markup:
     """A row of (name, length in [0, 1], text) each: name, bar, text."""
     found = Markup("").join(
         Markup(
-            '<div style="display:contents"><span style="overflow-wrap:break-word;max-width:14em">{}</span>'
+            '<div style="display:contents"><span style="overflow-wrap:anywhere;max-width:14em">{}</span>'
             '<span style="background:{};'
             'height:.6em;align-self:center;border-radius:.2em"><span style="display:block;height:100%;width:{:.1f}%;'
             'background:{};border-radius:.2em"></span></span><span style="text-align:right;'

@@ -1,5 +1,7 @@
 """Frames of Polars and Arrow tables where frames enter, and Arrow's younger types: equal to what pandas gives."""
 
+from pathlib import Path
+
 import dask.dataframe
 import numpy as np
 import pandas as pd
@@ -129,6 +131,20 @@ def test_a_path_without_its_engine_and_a_folder_among_parts_are_refused(rows, tm
         ):
             fit([("pandas", tmp_path)])
         fit([("pandas", path)])
+
+
+@pytest.mark.parametrize(
+    ("found", "way"),
+    [
+        ("rows.csv", r"found str\. Read it first: pandas\.read_csv\(path\)"),
+        (Path("rows.csv"), r"found PosixPath\. Read it first: "),
+        ({"price": [1.0]}, r"found dict\. Make a frame of it: pandas\.DataFrame\(\[row\]\) of one row"),
+        ([{"price": 1.0}], r"found list\. Make a frame of it: "),
+    ],
+)
+def test_what_is_no_frame_is_told_how_to_become_one(found, way):
+    with pytest.raises(DataError, match=way):
+        Normalize("price").apply(found, None)
 
 
 def test_what_is_no_frame_is_refused_by_an_operator():

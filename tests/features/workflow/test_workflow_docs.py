@@ -61,8 +61,7 @@ def test_the_lags_are_those_of_pandas():
 def test_the_python_runs(tmp_path):
     frame = rows().assign(clicked=0)
     known = {"parts": [frame], "frame": frame, "folder": tmp_path, "rows": rows()}
-    first, saving, serving, raw = blocks("python")
+    first, saving, serving = blocks("python")
     for block in (first, saving, serving):
         exec(compile(block, str(PAGE), "exec"), known)
     assert known["serving"].applied_inputs == ("price", "city")
-    assert "predict_raw" in raw

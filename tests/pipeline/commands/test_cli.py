@@ -181,6 +181,13 @@ def test_without_a_configuration_those_that_are_there_are_listed(tmp_path, monke
     assert capsys.readouterr().err == f"{needed} YAML files here and in conf: conf/other.yaml, mine.yaml.\n"
 
 
+def test_a_configuration_without_its_option_is_told_how_to_write_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "conf/mine.yaml"]) == 2
+    said = "'conf/mine.yaml' stands alone on the line. Name the configuration by an option: --config conf/mine.yaml."
+    assert capsys.readouterr().err == f"gigabatch: {said}\n"
+
+
 def test_quiet_prints_results_alone(finished):
     done = finished.command("train", "--config", str(finished.config), "-q")
     assert (done.returncode, done.stderr) == (0, "")

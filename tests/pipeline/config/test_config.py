@@ -114,6 +114,13 @@ def test_what_the_recipe_and_the_model_refuse_comes_after_all_else(load):
         load(SMALLEST, "train.epochs=-1", "features.late_minute=3", "model.layrs=3")
 
 
+def test_text_in_the_place_of_a_list_is_shown_as_one(load):
+    with pytest.raises(ConfigError, match=r"model\.layers: Input should be a list: \[64,32\] \(found '64,32'\)\.$"):
+        load(SMALLEST, "model.layers=64,32")
+    with pytest.raises(ConfigError, match=r"model\.layers: Input should be a list: \[64\] \(found 64\)\.$"):
+        load(SMALLEST, "model.layers=64")
+
+
 def test_an_unknown_key_that_resembles_nothing_gets_no_suggestion(load):
     with pytest.raises(ConfigError, match=r"unknown key 'zzz'\. Known keys: artifacts"):
         load(SMALLEST + "zzz: 1")

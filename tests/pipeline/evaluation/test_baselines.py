@@ -442,6 +442,13 @@ def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
     assert baseline_rows({"found": []}) == []
 
 
+def test_the_table_has_no_heading_of_what_is_worse_where_nothing_is():
+    found = found_of("binary")[0]
+    rows = baseline_rows(found | {"found": [item | {"worse": []} for item in found["found"]]})
+    assert "gain of auc" in rows[3]
+    assert all("the model is worse by" not in row for row in rows)
+
+
 def test_of_train_rows_none_is_called_worse_and_the_table_says_what_they_are():
     """Trees that fit their own rows closer are no better model, and an error of such a gain is of no test."""
     train = table_of("binary", 4000, 1)

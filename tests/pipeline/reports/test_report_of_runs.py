@@ -81,11 +81,12 @@ def test_a_test_split_without_a_positive_is_said_and_drawn_as_far_as_it_goes(tmp
 
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 def test_other_tasks_have_their_own_parts(tmp_path, task):
-    page = page_of(run(tmp_path, task, 300))
+    page = page_of(run(tmp_path, task, 300, evaluate={"importance_repeats": 1}))
     expected = {"multiclass": "Classes of lowest F1", "regression": "Residuals by prediction"}[task]
     assert expected in page.words
     assert "Thresholds" not in page.words
     assert "Test AUC" not in page.words
+    assert "Importance: rise of the loss when a feature is shuffled" in " ".join(page.words)
 
 
 def test_tiles_of_several_targets_say_that_they_are_means_and_of_what_importance_is(tmp_path):

@@ -196,11 +196,15 @@ def test_stages_are_counted_in_rows_and_only_epochs_that_were_trained(tiny, caps
     steps = 2400 // 256 * epochs  # whole batches alone
     told = {"epochs": epochs, "steps": steps, "skipped_steps": 0, "rows": steps * 256, "earlier_rows": 0}
     told["threads"] = 1  # a step of so few rows is not worth sharing
+    best = min((point["valid_loss"], point["epoch"]) for point in run.curve if "valid_loss" in point)[1]
+    told["kept_epoch"] = round(best)
     assert run.summary["trained"] == told
     (train,) = (row for row in stage_rows(run.summary, ()) if row["stage"] == "train")
     assert train["rows"] == 2400
     assert train["rows/s"] == pytest.approx(steps * 256 / run.summary["seconds"]["train"])
-    assert train["note"] == f"{epochs} epochs"
+    assert told["kept_epoch"] < epochs  # after the best epoch one more was trained
+    kept = f"the weights are those after epoch {told['kept_epoch']}, the best by the valid split"
+    assert train["note"] == f"{epochs} epochs; {kept}"
     again = tiny.train("train.epochs=30", "train.patience=1", "train.lr_max=1.0", "train.schedule=constant")
     again.show()
     assert capsys.readouterr().out.count("skipped, unchanged: an earlier run took ") == 4
@@ -240,6 +244,7 @@ def test_a_resumed_training_tells_all_its_rows_against_all_its_seconds(tiny, mon
     rows = 18 * 256
     assert summary["trained"] == {
         "epochs": 2, "steps": 18, "skipped_steps": 0, "rows": rows, "earlier_rows": 14 * 256, "threads": 1,
+        "kept_epoch": 2,
     }  # fmt: skip
     assert run.curve[-1]["step"] * 256 == rows
     assert summary["seconds"]["train"] > 1.3  # thirteen of the fourteen sleeps were saved

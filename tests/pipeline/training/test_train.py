@@ -33,6 +33,7 @@ from gigabatch.models.optimizers.schedule import SCHEDULES
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.pipeline.config.config import ConfigError, TrainSettings, parse_config
 from gigabatch.pipeline.training import train as module
+from gigabatch.pipeline.training.defaults import settle
 from gigabatch.pipeline.training.train import TrainingError, optimizer_of, table_loss, train_model
 from tests.models.shelf_helpers import build as shelf_build
 from tests.pipeline.read_only import unreadable
@@ -733,6 +734,15 @@ def test_training_stops_when_the_valid_loss_has_not_improved_for_so_many_epochs(
     again = run(tmp_path / "stopped", settings_of(patience=patience, select=select, **changes))
     assert again.steps == stopped.steps  # a run that was stopped does not go on
     assert f"stopped after epoch {epochs} of 12" in caplog.text
+    assert "the weights are those after epoch 12 of 12" not in caplog.text
+
+
+@pytest.mark.parametrize(("losses", "kept"), [([0.9, 0.5, 0.6], 2), ([0.9, 0.6, 0.5], None)])
+def test_weights_of_an_earlier_epoch_than_the_last_are_told_of(tmp_path, monkeypatch, caplog, losses, kept):
+    caplog.set_level(logging.INFO)
+    script_valid_losses(monkeypatch, losses)
+    run(tmp_path, settings_of(epochs=3, schedule="constant"))
+    assert ("the weights are those after epoch 2 of 3, of the best valid loss" in caplog.text) == (kept == 2)
 
 
 @pytest.mark.parametrize(
@@ -785,9 +795,10 @@ def test_tables_that_do_not_decay_are_named_in_the_log(changes, says, caplog):
     assert (line in caplog.text) == says
 
 
-def test_a_decay_that_no_one_set_is_not_told_of(caplog):
+@pytest.mark.parametrize("settings", [settings_of(), settle(TrainSettings(), 1000, ())])
+def test_a_decay_that_no_one_set_is_not_told_of(settings, caplog):
     caplog.set_level(logging.INFO)
-    optimizer_of(make_model(), settings_of())
+    optimizer_of(make_model(), settings)
     assert "weight_decay" not in caplog.text
 
 

@@ -108,6 +108,10 @@ def test_numbers_that_are_none_are_no_bars():
     page = importance_figure(rows)._repr_html_()
     assert re.findall(r"nums\">([^<]*)<", page) == ["0.200 ± 0.100", "–", "0.100"]
     assert re.findall(r"height:100%;width:([\d.]+)%", page) == ["100.0", "0.0", "50.0"]
+    assert "drop of AUC where a column is shuffled" in page
+    assert "overflow-wrap:anywhere" in page  # in a narrow cell long names break, or numbers cover the next figure
+    of_loss = importance_figure([{"name": "a", "mean": 0.2, "std": 0.1, "metric": "minus loss"}])._repr_html_()
+    assert "rise of the loss where a column is shuffled" in of_loss
 
 
 def test_where_there_is_nothing_a_figure_says_why():
