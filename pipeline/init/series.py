@@ -22,7 +22,7 @@ BUSINESS_DAY = "business day"
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000  # microseconds
 # Steps of the calendar: how many days they last, what further back tells beside the last row, as a number of rows or a
 # span, and a mean's window.
-CALENDAR = {
+CALENDAR: dict[str, tuple[tuple[int, int], tuple[int | str, ...], str]] = {
     "month": ((28, 31), (12,), "365d"), "quarter": ((90, 92), (4,), "365d"), "year": ((365, 366), (), "1830d"),
     BUSINESS_DAY: ((1, 4), ("7d",), "28d"),
 }  # fmt: skip
