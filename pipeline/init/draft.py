@@ -185,13 +185,13 @@ class Draft:
         of_texts = {name for made in self.texts.values() for name in made}
         named |= {role: [name for name in named.get(role, ()) if name not in of_texts] for role in roles[2:]}
         named |= {"text": list(self.texts)}
-        texts = {role: names if role == "time" else _some(names, most) for role, names in named.items() if names}
+        texts = {role: names if role == "time" else first_of(names, most) for role, names in named.items() if names}
         return "; ".join(f"{role} {text}" for role, text in texts.items())
 
     def told(self) -> str:
         """One line that says what each column is taken for."""
         left_out = [f"{name} ({why})" for name, why in self.left_out.items()]
-        texts = [self.roles(), f"left out {_some(left_out, 20)}" if left_out else ""]
+        texts = [self.roles(), f"left out {first_of(left_out, 20)}" if left_out else ""]
         return "; ".join(filter(None, texts))
 
 
@@ -251,7 +251,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     separator = {"separator": table.separator} if table.separator != "," else {}
     encoded = {"encoding": table.encoding} if not is_utf8(table.encoding) else {}
     if encoded and encoding is None:
-        made.role_notes["encoding"] = _encoding_note(table)
+        made.role_notes["encoding"] = encoding_note(table)
     made.features = {**table.paths, **separator, **encoded, **made.features}
     if made.ids:
         made.features["keys"] = made.ids[:1]
@@ -269,7 +269,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     return made
 
 
-def _encoding_note(table: Table) -> str:
+def encoding_note(table: Table) -> str:
     """Why the files are read in an encoding other than UTF-8, with a text that shows whether it is the right one."""
     if table.encoding != GUESS:
         return "by the byte order mark"
@@ -342,7 +342,7 @@ def draft_columns(
     labelled = ~np.any(
         [np.zeros(len(table.sample), bool), *(np.isnan(item.values) for item in labels.values())], axis=0
     )
-    split_by = kept.get(time or "") or (_time(kept, labelled) if timed else None)
+    split_by = kept.get(time or "") or (moment_of(kept, labelled) if timed else None)
     _roles(made, table, kept, timed, split_by, taken, lists, labelled)
     made.labelled = float(labelled.mean()) if len(labelled) else 1.0
     if made.words and not more and not made.features["categorical"] and not made.features["continuous"]:
@@ -382,7 +382,7 @@ def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool
         share = min(share, 1 - share)
         if of_one and share < RARE and size * share < FEW_HELD:
             made.remarks.append(
-                f"Of the rarer label of {_shown(name)} valid and test hold about {size * share:.0f} rows each, by "
+                f"Of the rarer label of {in_short(name)} valid and test hold about {size * share:.0f} rows each, by "
                 "which few models can be told apart. Give more rows, or set features.split to more valid_rows and "
                 "test_rows."
             )
@@ -392,7 +392,7 @@ def _split(made: Draft, rows: int, labels: Mapping[str, Labels], *, of_one: bool
 
 def _is_number(seen: Seen) -> bool:
     """Whether a column will be continuous."""
-    return seen.kind == "number" and not _id_reason(seen) and (seen.num_values > 1 or bool(seen.null.any()))
+    return seen.kind == "number" and not id_reason(seen) and (seen.num_values > 1 or bool(seen.null.any()))
 
 
 def _lines_above(target: str, line: int) -> DataError:
@@ -422,7 +422,7 @@ def _head(made: Draft, table: Table, labels: Mapping[str, Labels]) -> None:
     of = "all" if table.whole else f"a sample; the files hold {table.rows:,}" if table.rows else "a sample"
     made.remarks.append(f"Rows looked at: {seen} ({of}).")
     for name, found in labels.items():
-        made.remarks.append(f"Target {_shown(name)}: {found.settings['task']}; {found.note}.")
+        made.remarks.append(f"Target {in_short(name)}: {found.settings['task']}; {found.note}.")
     if nulls:
         made.remarks.append(f"Rows without a label are left out: {nulls:,} of those looked at.")
     made.remarks += [found.advice for found in labels.values() if found.advice]
@@ -451,7 +451,7 @@ def _odd_ends(table: Table, columns: Mapping[str, Seen]) -> list[str]:
         ]
         shown = totals if which == "last" and totals else words if len(words) > 1 else []
         if shown and (which == "first" or table.whole):
-            texts = ", ".join(f"{_shown(row[name])!r} in {_shown(name)}" for name in shown[:3])
+            texts = ", ".join(f"{in_short(row[name])!r} in {in_short(name)}" for name in shown[:3])
             found.append(f"The {which} row holds {texts}: where it is {what}, delete it from the file.")
     return found
 
@@ -462,13 +462,13 @@ def _kept(
     """The columns that may be features or times; the others are left out and said. most_words: of a middle text.
     words: whether categories of many values get lists of their words."""
     kept, leaks = {}, {}
-    made.remarks += unknown_numbers({_shown(name): seen for name, seen in columns.items()})
+    made.remarks += unknown_numbers({in_short(name): seen for name, seen in columns.items()})
     for name, seen in columns.items():
-        made.remarks += doubts(_shown(name), seen)
+        made.remarks += doubts(in_short(name), seen)
         if seen.decimals:
             both = " and ".join(map(repr, seen.decimals[::-1]))
             made.remarks.append(
-                f"{_shown(name)} holds numbers with two decimal signs ({both}), so each text is a value of its own. "
+                f"{in_short(name)} holds numbers with two decimal signs ({both}), so each text is a value of its own. "
                 "Write them with one in the file."
             )
         elif told := _mostly_numbers(seen):
@@ -479,12 +479,12 @@ def _kept(
             kept[name] = seen
         elif seen.num_values == 0 or (seen.num_values == 1 and not seen.null.any()):
             alone = pd.Series(seen.values).dropna()
-            shown = _shown if seen.kind != "date" else _day
+            shown = in_short if seen.kind != "date" else _day
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
         elif told := next(filter(None, (_in_text(seen, label) for label in labels.values())), ""):
             leaks[name] = f"a possible leak: {told}"
-        elif ((reason := _id_reason(seen)) and holds_text(seen, most_words)) or _is_prose(seen, most_words):
+        elif ((reason := id_reason(seen)) and holds_text(seen, most_words)) or _is_prose(seen, most_words):
             seen.kind, seen.dtype, seen.steps = "text", "string", []
             kept[name] = seen
         elif reason:
@@ -507,7 +507,7 @@ def _kept(
     for label in labels.values():
         numbers = {name: seen.values for name, seen in kept.items() if seen.kind == "number"}
         while label.settings["task"] == "regression" and (parts := added(numbers, label.values)):
-            together = " and ".join(filter(None, (", ".join(map(_shown, parts[:-1])), _shown(parts[-1]))))
+            together = " and ".join(filter(None, (", ".join(map(in_short, parts[:-1])), in_short(parts[-1]))))
             for name in parts:
                 leaks[name] = f"a possible leak: the target is a sum or difference of {together}"
                 del kept[name], numbers[name]
@@ -575,7 +575,7 @@ def _mostly_numbers(seen: Seen) -> str:
         return ""
     amounts = others.kept(found_in(others.distinct, "[0-9]"))
     share = 1 - others.num_rows / known.num_rows
-    holds = f"{_shown(seen.name)} holds numbers in {share:.0%} of the rows with a value, and"
+    holds = f"{in_short(seen.name)} holds numbers in {share:.0%} of the rows with a value, and"
     if not len(amounts.distinct):
         if len(others.distinct) > MOST_WORDS:
             return ""
@@ -642,7 +642,7 @@ def _of_letters(name: str, side: str, taken: Collection[str]) -> str:
     column, output = (json.dumps(text, ensure_ascii=False, allow_nan=False) for text in names)
     step = f"text_tokens: {{column: {column}, output: {output}, letters: 3}}"
     return (
-        f"{_shown(name)} is left out, but the {side} letters of its texts tell of the label. Where they are known "
+        f"{in_short(name)} is left out, but the {side} letters of its texts tell of the label. Where they are known "
         f"before it, and texts to come are of this kind, add their letters: - {step} under steps, {output}: "
         f"{{elements: string}} under lists, and {column}: string under inputs."
     )
@@ -667,9 +667,9 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
             kept[name] = as_names(seen, digits)
             if decimal == "," and is_written(table, name):
                 kept[name].categories = "string"  # int64 would take a later 1.000 for 1
-            found.append(_shown(name))
+            found.append(in_short(name))
         else:
-            doubted.append(_shown(name))
+            doubted.append(in_short(name))
     if found:
         made.remarks.append(
             f"Numbers of {', '.join(found)} are taken for ids or codes: {ALIKE}. Where they are amounts, take them "
@@ -682,7 +682,7 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
         )
 
 
-def _id_reason(seen: Seen) -> str:
+def id_reason(seen: Seen) -> str:
     """Why a column says which row it is, and nothing of it; empty where it may say more."""
     known = seen.values[~seen.null]
     if len(known) < FEWEST_ROWS_OF_IDS or seen.kind == "date":
@@ -716,7 +716,7 @@ def _nulls(
     for name in (*kept, *made.leaks, *made.ids):
         if columns[name].kind in ("category", "text"):
             there = table.sample[name].drop_duplicates()
-            said |= dict.fromkeys(there[there.isin(WEAK_NULL_WORDS)], f"a value of {_shown(name)}")
+            said |= dict.fromkeys(there[there.isin(WEAK_NULL_WORDS)], f"a value of {in_short(name)}")
     words = dict.fromkeys(DEFAULT_NULLS)
     for name, seen in list(kept.items()):
         clash = [word for word in seen.null_words if word in said and word in WEAK_NULL_WORDS]
@@ -774,11 +774,11 @@ def _roles(
                 step: TextTokens | TextHash = TextTokens(name, words)
                 lists[words] = {"elements": "string"}
                 made.words[words] = {"min_count": FEWEST_OF_WORD}
-                made.notes[words] = f"the words of {_shown(name)}"
+                made.notes[words] = f"the words of {in_short(name)}"
             else:
                 step = TextHash(name, _free_prefix(name, names))
                 continuous += step.outputs
-                made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(name)}"
+                made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {in_short(name)}"
             steps += to_steps([step])
             names.update(step.outputs)
             made.texts[name] = list(step.outputs)
@@ -791,29 +791,29 @@ def _roles(
             parts = _parts(seen, time)
             if alone := [f"{part} ({value})" for part, value in told.items() if part in parts]:
                 made.remarks.append(
-                    f"{_shown(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no "
+                    f"{in_short(name)} has one {' and one '.join(alone)} alone in all rows looked at, which is no "
                     "feature."
                 )
             categorical |= more[0]
             continuous += more[1]
             steps += more[2]
             names.update((*more[0], *more[1]))
-            made.notes |= dict.fromkeys((*more[0], *more[1]), f"made of {_shown(name)}")
+            made.notes |= dict.fromkeys((*more[0], *more[1]), f"made of {in_short(name)}")
             for part in (one for one in more[0] if one.endswith("_month_day")):
-                made.notes[part] = f"made of {_shown(name)}: 1225 is 25 December; such days tell of the label"
+                made.notes[part] = f"made of {in_short(name)}: 1225 is 25 December; such days tell of the label"
             if time is None or name != time.name or seen.dtype != "datetime":
                 inputs[name] = seen.dtype
             if seen.note:
                 made.notes[f"inputs.{name}"] = seen.note
             if seen.zone == "?" and more[2]:
                 made.remarks.append(
-                    f"{_shown(name)} has offsets from UTC, and its weekday and hour are those of UTC. Set zone, "
+                    f"{in_short(name)} has offsets from UTC, and its weekday and hour are those of UTC. Set zone, "
                     "such as zone: Europe/Berlin, in its date_parts for those of local time."
                 )
             if seen.by_size:
                 known_times = seen.values[~seen.null]
                 made.remarks.append(
-                    f"The numbers of {_shown(name)} are taken for {seen.note} by their size alone "
+                    f"The numbers of {in_short(name)} are taken for {seen.note} by their size alone "
                     f"({_day(known_times.min())} to {_day(known_times.max())}). If they are no times, take the column "
                     f"out of inputs, {'time, ' * (time is not None and name == time.name)}steps and what these make, "
                     "and put it under continuous."
@@ -821,17 +821,17 @@ def _roles(
             if seen.either:
                 first, form = ("day", "month") if seen.dtype.index("%d") < seen.dtype.index("%m") else ("month", "day")
                 made.remarks.append(
-                    f"In {_shown(name)} day and month could be either in all rows looked at; the {first} is taken to "
+                    f"In {in_short(name)} day and month could be either in all rows looked at; the {first} is taken to "
                     f"stand first. If it is the {form}, exchange %d and %m under inputs."
                 )
             if seen.others:
                 made.remarks.append(
-                    f"{_shown(name)} could be read as {' or '.join(seen.others)} too in all rows looked at. Where that "
+                    f"{in_short(name)} could be read as {' or '.join(seen.others)} too in all rows looked at. Where that "
                     "is right, write it under inputs."
                 )
             if "%y" in seen.dtype and (late := int((seen.values > now_us()).sum())):
                 made.remarks.append(
-                    f"{_shown(name)} has years of two digits, of which 00 to {PIVOT - 1} are 2000 to {2000 + PIVOT - 1}"
+                    f"{in_short(name)} has years of two digits, of which 00 to {PIVOT - 1} are 2000 to {2000 + PIVOT - 1}"
                     f", so that {late:,} row(s) lie in the future, up to {_day(np.nanmax(seen.values))}. Write years "
                     "of four digits in the file."
                 )
@@ -841,7 +841,7 @@ def _roles(
         else:
             continuous.append(name)
         if seen.other_units:
-            made.remarks.append(units_told(_shown(name), seen.other_units))
+            made.remarks.append(units_told(in_short(name), seen.other_units))
         if seen.dtype:
             inputs[name] = seen.dtype
         steps += seen.steps
@@ -851,7 +851,7 @@ def _roles(
             names.add(words)
             lists[words] = {"elements": "string"}
             made.words[words] = {"min_count": FEWEST_OF_NAME}
-            made.notes[words] = f"the words of {_shown(name)}"
+            made.notes[words] = f"the words of {in_short(name)}"
             made.texts[name] = [name, words]
             inputs[name] = "string"
         elif seen.tells_little:
@@ -863,12 +863,12 @@ def _roles(
             about.append(f"{1 - known / len(seen.values):.1%} null")
         made.notes[name] = ", ".join([*about, *([seen.note] if seen.note else []),
                                       *([made.notes[name]] if name in made.notes else [])])  # fmt: skip
-    if with_words := [_shown(name) for name in made.texts if name in categorical]:
+    if with_words := [in_short(name) for name in made.texts if name in categorical]:
         made.remarks.append(
             f"Few rows have each value of {', '.join(with_words)}, and words tell of the label: they are features too "
             "(text_tokens)."
         )
-    if alone := [_shown(name) for name in made.texts if name not in categorical]:
+    if alone := [in_short(name) for name in made.texts if name not in categorical]:
         shown = ", ".join(alone)
         how = (
             f"A model learns a vector of each word that {FEWEST_OF_WORD} texts or more have (text_tokens)"
@@ -883,7 +883,7 @@ def _roles(
         late = int((time.values > now_us() + DAY).sum())
         if late and "%y" not in time.dtype:  # which is told above
             made.remarks.append(
-                f"{late:,} row(s) of {_shown(time.name)} lie in the future, up to {_day(np.nanmax(time.values))}. The "
+                f"{late:,} row(s) of {in_short(time.name)} lie in the future, up to {_day(np.nanmax(time.values))}. The "
                 "model is tested on them, and gigabatch nightly refuses them: correct or remove them."
             )
         made.role_notes["time"] = (
@@ -899,14 +899,14 @@ def _roles(
         ]  # fmt: skip
         if whose and timed:
             made.remarks.append(
-                f"Rows of one {_shown(whose[0])} may lie in train and in test. Set split_key: {_shown(whose[0])} to "
+                f"Rows of one {in_short(whose[0])} may lie in train and in test. Set split_key: {in_short(whose[0])} to "
                 "measure on others than those that were learnt from."
             )
         half = next((name for name, seen in kept.items() if seen.kind == "date" and _says_when(seen)), None)
         if half is not None and timed and kept[half].null.any():
             made.remarks.append(
-                f"{_shown(half)} is null in {int(kept[half].null.sum()):,} rows, so rows are not split by it. Without "
-                f"these rows, time: {_shown(half)} measures on later rows than those that were learnt from."
+                f"{in_short(half)} is null in {int(kept[half].null.sum()):,} rows, so rows are not split by it. Without "
+                f"these rows, time: {in_short(half)} measures on later rows than those that were learnt from."
             )
         if timed and (years := next(filter(None, map(_decimal_years, kept.values())), "")):
             made.remarks.append(
@@ -954,12 +954,12 @@ def split_phrases(made: Draft, table: Table) -> None:
         if name in lists:
             made.notes[name] = f"{values:,} values in {len(texts):,} texts"
             made.remarks.append(
-                f"{_shown(name)} holds several values each, {separator!r} between them, so it is a list. Where the "
+                f"{in_short(name)} holds several values each, {separator!r} between them, so it is a list. Where the "
                 "whole text is one value, take it from lists to categorical."
             )
         else:
             made.remarks.append(
-                f"{_shown(name)} holds several values each, but between them is another sign, {separator!r}, than the "
+                f"{in_short(name)} holds several values each, but between them is another sign, {separator!r}, than the "
                 f"one list_separator, so each whole text is one category. Write {chosen!r} there in the file."
             )
 
@@ -969,7 +969,7 @@ def _hash_too(made: Draft, names: set[str]) -> None:
     steps = [TextHash(name, _free_prefix(name, names)) for name in made.texts]
     for step in steps:
         made.texts[step.column] += step.outputs
-        made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {_shown(step.column)}"
+        made.notes[step.outputs[0]] = f"to {step.outputs[-1]}: hashes of the words of {in_short(step.column)}"
     made.features["steps"] += to_steps(steps)
     made.features["continuous"] = [name for step in steps for name in step.outputs]
     made.remarks.append("Rows need a feature beside lists, so that words are hashed to floats too (text_hash).")
@@ -1002,7 +1002,7 @@ def _entities(made: Draft, table: Table, taken: Collection[str]) -> None:
         entities[entity] = {"key": key, **({"columns": columns} if columns else {})}
         left = [name for name in left if name not in own]
     made.features["entities"] = entities
-    user, item = (_shown(found[entity]) for entity in ENTITY_NAMES)
+    user, item = (in_short(found[entity]) for entity in ENTITY_NAMES)
     one = all(target["task"] in ("binary", "regression") for target in made.features["targets"].values())
     towers = "; for /recommend take model: {kind: two_tower, loss: bce}" if one else ""
     made.remarks.append(
@@ -1023,7 +1023,7 @@ def _history(made: Draft, names: set[str]) -> None:
     options = {"by": [user], "time": time, "order": ROW, "column": item, "length": HISTORY_LENGTH, "output": output}
     made.proposed = {"steps": [{"history": options}], "lists": {output: {"shares": item}}}
     made.remarks.append(
-        f"The last {HISTORY_LENGTH} values of {_shown(item)} that each {_shown(user)} had before a row are a step and "
+        f"The last {HISTORY_LENGTH} values of {in_short(item)} that each {in_short(user)} had before a row are a step and "
         "a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
         "(docs/lists.md). Delete the leading '# ' of these lines and compare."
     )
@@ -1042,9 +1042,9 @@ def _look_back(made: Draft, columns: Mapping[str, Seen], target: str, labels: La
     taken = {*columns, *made.categories, *made.features.get("continuous", ()), *made.features.get("lists", ())}
     steps, names = steps_back(found, time, target, taken)
     made.proposed = {"steps": steps, "continuous": names}
-    whose = f" of each {' and '.join(map(_shown, found.by))}" if found.by else ""
+    whose = f" of each {' and '.join(map(in_short, found.by))}" if found.by else ""
     made.remarks.append(
-        f"Rows are a series{whose}, a row every {found.step}, in which {_shown(target)} is like the one before. "
+        f"Rows are a series{whose}, a row every {found.step}, in which {in_short(target)} is like the one before. "
         "Earlier values are steps and columns in comments, since rows to be predicted then need the rows before them "
         "(docs/forecasting.md). Delete the leading '# ' of these lines, make preprocess.scale true, and compare."
     )
@@ -1090,7 +1090,7 @@ def _plain(types: Mapping[str, pa.DataType]) -> list[str]:
     ]
 
 
-def _time(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:
+def moment_of(kept: Mapping[str, Seen], labelled: np.ndarray) -> Seen | None:
     """The column of times to split by: full in rows that have labels, with many moments, and by its name of when a row
     was."""
     found = [
@@ -1117,7 +1117,7 @@ def _decimal_years(seen: Seen) -> str:
     name = spaced_lower(seen.name)
     if seen.kind != "number" or seen.whole or seen.null.any() or not (TIME_NAME.search(name) or YEAR_NAME.search(name)):
         return ""
-    return _shown(seen.name) if seen.values.min() >= 1800 and seen.values.max() < 2101 else ""
+    return in_short(seen.name) if seen.values.min() >= 1800 and seen.values.max() < 2101 else ""
 
 
 def _has_days(seen: Seen) -> bool:
@@ -1190,7 +1190,7 @@ def _parts_alone(seen: Seen) -> dict[str, str]:
     return told
 
 
-def _some(names: Collection[str], most: int) -> str:
+def first_of(names: Collection[str], most: int) -> str:
     """The first names, and how many more there are."""
     more = [f"{len(names) - most:,} more"] if len(names) > most else []
     return ", ".join([*list(names)[:most], *more])
@@ -1204,7 +1204,7 @@ def _day(moment: float) -> str:
     return str(np.datetime64(int(moment), "us").astype("datetime64[D]"))
 
 
-def _shown(value: object) -> str:
+def in_short(value: object) -> str:
     """A value in a comment: one line, not long."""
     text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -1229,7 +1229,7 @@ def try_splits(made: Draft) -> None:
         if not wrong:
             return
         name = made.features.pop("time")
-        made.remarks.append(f"A split by the time {_shown(name)} is not possible ({wrong}), so it is random.")
+        made.remarks.append(f"A split by the time {in_short(name)} is not possible ({wrong}), so it is random.")
         dated = made.features.setdefault("inputs", {})
         dated.setdefault(name, "datetime")
         made.role_notes["seed"] = RANDOM
@@ -1259,7 +1259,7 @@ def _binary_labels(made: Draft) -> list[str]:
 
 
 def _labels_shown(labels: Collection[str]) -> str:
-    return _some([_shown(label) for label in labels], 5)
+    return first_of([in_short(label) for label in labels], 5)
 
 
 def _split_error(made: Draft) -> tuple[str, dict[str, list[str]]]:
