@@ -61,6 +61,7 @@ from gigabatch.features.workflow.steps import READING, make_operator, parse_step
 log = logging.getLogger(__name__)
 FORMAT = 1
 ROW = "row_number"  # of the recipes table and interactions: the row's place in the files
+MOST_NULL = 0.5  # share of a history that a step finds nothing for, and still not for rows behind it
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool", "datetime")
 
 
@@ -531,6 +532,8 @@ class Workflow:
                 raise DataError(
                     f"{error} (Of history and rows to be predicted together: no row may be in both.)"
                 ) from error
+            if isinstance(step, LooksBack):
+                self._warn_of_nothing(position, *frames)
         self._require_known(frame, history)
         return self._chosen(frames[-1])
 
@@ -548,6 +551,22 @@ class Workflow:
                 "the history ends %s before the first row to be predicted, by %r, and its own times lie at most %s "
                 "apart. What lies between is missing to features that look back: append it, or give it as history.",
                 told[0], name, told[1],
+            )  # fmt: skip
+
+    def _warn_of_nothing(self, position: int, history: Any, rows: Any) -> None:
+        """Warn where a step finds nothing for any of the rows, of groups that the history holds, though it does for
+        most of the history: their times may be of another zone."""
+        to_pandas, keys = engine_of(rows).to_pandas, list(self.steps[position].group_keys or ())
+        for name in self.made(position):
+            share = float(history[name].isna().mean()) if len(history) and len(rows) else 1.0
+            if share >= MOST_NULL or not bool(rows[name].isna().all()):
+                continue
+            if keys and not len(to_pandas(rows[keys]).merge(to_pandas(history[keys]).drop_duplicates())):
+                continue
+            log.warning(
+                "%r is null in all rows to be predicted, and in %.0f %% of the history: it finds nothing of the "
+                "history for them. Look whether times, and their zones, are those of the history, and what of it is "
+                "missing.", name, 100 * share,
             )  # fmt: skip
 
     def _require_kept(self, position: int, frame: Any) -> None:

@@ -48,16 +48,20 @@ DAYS = (
     (rf"{NAME}\.?(?P<sign> ){DAY}, \d{{2}}", ("%b{0}%d, %y",)),
     (rf"\d{{4}}(?P<sign>[-/ ]){NAME}\.?(?P=sign){DAY}", ("%Y{0}%b{0}%d",)),
     (r"(?:19|20)\d{2}(?P<sign>[-/]|[- ]?M)(?:0[1-9]|1[0-2])", ("%Y{0}%m",)),
-    (r"\d{1,2}(?P<sign>/)(?:19|20)\d{2}", ("%m{0}%Y",)),
-    (rf"{NAME}\.?(?P<sign>[- ])(?:19|20)\d{{2}}", ("%b{0}%Y",)),
+    (r"(?:19|20)\d{2}(?P<sign>[- ]?M)[1-9]", ("%Y{0}%m",)),
+    (r"\d{1,2}(?P<sign>[-/])(?:19|20)\d{2}", ("%m{0}%Y",)),
+    (rf"{NAME}\.?(?P<sign>[- ]?)(?:19|20)\d{{2}}", ("%b{0}%Y",)),
     (rf"(?:19|20)\d{{2}}(?P<sign>[- ]){NAME}\.?", ("%Y{0}%b",)),
     (r"(?:19|20)\d{2}(?P<sign>[- ]?[Qq])[1-4]", ("%Y{0}%q",)),
-    (r"Q[1-4](?P<sign>[-/ ])(?:19|20)\d{2}", ("Q%q{0}%Y",)),
-    (r"(?:19|20)\d{2}(?P<sign>[- ]?W)\d{2}", ("%G{0}%V",)),
+    (r"(?P<sign>[Qq])[1-4](?P<between>[-/ ]?)(?:19|20)\d{2}", ("{0}%q{1}%Y",)),
+    (r"[1-4](?P<sign>[- ]?[Qq][- ]?)(?:19|20)\d{2}", ("%q{0}%Y",)),
+    (r"(?:19|20)\d{2}(?P<sign>[- ]?[Ww])\d{1,2}", ("%G{0}%V",)),
+    (r"(?P<sign>K?W ?)\d{1,2}(?P<between>[-/ ])(?:19|20)\d{2}", ("{0}%V{1}%G",)),
     (rf"{DAY}(?P<sign>\. ){NAME}\.? \d{{4}}", ("%d{0}%b %Y",)),
     (rf"{DAY}(?P<sign> de ){NAME}\.? de \d{{4}}", ("%d{0}%b de %Y",)),
     (rf"\d{{2}}(?P<sign>){NAME}\d{{4}}", ("%d%b%Y",)),  # as SAS writes it
     (rf"{NAME}\.?(?P<sign>[- ])\d{{2}}", ("%b{0}%y",)),
+    (rf"\d{{2}}(?P<sign>[- ]){NAME}\.?", ("%y{0}%b",)),
 )
 # Quantities as large as milliseconds and microseconds are.
 QUANTITY_NAME = re.compile(
@@ -70,7 +74,7 @@ YEAR_LAST = rf"[A-Za-z]{{3,9}} \d{{1,2}} {CLOCK}{ZONE} \d{{4}}"  # Jun 12 14:05:
 YEAR_NAME = re.compile(r"year|jahr|(^|[^a-z])(an|ano|año|anno)([^a-z]|$)")
 FIRST_LOOK = 200
 ZONED = re.compile(r"^\s*(.*\d:\d.*) ([A-Z]{2,5})\s*$")
-MONTHS_OF_YEARS = ("%b-%y", "%b %y")  # or days without a year
+MONTHS_OF_YEARS = ("%b-%y", "%b %y", "%y-%b", "%y %b")  # or days without a year
 MOST_DAYS = 31
 DECEMBER = 335  # the day of the year that it begins with
 
@@ -100,9 +104,9 @@ class Written:
 def written_dates(known: pd.Series, lenient: bool) -> Written | None:
     """The format of a column of text; None where no one format fits every field.
 
-    Where day and month could be either in all rows, the day is first where points separate them, else the month. Where
-    the first or the last of three numbers could be the year, it is the last, unless times would lie in the future then
-    and otherwise do not.
+    Where day and month could be either in all rows, the day is what is the same in all of them, over several years;
+    else the day is first where points separate them, else the month. Where the first or the last of three numbers could
+    be the year, it is the last, unless times would lie in the future then and otherwise do not.
 
     Parameters
     ----------
@@ -136,16 +140,26 @@ def written_dates(known: pd.Series, lenient: bool) -> Written | None:
         return None
     if len({form.startswith("%y") for form, _ in fitting}) == 2:
         fitting.sort(key=lambda item: max(item[1].values()) > now_us())
-    form, by_text = fitting[0]
+    years = [form.startswith("%y") == fitting[0][0].startswith("%y") for form, _ in fitting]
+    alike = (item for item, own in zip(fitting, years, strict=True) if own)
+    form, by_text = next((item for item in alike if _on_one_day(np.array([*item[1].values()]))), fitting[0])
     values = texts.map(by_text).to_numpy(dtype="float64")
-    years = [other.startswith("%y") == form.startswith("%y") for other, _ in fitting]
-    others = tuple(other for (other, _), alike in zip(fitting, years, strict=True) if not alike)
+    others = tuple(other for (other, _), own in zip(fitting, years, strict=True) if not own)
     return Written(f"datetime[{form}]{'?' if lenient else ''}", values, sum(years) > 1, others)
 
 
+def _on_one_day(moments: np.ndarray) -> bool:
+    """Whether all times (microseconds) are of one day of the month, of several months and years."""
+    days = moments.astype("int64").astype("datetime64[us]").astype("datetime64[D]")
+    months, years = days.astype("datetime64[M]"), days.astype("datetime64[Y]")
+    of_month = days - months.astype("datetime64[D]")
+    several = [len(np.unique(found)) > 1 for found in (months - years.astype("datetime64[M]"), years)]
+    return bool((of_month == of_month[0]).all()) and all(several)
+
+
 def _holds_years(texts: pd.Series) -> bool:
-    """Whether the number behind a month's name (Jan-24) is no day in some text, so that it is a year in all of them."""
-    numbers = texts.str.slice(-2).astype("int64")
+    """Whether the number beside a month's name (Jan-24) is no day in some text, so that it is a year in all of them."""
+    numbers = texts.str.extract(r"(\d{2})")[0].astype("int64")
     return bool(((numbers == 0) | (numbers > MOST_DAYS)).any())
 
 
@@ -171,7 +185,7 @@ def _formats(text: str) -> list[str]:
     parts, clock = found.groupdict(), ""
     if parts["gap"]:
         clock = parts["gap"] + _clock(parts) + _zone(parts)
-    return [form.format(parts["sign"]) + clock for form in forms]
+    return [form.format(parts["sign"], parts.get("between")) + clock for form in forms]
 
 
 def _clock(parts: dict[str, str | None]) -> str:

@@ -19,7 +19,7 @@ WEIGHT_NAME = re.compile(r"(sample|sampling|case|row|survey|instance|observation
 FEWEST = 20  # different days, and texts of two numbers
 PAIR = r"\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*{sign}\s*(?:0|[1-9][0-9]*)(?:[.,][0-9]+)?\s*$"
 SIGNS = ("/", "-", "x", "×", ":")
-MONTH_AND_NUMBER = rf"\s*{MONTH_NAME}\.?[- ]\d{{2}}\s*$"
+MONTH_AND_NUMBER = rf"\s*(?:{MONTH_NAME}\.?[- ]\d{{2}}|\d{{2}}[- ]{MONTH_NAME}\.?)\s*$"
 
 
 def doubts(shown: str, seen: Seen) -> Iterator[str]:

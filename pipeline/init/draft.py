@@ -828,7 +828,7 @@ def _roles(
                     "and put it under continuous."
                 )
             if seen.either:
-                first, form = ("day", "month") if "%d.%m" in seen.dtype else ("month", "day")
+                first, form = ("day", "month") if seen.dtype.index("%d") < seen.dtype.index("%m") else ("month", "day")
                 made.remarks.append(
                     f"In {in_short(name)} day and month could be either in all rows looked at; the {first} is taken to "
                     f"stand first. If it is the {form}, exchange %d and %m under inputs."

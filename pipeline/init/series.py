@@ -11,17 +11,22 @@ import numpy as np
 import pandas as pd
 
 from gigabatch.features.operators.base import unused
+from gigabatch.features.workflow.workflow import ROW
 
 FEWEST_ROWS, FEWEST_OF_KEY = 100, 20  # in all, and a key's on average
 AT_A_STEP, TWICE = 0.8, 0.01  # share of rows that follow at the same distance, at least; and at once, at most
+AT_FEW_STEPS = 0.95  # where the distances differ by the days of the week
 TOLD = 0.3  # correlation of a label with the one before, each less the mean of its key
 MOST_CATEGORIES = 8  # whose pairs are tried
+BUSINESS_DAY = "business day"
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000  # microseconds
-# Steps of the calendar: how many days they last, how many rows further back tell beside the last, and a mean's window.
-CALENDAR = {
-    "month": ((28, 31), (1, 12), "365d"), "quarter": ((90, 92), (1, 4), "365d"), "year": ((365, 366), (1,), "1830d")
+# Steps of the calendar: how many days they last, what further back tells beside the last row, as a number of rows or a
+# span, and a mean's window.
+CALENDAR: dict[str, tuple[tuple[int, int], tuple[int | str, ...], str]] = {
+    "month": ((28, 31), (12,), "365d"), "quarter": ((90, 92), (4,), "365d"), "year": ((365, 366), (), "1830d"),
+    BUSINESS_DAY: ((1, 4), ("7d",), "28d"),
 }  # fmt: skip
-SPANS = {"d": DAY, "h": HOUR, "min": 60 * SECOND, "s": SECOND}
+SPANS = {"d": DAY, "h": HOUR, "min": 60 * SECOND, "s": SECOND, "ms": 1000}
 # From this step of time on, the spans further back that tell beside it, and the window of a mean.
 SEASONS = {0: (("1d", "7d"), "7d"), DAY: (("7d",), "28d"), DAY + 1: ((), "91d")}
 
@@ -38,11 +43,20 @@ class Series:
         What lies between a row and the next: a span, such as `1d`, or a key of `CALENDAR`.
     microseconds
         Of a span.
+    longest
+        From the first row of a series to its last, in microseconds, of that which lasts the longest.
+    repeats
+        Whether some rows of a series have one time.
+    gaps
+        Whether months, quarters, years or business days lack rows or values.
     """
 
     by: tuple[str, ...]
     step: str
     microseconds: int = 0
+    longest: int = 0
+    repeats: bool = False
+    gaps: bool = False
 
 
 def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.ndarray]) -> Series | None:
@@ -81,14 +95,8 @@ def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.nd
         apart = np.diff(times[order])[follows]
         if (apart == 0).mean() > TWICE:
             continue
-        distances, counts = np.unique(apart[apart > 0], return_counts=True)
-        enough = AT_A_STEP * len(apart)
-        units = (
-            unit for unit, ((least, most), *_) in CALENDAR.items()
-            if counts[(distances >= least * DAY) & (distances <= most * DAY)].sum() >= enough
-        )  # fmt: skip
-        unit = next(units, "")
-        if not unit and counts.max() < enough:
+        unit, step = _step(times, apart)
+        if not unit:
             continue
         own = values[order] - pd.Series(values[order]).groupby(group[order]).transform("mean").to_numpy()
         before, after = own[:-1][follows], own[1:][follows]
@@ -96,24 +104,53 @@ def series(times: np.ndarray, values: np.ndarray, categories: Mapping[str, np.nd
         spread = np.sqrt((before[known] ** 2).sum() * (after[known] ** 2).sum())
         if not spread > 0 or (before[known] * after[known]).sum() < TOLD * spread:
             return None
-        step = int(distances[counts.argmax()])
-        return Series(by, unit) if unit else Series(by, _span(step), step)
+        ends = pd.Series(times).groupby(group)
+        longest = int((ends.max() - ends.min()).max())
+        gaps = unit in CALENDAR and (_share(apart, unit) < 1 or bool(np.isnan(values).any()))
+        return Series(by, unit, step, longest, bool((apart == 0).any()), gaps)
     return None
+
+
+def _step(times: np.ndarray, apart: np.ndarray) -> tuple[str, int]:
+    """What lies between most rows and the next: a key of `CALENDAR` and 0, or a span and its microseconds; empty text
+    where it varies. apart: microseconds between each row and the next of its group."""
+    distances, counts = np.unique(apart[apart > 0], return_counts=True)
+    if not len(distances):
+        return "", 0
+    step, often = int(distances[counts.argmax()]), counts.max() >= AT_A_STEP * len(apart)
+    # One or two days of each week have no rows.
+    weekdays = (np.bincount(times // DAY % 7, minlength=7) > TWICE * len(times)).sum()
+    if step == DAY and weekdays in (5, 6) and _share(apart, BUSINESS_DAY) >= AT_FEW_STEPS:
+        return BUSINESS_DAY, 0
+    # Four weeks, always of one length, are no month; a year is of one length mostly.
+    if often and step != 365 * DAY:
+        return _span(step), step
+    return next((unit for unit in ("month", "quarter", "year") if _share(apart, unit) >= AT_A_STEP), ""), 0
+
+
+def _share(apart: np.ndarray, unit: str) -> float:
+    """The share of rows that the next one follows a key of `CALENDAR` later."""
+    (least, most), *_ = CALENDAR[unit]
+    return float(((apart >= least * DAY) & (apart <= most * DAY)).mean())
 
 
 def steps_back(found: Series, time: str, target: str, taken: Collection[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Steps that give each row earlier labels of its series and a mean of them, and the names of their columns, which
     are none of `taken`."""
     shared = {"by": list(found.by), "time": time, "column": target}
+    order = {"order": ROW} if found.repeats else {}
     if found.step in CALENDAR:
         _, back, window = CALENDAR[found.step]
-        wanted: list[tuple[str, str, dict[str, Any]]] = [
-            (f"{target}_{periods}_{found.step}s_before", "lag", {"periods": periods}) for periods in back
-        ]
+        back = (1, *back)
     else:
         seasons, window = next(rest for least, rest in reversed(SEASONS.items()) if found.microseconds >= least)
-        spans = dict.fromkeys([found.step, *seasons])
-        wanted = [(f"{target}_{span}_before", "lag", {"span": span}) for span in spans]
+        # Of longer ones less than half of the rows have a value.
+        back = tuple(dict.fromkeys([found.step, *(span for span in seasons if 2 * _length(span) <= found.longest)]))
+    counted = "row" if found.gaps else found.step.replace(" ", "_")
+    wanted: list[tuple[str, str, dict[str, Any]]] = [
+        (f"{target}_{one}_before", "lag", {"span": one, **order}) if isinstance(one, str)
+        else (f"{target}_{one}_{counted}s_before", "lag", {"periods": one, **order}) for one in back
+    ]  # fmt: skip
     wanted.append((f"{target}_mean_{window}", "rolling", {"window": window, "statistic": "mean"}))
     names = [unused(wished, taken) for wished, *_ in wanted]
     steps = [
@@ -129,6 +166,11 @@ def _groupings(codes: Mapping[str, np.ndarray]) -> Iterator[tuple[str, ...]]:
     yield ()
     yield from ((name,) for name in names)
     yield from combinations(names, 2)
+
+
+def _length(span: str) -> int:
+    """Microseconds of a span of days."""
+    return int(span.removesuffix("d")) * DAY
 
 
 def _span(step: int) -> str:

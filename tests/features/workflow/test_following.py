@@ -110,3 +110,15 @@ def test_a_history_that_ends_too_early_is_warned_of(caplog, dtype, gap, usual):
         f"ends {gap} before the first row to be predicted, by 'day', and its own times lie at most {usual} apart"
         in (caplog.text)
     )
+
+
+@pytest.mark.parametrize(("shift", "shop", "told"), [(0, "a", False), (1, "a", True), (1, "new", False)])
+def test_rows_for_which_nothing_lies_just_so_far_before_are_warned_of(caplog, shift, shop, told):
+    """Such as times of another zone, an hour off: each forecast was silently made of nulls."""
+    hour = 3_600 * 10**6
+    history = rows_of([day * 24 * hour for day in range(1, 7)], sold=[5, 7, 0, 9, 4, 0])
+    lag = Lag(["shop"], "day", "sold", "before", span="1d")
+    served = Workflow([lag], ["sold"], {"day": "datetime"}).fit([history]).serving(["before"], history=True)
+    found = served.following(rows_of([(7 * 24 - shift) * hour], shop=shop), history)
+    assert found["before"].isna().all() == (shift > 0)
+    assert ("'before' is null in all rows to be predicted, and in 17 % of the history" in caplog.text) == told

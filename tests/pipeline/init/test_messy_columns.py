@@ -33,6 +33,7 @@ from tests.examples import THOROUGH
 
 ROWS = 400
 DAYS = pd.date_range("2023-01-01", periods=ROWS, freq="7h")
+FIFTHS = pd.date_range("1985-01-01", periods=300, freq="MS") + pd.Timedelta("4D")
 FIRST = DAYS[DAYS.day <= 12]  # of these day and month may change places
 FAST = {
     "train.epochs": 1, "model.layers": [8], "device": "cpu", "engine": "pandas",
@@ -81,6 +82,11 @@ def drafted(tmp_path, values, name="x", **options):
         ("%Y-%m", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%Y-%m]", None),
         ("%b %Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%b %Y]", None),
         ("%m/%Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%m/%Y]", None),
+        # Always the first of a month, not always January.
+        ("%d/%m/%Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%d/%m/%Y]", "day"),
+        ("%m/%d/%Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%m/%d/%Y]", "month"),
+        ("%d-%m-%y", FIFTHS, "datetime[%d-%m-%y]", "day"),
+        ("%m.%d.%Y", pd.date_range("1980-01-01", periods=ROWS, freq="MS"), "datetime[%m.%d.%Y]", "month"),
     ],
 )
 def test_dates_as_people_write_them_are_times(tmp_path, form, days, dtype, either):
@@ -152,9 +158,13 @@ def test_dates_with_months_of_other_languages_and_without_zeros_are_times(tmp_pa
     ("form", "freq", "dtype"),
     [
         ("%Y %b", "M", "%Y %b"), ("%Y-%b", "M", "%Y-%b"), ("%YM%m", "M", "%YM%m"), ("%Y-M%m", "M", "%Y-M%m"),
+        ("%YM%-m", "M", "%YM%m"), ("%b%Y", "M", "%b%Y"), ("%m-%Y", "M", "%m-%Y"),
         ("%Y Q%q", "Q", "%Y Q%q"), ("%Y-Q%q", "Q", "%Y-Q%q"), ("%YQ%q", "Q", "%YQ%q"), ("%Yq%q", "Q", "%Yq%q"),
-        ("Q%q %Y", "Q", "Q%q %Y"), ("Q%q/%Y", "Q", "Q%q/%Y"),
-        ("%G W%V", "W", "%G W%V"), ("%G-W%V", "W", "%G-W%V"), ("%GW%V", "W", "%GW%V"),
+        ("Q%q %Y", "Q", "Q%q %Y"), ("Q%q/%Y", "Q", "Q%q/%Y"), ("Q%q%Y", "Q", "Q%q%Y"), ("q%q %Y", "Q", "q%q %Y"),
+        ("%qQ%Y", "Q", "%qQ%Y"),
+        ("%G W%V", "W", "%G W%V"), ("%G-W%V", "W", "%G-W%V"), ("%GW%V", "W", "%GW%V"), ("%G-W%-V", "W", "%G-W%V"),
+        ("%G-w%V", "W", "%G-w%V"), ("W%V %G", "W", "W%V %G"), ("KW%V/%G", "W", "KW%V/%G"),
+        ("KW %-V %G", "W", "KW %V %G"),
     ],
 )  # fmt: skip
 def test_months_quarters_and_weeks_as_offices_of_statistics_write_them_are_times(tmp_path, form, freq, dtype):
@@ -169,7 +179,10 @@ def test_months_quarters_and_weeks_as_offices_of_statistics_write_them_are_times
 
 
 def test_what_only_looks_like_quarters_and_weeks_stays_a_category():
-    for texts in (["2001 Q1", "2001 Q5"], ["2015 W01", "2015 W54"], ["2013-W53", "2013-W01"], ["1101 Q1", "1102 Q1"]):
+    for texts in (
+        ["2001 Q1", "2001 Q5"], ["13-2001", "12-2001"], ["2001M1", "2001M13"], ["W54 2015", "W01 2015"],
+        ["2015 W01", "2015 W54"], ["2013-W53", "2013-W01"], ["1101 Q1", "1102 Q1"],
+    ):  # fmt: skip
         assert column_seen("cell", pd.Series(texts * 50), None).kind == "category"
 
 
@@ -183,6 +196,9 @@ def test_short_days_between_other_signs_than_slashes_need_the_name_of_a_day(tmp_
 def test_a_month_with_a_number_is_one_of_a_year_where_some_number_is_no_day():
     months = ["Jan-24", "Feb-31", "Mrz-09"]
     assert column_seen("issue_d", pd.Series([*months, "Dez-99"]), None).dtype == "datetime[%b-%y]"
+    turned = ["24-Jan", "31-Feb", "09-Mrz"]
+    assert column_seen("issue_d", pd.Series([*turned, "99-Dez"]), None).dtype == "datetime[%y-%b]"
+    assert column_seen("issue_d", pd.Series(turned), None).kind == "category"
     seen = column_seen("issue_d", pd.Series(months), None)
     assert seen.kind == "category"
     (said,) = doubts("issue_d", seen)

@@ -12,6 +12,7 @@ from gigabatch.pipeline.init.series import series
 from gigabatch.pipeline.stages.stages import Pipeline
 
 DAY = 86_400_000_000
+SIX_DAYS = pd.offsets.CustomBusinessDay(weekmask="Mon Tue Wed Thu Fri Sat")
 
 
 def walk(rows: int, seed: int = 0) -> np.ndarray:
@@ -61,18 +62,21 @@ def test_keys_of_few_rows_and_nulls_of_keys_and_labels_are_no_obstacle_and_no_se
 @pytest.mark.parametrize(
     ("freq", "text", "names"),
     [
-        ("h", "1h", ["y_1h_before", "y_1d_before", "y_7d_before", "y_mean_7d"]),
+        ("h", "1h", ["y_1h_before", "y_1d_before", "y_mean_7d"]),
         ("D", "1d", ["y_1d_before", "y_7d_before", "y_mean_28d"]),
-        ("90s", "90s", ["y_90s_before", "y_1d_before", "y_7d_before", "y_mean_7d"]),
+        ("90s", "90s", ["y_90s_before", "y_mean_7d"]),
         ("7D", "7d", ["y_7d_before", "y_mean_91d"]),
-        ("MS", "month", ["y_1_months_before", "y_12_months_before", "y_mean_365d"]),
-        ("QS", "quarter", ["y_1_quarters_before", "y_4_quarters_before", "y_mean_365d"]),
-        ("YS", "year", ["y_1_years_before", "y_mean_1830d"]),
+        ("MS", "month", ["y_1_rows_before", "y_12_rows_before", "y_mean_365d"]),
+        ("QS", "quarter", ["y_1_rows_before", "y_4_rows_before", "y_mean_365d"]),
+        ("YS", "year", ["y_1_rows_before", "y_mean_1830d"]),
+        ("28D", "28d", ["y_28d_before", "y_mean_91d"]),  # which is no month
+        ("B", "business day", ["y_1_business_days_before", "y_7d_before", "y_mean_28d"]),
+        ("C", "business day", ["y_1_business_days_before", "y_7d_before", "y_mean_28d"]),  # closed on Sundays
     ],
 )
 def test_the_lines_in_comments_are_steps_that_look_back_as_pandas_does(tmp_path, freq, text, names):
     """Of two shops, the second of which misses a row; with a name that is taken."""
-    times = pd.date_range("2021-01-01", periods=200, freq=freq)
+    times = pd.date_range("2021-01-01", periods=200, freq=SIX_DAYS if freq == "C" else freq)
     frames = [
         pd.DataFrame(
             {"at": times, "shop": shop, "y": walk(200, seed), "x": walk(200, seed + 5), names[0]: walk(200, 9)}
@@ -99,12 +103,55 @@ def test_the_lines_in_comments_are_steps_that_look_back_as_pandas_does(tmp_path,
             part = rows[rows["shop"] == shop].set_index("at")["y"]
             if "mean" in name:
                 expected = part.rolling(pd.Timedelta(span), closed="left").mean()
-            elif name.split("_")[2] in ("months", "quarters", "years"):
+            elif name.split("_")[2] in ("rows", "business"):
                 expected = part.shift(int(name.split("_")[1]))
             else:
                 expected = part.shift(freq=pd.Timedelta(span)).reindex(part.index)
             mine = found.loc[(found["shop"] == shop).to_numpy(), column].astype(float)
             np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_rows_that_come_twice_at_a_time_are_in_their_order(tmp_path, zone):
+    """A row that was written twice, or the hour that comes twice where clocks change: the lag was refused."""
+    at = pd.date_range("2021-06-01", periods=5000, freq="h", tz=zone).tz_localize(None)
+    rows = pd.DataFrame({"at": at, "x": walk(5000, 3), "y": walk(5000)})
+    if zone is None:
+        rows = pd.concat([rows, rows.iloc[[2000]].assign(y=77.0)], ignore_index=True)
+    found = trained_features(tmp_path, rows)
+    twice = rows["at"] == rows["at"][rows["at"].duplicated()].iloc[0]
+    last = rows.loc[twice, "y"].iloc[-1]
+    after = found.loc[(found["at"] == rows.loc[twice, "at"].iloc[0].value // 1000 + 3_600_000_000).to_numpy()]
+    assert after["y_1h_before"].tolist() == [pytest.approx(last)]
+
+
+def test_spans_longer_than_the_series_are_not_proposed(tmp_path):
+    """They were null in every row."""
+    times = pd.date_range("2021-01-01", periods=5000, freq="100ms")
+    found = trained_features(tmp_path, pd.DataFrame({"at": times, "x": walk(5000, 3), "y": walk(5000)}))
+    assert [name for name in found if name.startswith("y_")] == ["y_100ms_before", "y_mean_7d"]
+
+
+@pytest.mark.parametrize("missing", ["rows", "labels", None])
+def test_rows_before_are_not_called_months_where_some_months_are_missing(tmp_path, missing):
+    """The twelfth row before is of another month then."""
+    rows = pd.DataFrame({"at": pd.date_range("1990-01-01", periods=200, freq="MS"), "x": walk(200, 3), "y": walk(200)})
+    left = rows.assign(y=rows["y"].where(rows.index != 100)) if missing == "labels" else rows
+    found = trained_features(tmp_path, rows.drop(index=100) if missing == "rows" else left)
+    unit = "rows" if missing else "months"
+    names = [f"y_1_{unit}_before", f"y_12_{unit}_before", "y_mean_365d"]
+    assert [name for name in found if name.startswith("y_")] == names
+    assert found[names[1]].iloc[100] == pytest.approx(rows["y"][88])  # of 13 months before, where one is missing
+
+
+def trained_features(tmp_path, rows: pd.DataFrame) -> pd.DataFrame:
+    """All splits of the features that `init` proposes, its comments made lines."""
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    path, _ = init(str(tmp_path / "rows.csv"), "y", tmp_path / "rows.yaml")
+    path.write_text(re.sub("(?m)^  # ", "  ", path.read_text()))
+    store = [f"artifacts={tmp_path / 'artifacts'}", f"runs={tmp_path / 'runs'}", "engine=pandas"]
+    features = Pipeline.from_config(path, *store).features()
+    return pd.concat([features.frame(split) for split in ("train", "valid", "test")])
 
 
 @pytest.mark.parametrize("as_seconds", [True, False])
