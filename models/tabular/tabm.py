@@ -15,7 +15,7 @@ Shapes: B rows of a batch, C id columns, F float columns, k members, O outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -174,6 +174,12 @@ class TabM(Model):
         )
         outputs = self.member_outputs(batch.ids, batch.floats, lists_of(batch))
         return loss.of_members(outputs, batch.targets, batch.weight)
+
+    @torch.no_grad()
+    def start_at(self, log_odds: Mapping[int, float]) -> None:
+        """Each member's output starts at the log odds, but for what its weights make of a row."""
+        for output, value in log_odds.items():
+            self.output.bias[:, output] = value
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:

@@ -48,6 +48,30 @@ def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = Non
     return tuple(found)
 
 
+def log_odds(rows: PackedTable | BatchSource, loss: TargetLoss | None = None) -> dict[int, float]:
+    """By output of each binary target that has both labels, log(weight of label 1 / weight of label 0).
+
+    loss: that is trained with. Its `class_weights` count too; of `balanced` ones both labels weigh alike.
+    """
+    found, output = {}, 0
+    places = [place for place, target in enumerate(rows.schema.targets) if target.task == "binary"]
+    mass = {place: [0.0, 0.0] for place in places}
+    for batch in unpacked_blocks(rows) if places else ():
+        weight = torch.ones(len(batch.targets[0])) if batch.weight is None else batch.weight.cpu()
+        for place in places:
+            label = batch.targets[place].cpu().double()
+            mass[place][0] += float((weight * (1 - label)).sum())
+            mass[place][1] += float((weight * label).sum())
+    for place, target in enumerate(rows.schema.targets):
+        if place in mass and min(mass[place]) > 0:
+            given = None if loss is None else loss.classes[place].class_weights
+            zero, one = mass[place] if isinstance(given, tuple | None) else (1.0, 1.0)
+            times = given[1] / given[0] if isinstance(given, tuple) else 1.0
+            found[output] = math.log(one / zero * times)
+        output += target.num_outputs
+    return found
+
+
 def _moments(batch: Batch, place: int) -> Any:
     """Of a target's labels, by the rows' weights where they have some."""
     labels = batch.targets[place].cpu().contiguous().numpy()
