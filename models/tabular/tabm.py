@@ -7,8 +7,9 @@
 Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling, ICLR 2025
 (arXiv 2410.24210). `form: mini` keeps the members' first r_k alone and shares all else but the outputs. Members differ
 from the start by r_k of the first layer, which is one random number a column (a sign where floats are plain, else
-normal); all other scales start at 1. The paper
-one-hot encodes ids; here they have embedding tables, whose rows members scale like any other input.
+normal); all other scales start at 1. The paper one-hot encodes ids; here they have embedding tables, whose rows members
+scale like any other input. Here c_k of a binary target starts at the log odds of label 1 in train (`start_at`), there
+at a random number near 0.
 
 Shapes: B rows of a batch, C id columns, F float columns, k members, O outputs.
 """

@@ -1,5 +1,5 @@
 """What is fitted to the labels of the rows that a model is trained on: mean and deviation of regression targets, exact
-in any order of the rows, and weights of classes."""
+in any order of the rows, log odds of binary ones, and weights of classes."""
 
 from __future__ import annotations
 
@@ -48,27 +48,25 @@ def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = Non
     return tuple(found)
 
 
-def log_odds(rows: PackedTable | BatchSource, loss: TargetLoss | None = None) -> dict[int, float]:
-    """By output of each binary target that has both labels, log(weight of label 1 / weight of label 0).
+def log_odds(rows: PackedTable, loss: TargetLoss | None = None) -> dict[int, float]:
+    """By output of each binary target that has both labels, the logarithm of (weight of label 1 / weight of label 0).
 
-    loss: that is trained with. Its `class_weights` count too; of `balanced` ones both labels weigh alike.
+    loss: that is trained with. Its `class_weights` count too; by `balanced` ones both labels weigh alike.
     """
-    found, output = {}, 0
-    places = [place for place, target in enumerate(rows.schema.targets) if target.task == "binary"]
-    mass = {place: [0.0, 0.0] for place in places}
-    for batch in unpacked_blocks(rows) if places else ():
-        weight = torch.ones(len(batch.targets[0])) if batch.weight is None else batch.weight.cpu()
-        for place in places:
+    targets = rows.schema.targets
+    mass = {place: [0.0, 0.0] for place, target in enumerate(targets) if target.task == "binary"}
+    for batch in unpacked_blocks(rows) if mass else ():
+        for place, (zero, one) in mass.items():
             label = batch.targets[place].cpu().double()
-            mass[place][0] += float((weight * (1 - label)).sum())
-            mass[place][1] += float((weight * label).sum())
-    for place, target in enumerate(rows.schema.targets):
-        if place in mass and min(mass[place]) > 0:
+            weight = torch.ones_like(label) if batch.weight is None else batch.weight.cpu().double()
+            mass[place] = [zero + float(weight @ (1 - label)), one + float(weight @ label)]
+    found = {}
+    for place, (zero, one) in mass.items():
+        if zero > 0 and one > 0:
             given = None if loss is None else loss.classes[place].class_weights
-            zero, one = mass[place] if isinstance(given, tuple | None) else (1.0, 1.0)
-            times = given[1] / given[0] if isinstance(given, tuple) else 1.0
-            found[output] = math.log(one / zero * times)
-        output += target.num_outputs
+            of_classes = (1.0, 1.0) if given is None else (1 / zero, 1 / one) if isinstance(given, str) else given
+            output = sum(target.num_outputs for target in targets[:place])
+            found[output] = math.log(one * of_classes[1]) - math.log(zero * of_classes[0])
     return found
 
 
