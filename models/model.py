@@ -205,6 +205,11 @@ class Model(nn.Module):
         rows = [tuple(map(float, scale))[:columns] for scale in self.target_scales]
         self.saved_target_scales = torch.tensor(rows, dtype=torch.float64, device=device) if rows else None
 
+    def start_at(self, log_odds: Mapping[int, float]) -> None:
+        """Called once before training: by output of a binary target the log odds of label 1 in train. A model may let
+        its outputs start there, so that the first steps of a rare label do not move all weights to say that it is rare
+        (Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, section 3.3); by default nothing happens."""
+
     def standardised(self, targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Targets, one [B] each, with those of regression as what the model learns: float32, computed in float64."""
         found = list(targets)

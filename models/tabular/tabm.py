@@ -7,15 +7,16 @@
 Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling, ICLR 2025
 (arXiv 2410.24210). `form: mini` keeps the members' first r_k alone and shares all else but the outputs. Members differ
 from the start by r_k of the first layer, which is one random number a column (a sign where floats are plain, else
-normal); all other scales start at 1. The paper
-one-hot encodes ids; here they have embedding tables, whose rows members scale like any other input.
+normal); all other scales start at 1. The paper one-hot encodes ids; here they have embedding tables, whose rows members
+scale like any other input. Here c_k of a binary target starts at the log odds of label 1 in train (`start_at`), there
+at a random number near 0.
 
 Shapes: B rows of a batch, C id columns, F float columns, k members, O outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -174,6 +175,12 @@ class TabM(Model):
         )
         outputs = self.member_outputs(batch.ids, batch.floats, lists_of(batch))
         return loss.of_members(outputs, batch.targets, batch.weight)
+
+    @torch.no_grad()
+    def start_at(self, log_odds: Mapping[int, float]) -> None:
+        """Each member's output starts at the log odds, but for what its weights make of a row."""
+        for output, value in log_odds.items():
+            self.output.bias[:, output] = value
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:

@@ -1,5 +1,5 @@
 """What is fitted to the labels of the rows that a model is trained on: mean and deviation of regression targets, exact
-in any order of the rows, and weights of classes."""
+in any order of the rows, log odds of binary ones, and weights of classes."""
 
 from __future__ import annotations
 
@@ -46,6 +46,28 @@ def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = Non
             of_outputs = range(outputs[place], outputs[place] + target.num_outputs)  # several of quantiles
             found += [TargetScale(place, output, scale.mean, scale.std) for output in of_outputs]
     return tuple(found)
+
+
+def log_odds(rows: PackedTable, loss: TargetLoss | None = None) -> dict[int, float]:
+    """By output of each binary target that has both labels, the logarithm of (weight of label 1 / weight of label 0).
+
+    loss: that is trained with. Its `class_weights` count too; by `balanced` ones both labels weigh alike.
+    """
+    targets = rows.schema.targets
+    mass = {place: [0.0, 0.0] for place, target in enumerate(targets) if target.task == "binary"}
+    for batch in unpacked_blocks(rows) if mass else ():
+        for place, (zero, one) in mass.items():
+            label = batch.targets[place].cpu().double()
+            weight = torch.ones_like(label) if batch.weight is None else batch.weight.cpu().double()
+            mass[place] = [zero + float(weight @ (1 - label)), one + float(weight @ label)]
+    found = {}
+    for place, (zero, one) in mass.items():
+        if zero > 0 and one > 0:
+            given = None if loss is None else loss.classes[place].class_weights
+            of_classes = (1.0, 1.0) if given is None else (1 / zero, 1 / one) if isinstance(given, str) else given
+            output = sum(target.num_outputs for target in targets[:place])
+            found[output] = math.log(one * of_classes[1]) - math.log(zero * of_classes[0])
+    return found
 
 
 def _moments(batch: Batch, place: int) -> Any:

@@ -82,6 +82,7 @@ from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_metrics import require_selectable, selected_metric
 from gigabatch.pipeline.training.target_scales import (
     fitted_loss,
+    log_odds,
     require_labels,
     require_steps_in_order,
     require_weights,
@@ -653,6 +654,8 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss |
     require_weights(train, "train")
     train = train.counted()
     model.scale_targets(target_scales(train, loss))
+    if type(model).start_at is not Model.start_at:
+        model.start_at(log_odds(train, loss))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
         model.remember(batch.ids, batch.floats, batch.targets, batch.lists)

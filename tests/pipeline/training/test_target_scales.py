@@ -17,7 +17,7 @@ from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.model import Model, TargetScale
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import load_bundle, target_loss
@@ -411,3 +411,49 @@ def test_labels_of_regressions_alone_are_not_smoothed():
     schema = Schema((Column("price", "target", "float32"),), (Target("price", "regression"),))
     with pytest.raises(ConfigError, match=r"train\.label_smoothing: all targets are regressions"):
         target_loss(schema, label_smoothing=0.1)
+
+
+# Where outputs of binary targets start
+
+
+def rare(share: float, rows: int = 2_000) -> torch.Tensor:
+    return (torch.arange(rows) % round(1 / share) == 0).float()
+
+
+def started(labels: dict[str, torch.Tensor], weight: torch.Tensor | None = None, classes=None) -> np.ndarray:
+    """What a fresh TabM predicts where its weights say nothing of a row: [targets]."""
+    rows = len(next(iter(labels.values())))
+    ids, floats, _ = signal(rows)
+    targets = tuple(Target(name, "binary") for name in labels)
+    columns = tuple(IdColumn(f"id{i}", n) for i, n in enumerate(NUM_IDS))
+    schema = TensorSchema(columns, ("a", "b", "c"), targets, has_weight=weight is not None)
+    table = PackedTable.from_columns(schema, ids, floats, list(labels.values()), weight)
+    tasks = [("binary", 1)] * len(labels)
+    inputs = ModelInputs(NUM_IDS, 3, len(labels), targets=tuple(tasks))
+    spec = ModelSpec("tabm", inputs, model_class("tabm").Settings(members=3, layers=(4,)))
+    model = new_model(spec, table, 1, TargetLoss(tasks, classes=classes)).eval()
+    with torch.no_grad():
+        model.output.weight.zero_()
+        return torch.sigmoid(model(torch.stack(ids, 1)[:5], torch.stack(floats, 1)[:5]))[0].numpy()
+
+
+def test_outputs_of_tabm_start_at_the_share_of_label_1():
+    """They started at one half: of 4,000 rows 6 % positive the first three of forty epochs taught that these are rare,
+    by all weights (Caravan, docs/tried.md)."""
+    labels = {"late": rare(0.02), "lost": rare(0.5), "none": torch.zeros(2_000)}
+    found = started(labels)
+    np.testing.assert_allclose(found[:2], [labels["late"].mean(), labels["lost"].mean()], rtol=1e-5)
+    assert 0.3 < found[2] < 0.7  # of one label alone the log odds are none
+
+
+def test_the_start_counts_weights_of_rows_and_of_classes_as_the_loss_does():
+    late, weight = rare(0.1), 1.0 + (torch.arange(2_000) % 10 == 0) * 3.0
+    weight[5] = 0.0
+    share = float(np.average(late.numpy(), weights=weight.numpy()))
+    np.testing.assert_allclose(started({"late": late}, weight), [share], rtol=1e-5)
+    # the constant of the least weighted log loss, by a search over constants
+    tried = np.linspace(0.001, 0.999, 9981)
+    loss = -(5.0 * late.mean().item() * np.log(tried) + 0.5 * (1 - late.mean().item()) * np.log(1 - tried))
+    of_classes = started({"late": late}, classes=[ClassLoss(class_weights=(0.5, 5.0))])
+    np.testing.assert_allclose(of_classes, [tried[loss.argmin()]], atol=2e-4)
+    np.testing.assert_allclose(started({"late": late}, classes=[ClassLoss(class_weights="balanced")]), [0.5], rtol=1e-5)
