@@ -10,7 +10,8 @@ from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.training.defaults import FEWEST_EPOCHS, ROW_VISITS
 
-LEAST_ROWS, MOST_ROWS = 100, 60_000  # of TabM: fewer rows were not measured; of more tabular is several times faster
+MOST_ROWS = 60_000  # of TabM: of more rows tabular is several times faster
+FEW_ROWS, FEW_EPOCHS, FEW_EPOCHS_OF_CLASSES = 100, 60, 120  # fewer are a batch an epoch; of classes learnt later
 LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so many
 BY_PASSES = ("binary", "regression", "multiclass")
 MANY_VISITS, MOST_EPOCHS_OF_MANY = 3_000_000, 20  # rows gone through, where more rows tell more than yes or no
@@ -52,8 +53,8 @@ def training_for(
     Returns
     -------
     dict
-        Of `preprocess`, `model` and `train`, what is not left to defaults; empty for very small tables, and for those
-        of more than 60,000 rows with binary targets alone.
+        Of `preprocess`, `model` and `train`, what is not left to defaults; empty for tables of more than 60,000 rows
+        with binary targets alone. Of fewer than 100 rows an epoch is a batch, and 40 are too few.
 
     Examples
     --------
@@ -73,6 +74,8 @@ def training_for(
     {'scale': 'robust', 'bins': 16}
     >>> training_for(300, True, 1)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'batch_size': 32}}
+    >>> training_for(80, True, 3)["train"], training_for(80, True, 3, task="multiclass")["train"]
+    ({'epochs': 60}, {'epochs': 120})
     >>> training_for(100_000, True), training_for(100_000, True, task="regression")
     ({}, {'train': {'epochs': 20}})
     >>> training_for(300_000, True, task="multiclass"), training_for(1_000_000, True, task="multiclass")
@@ -80,11 +83,13 @@ def training_for(
     """
     if rows > MOST_ROWS and task != "binary" and (epochs := MANY_VISITS // rows) > FEWEST_EPOCHS:
         return {"train": {"epochs": min(epochs, MOST_EPOCHS_OF_MANY)}}
-    if not LEAST_ROWS <= rows <= MOST_ROWS:
+    if rows > MOST_ROWS:
         return {}
     found: dict[str, dict[str, Any]] = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}}
     if names:
         found["model"]["pooling"] = "root"
+    if rows < FEW_ROWS:
+        return found | {"train": {"epochs": FEW_EPOCHS_OF_CLASSES if task == "multiclass" else FEW_EPOCHS}}
     if rows < ROWS_A_FLOAT * num_floats:
         found["preprocess"]["bins"] = BINS
     if has_ids and not num_floats and task == "binary":

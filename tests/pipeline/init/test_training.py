@@ -23,7 +23,7 @@ def rows_of(number):
 @pytest.mark.parametrize(
     ("rows", "has_ids", "kind", "epochs"),
     [
-        (99, True, None, None),
+        (99, True, "tabm", 60),
         (100, True, "tabm", None),
         (999, True, "tabm", None),
         (1_000, True, "tabm", 15),
@@ -99,14 +99,22 @@ def test_waves_over_time_and_place_are_learnt_of_few_rows(tmp_path):
 
 def test_very_few_rows_get_small_batches():
     assert [training_for(rows, True, 1).get("train") for rows in (99, 100, 399, 400)] == [
-        None, {"batch_size": 32}, {"batch_size": 32}, None,
+        {"epochs": 60}, {"batch_size": 32}, {"batch_size": 32}, None,
     ]  # fmt: skip
 
 
 def test_names_alone_get_more_passes():
     found = [training_for(rows, True).get("train") for rows in (99, 399, 400, 10_000, 20_000, 60_000, 60_001)]
     longest = {"epochs": 40}
-    assert found == [None, longest | {"batch_size": 32}, longest, longest, {"epochs": 20}, {"epochs": 7}, None]
+    assert found == [
+        {"epochs": 60},
+        longest | {"batch_size": 32},
+        longest,
+        longest,
+        {"epochs": 20},
+        {"epochs": 7},
+        None,
+    ]
     assert training_for(400, True, task="multiclass").get("train") is None
     assert "train" not in training_for(400, False, 3)
 
@@ -192,7 +200,7 @@ def test_each_key_that_is_left_out_follows_from_the_rows(given, left):
 def test_a_setting_of_another_model_is_refused_with_the_one_that_has_it():
     with pytest.raises(ConfigError, match=r"model.batch_norm: tabm has no such setting.* 1,200 rows .*tabular"):
         left_to_rows({"model": {"batch_norm": False}}, 1_200, True)
-    assert left_to_rows({"model": {"batch_norm": False}}, 99, True) == {}
+    assert left_to_rows({"model": {"batch_norm": False}}, 60_001, True) == {}
 
 
 @pytest.mark.parametrize(
