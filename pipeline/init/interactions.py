@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.reading.encodings import is_utf8
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
@@ -18,6 +19,7 @@ from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.decimals import columns_seen
 from gigabatch.pipeline.init.draft import (
     DEFAULT_NULLS,
+    FEWEST_TIMES,
     MOST_TRIED_ROWS,
     Draft,
     encoding_note,
@@ -34,6 +36,9 @@ RATING_NAME = re.compile(
     r"(^|_)(ratings?|rates?|scores?|stars|grades?|marks?|relevance|feedback|labels?|clicks?|clicked|likes?|liked"
     r"|preferences?|bewertung|note|y)$"
 )
+EVENT_NAME = re.compile(r"(^|_)(events?|actions?|activity|behaviou?r|interactions?)([_ -]?(type|kind|name))?$")
+MOST_EVENTS = 20  # kinds of them
+MOST_WORDS = 10  # that rate
 MOST_RATINGS = 200  # different ones; of a greater number they are an amount, such as plays
 WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,17})")  # as int64 holds and writes them
 LEAST_USERS = 50  # of whom one interaction each is left out; where there are fewer, shares of all are
@@ -105,6 +110,7 @@ def draft_interactions(
     left = {name: column for name, column in seen.items() if name not in keys.values()}
     _take_time(made, left)
     _take_rating(made, left)
+    _tell_kinds(made, left)
     _take_split(made, table, user, item)
     _propose_columns(made, table, left, keys)
     _tell_repeats(made, table, user, item)
@@ -137,6 +143,12 @@ def _keys(table: Table, user: str | None, item: str | None) -> tuple[str, str]:
             )
         there = [name for name in named_as(entity, names) if name != other and name not in lists]
         if given is None and not there:
+            if not table.arrow and any(re.match(FLOAT_TEXT, name) for name in names):
+                raise DataError(
+                    f"init: the first line looks like a row, not like names of columns ({first_of(names, 10)}). Write "
+                    "names above it; the recipe movielens reads files of MovieLens as downloaded "
+                    "(docs/recommenders.md)."
+                )
             raise DataError(
                 f"init: no column's name says that it holds {entity}s. Give --target, the column to predict, or for a "
                 f"log of what was chosen --user and --item. Columns: {first_of(names, 30)}."
@@ -193,8 +205,7 @@ def _take_time(made: Draft, left: dict[str, Seen]) -> None:
             None,
         )  # fmt: skip
     if time is None:
-        for name in dates:
-            made.remarks.append(f"{in_short(name)} holds times, but not one of each row that says when it was.")
+        _tell_no_time(made, left)
         return
     del left[time.name]
     made.features["time"] = time.name
@@ -204,6 +215,47 @@ def _take_time(made: Draft, left: dict[str, Seen]) -> None:
         str(np.datetime64(int(end), "us").astype("datetime64[D]")) for end in (time.values.min(), time.values.max())
     ]
     made.role_notes["time"] = f"{days[0]} to {days[1]}" if time.kind == "date" else "numbers that order the rows"
+
+
+def _tell_no_time(made: Draft, left: dict[str, Seen]) -> None:
+    """Say of columns that may say when a row was why none is taken; texts named so are no context."""
+    for name, seen in list(left.items()):
+        shown, named = in_short(name), bool(TIME_NAME.search(spaced_lower(name)))
+        if seen.null.any() and (seen.kind == "date" or (seen.kind == "number" and named)):
+            made.remarks.append(
+                f"{shown} is null in {int(seen.null.sum()):,} rows, so it is not taken for the time. Leave these rows "
+                "out where it says when a row was."
+            )
+        elif seen.kind == "date":
+            made.remarks.append(f"{shown} holds times, but not one of each row that says when it was.")
+        elif named and seen.kind in ("category", "text") and seen.num_values >= FEWEST_TIMES:
+            made.remarks.append(
+                f"{shown} is named as a time, but no one way of writing times fits all of it, such as "
+                f"{seen.texts.distinct[0]!r}. Where it says when a row was, write all of them alike."
+            )
+            made.left_out[name] = "texts that are no times"
+            del left[name]
+
+
+def _tell_kinds(made: Draft, left: dict[str, Seen]) -> None:
+    """Say of ratings that are no numbers, and of kinds of events, that each row is a choice all the same."""
+    for name, seen in list(left.items()):
+        shown, lower = in_short(name), spaced_lower(name)
+        if seen.kind != "category" or not 1 < seen.num_values <= MOST_EVENTS:
+            continue
+        if RATING_NAME.search(lower) and seen.num_values <= MOST_WORDS and "rating" not in made.features:
+            made.remarks.append(
+                f"{shown} is named as a rating and holds no numbers, so each row is a choice, whatever it says. "
+                "Write 1 for a choice and 0 for none, and run init again."
+            )
+            made.left_out[name] = "ratings that are no numbers"
+            del left[name]
+        elif EVENT_NAME.search(lower):
+            kinds = first_of(sorted(map(str, set(seen.values[~seen.null]))), 5)
+            made.remarks.append(
+                f"{shown} says what users did ({kinds}), and each row is a choice alike. Leave rows of the kinds that "
+                "are none out of the file."
+            )
 
 
 def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
@@ -219,6 +271,8 @@ def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
             made.remarks.append(
                 f"{in_short(name)} is null in {int(seen.null.sum()):,} rows, so no threshold is proposed."
             )
+            made.left_out[name] = "ratings, of which some are null"
+            del left[name]
         elif len(values) > MOST_RATINGS:
             made.remarks.append(f"{in_short(name)} has {len(values):,} values, which are amounts rather than ratings.")
         elif len(values) > 1:
