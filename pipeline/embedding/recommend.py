@@ -46,7 +46,7 @@ def recommend(
     users: Any = None,
     again: bool = False,
 ) -> Any:
-    """The k items of the train split that a run's model ranks highest for every user.
+    """The k items that a run's model ranks highest for every user, of those that it knows and today's features have.
 
     A user is asked about as their newest row of today's features says, under the recipes `interactions` and `movielens`
     with the history of now, and with nulls where a column describes neither user nor item. Equal scores are in the
@@ -65,13 +65,15 @@ def recommend(
         A column or list of users' keys, to ask about these alone; None for all.
     again
         Whether items may be recommended that a user has chosen before: rows with label 1, or any row where the label is
-        a rating or a number.
+        a rating or a number. Rows that the features leave out, such as those rated below `features.threshold`, are no
+        choices.
 
     Returns
     -------
     data frame
-        The user's key, `rank` from 1, the item's key and `predicted_<target>` as of `Bundle.predict`; users in the
-        order of their first rows, best items first. Fewer than k rows where a user has chosen nearly everything.
+        The user's key, `rank` from 1, the item's key and `predicted_<target>` as of `Bundle.predict`, with `_` behind
+        these two where a key has them; users in the order of their first rows, best items first. Fewer than k
+        rows where a user has chosen nearly everything.
 
     Raises
     ------
@@ -137,7 +139,7 @@ def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: 
     if not len(rows):
         raise DataError("recommend: no user is left that the model knows.")
     with packed_splits(bundle.preprocessor, features, SPLITS) as tables:
-        items, there = _items(bundle, tables["train"])
+        items, there = _items(bundle, tables)
         known = (
             None
             if again
@@ -149,12 +151,12 @@ def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: 
     engine = engine_of(rows)
     host = engine.arrays.asarray
     name = unused("rank", [user.key, item.key])
-    predicted = bundle.schema.targets[0].prediction_names()[0]
+    predicted = unused(f"predicted_{bundle.schema.targets[0].prediction_names()[0]}", [user.key, item.key])
     return engine.frames.DataFrame({
         user.key: rows[user.key].take(host(places.cpu().numpy())).reset_index(drop=True),
         name: host(ranks.cpu().numpy() + 1),
         item.key: bundle.preprocessor.vocabularies[item.key].decode(host(best[places, ranks].cpu().numpy())),
-        f"predicted_{predicted}": host(predictions.cpu().numpy()),
+        predicted: host(predictions.cpu().numpy()),
     })  # fmt: skip
 
 
@@ -209,13 +211,33 @@ def _rows_of(asked: Batch, rows: Tensor) -> Batch:
     return Batch(asked.ids[rows], asked.floats[rows], (), lists=tuple(column.rows(rows) for column in asked.lists))
 
 
-def _items(bundle: Bundle, train: PackedTable) -> tuple[EntityRows, Tensor]:
-    """The columns of every item as of its last train row, and which of the ids train has: bool [ids]."""
+def _items(bundle: Bundle, tables: Mapping[str, PackedTable]) -> tuple[EntityRows, Tensor]:
+    """The columns of every item as of its last train row, and which of the ids the model knows: bool [ids].
+
+    Of items that are in valid or test alone, which a final run has learnt, they are those of their last row there."""
     columns = bundle.model.inputs.entity("item")
-    items = EntityRows.of(train, columns.key, columns.ids, columns.floats, columns.lists).to(bundle.device)
-    there = torch.bincount(train.words[:, columns.key].long(), minlength=items.num_ids) > 0
-    there[: first_id(bundle.preprocessor, "item")] = False
+    first, num_ids = first_id(bundle.preprocessor, "item"), bundle.model.inputs.num_ids[columns.key]
+    found, there = tables["train"], torch.zeros(num_ids, dtype=torch.bool)
+    there[found.words[:, columns.key].long()] = True
+    learnt = torch.arange(num_ids) >= first
+    for table in (tables["valid"], tables["test"]):
+        ids = table.words[:, columns.key].long()
+        alone = (learnt & ~there)[ids]
+        if bool(alone.any()):
+            found = _joined(found, table.with_words(table.words[alone]))
+            there[ids[alone]] = True
+    there[:first] = False
+    items = EntityRows.of(found, columns.key, columns.ids, columns.floats, columns.lists).to(bundle.device)
     return items, there.to(bundle.device)
+
+
+def _joined(one: PackedTable, other: PackedTable) -> PackedTable:
+    """The rows of two tables of one schema."""
+    words, first = other.words.clone(), one.schema.first_list
+    for place, column in enumerate(one.lists):
+        words[:, first + place] += column.num_rows
+    lists = [JaggedColumn.concat(parts) for parts in zip(one.lists, other.lists, strict=True)]
+    return PackedTable(torch.cat([one.words, words]), one.schema, tuple(lists))
 
 
 def _known(bundle: Bundle, tables: Mapping[str, PackedTable], *, rated: bool) -> KnownPositives:

@@ -262,11 +262,13 @@ def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
     """Take the ratings: of two the greater is a positive; of more a threshold is proposed."""
     named = [
         name for name, seen in left.items()
-        if seen.kind == "number" and not seen.steps and RATING_NAME.search(spaced_lower(name))
+        if RATING_NAME.search(spaced_lower(name)) and not seen.steps and (seen.kind == "number" or _are_flags(seen))
     ]  # fmt: skip
     for name in named:
         seen = left[name]
-        values, counts = np.unique(seen.values[~seen.null], return_counts=True)
+        known = seen.values[~seen.null]
+        known = known if seen.kind == "number" else np.array([str(text).lower() == "true" for text in known], float)
+        values, counts = np.unique(known, return_counts=True)
         if seen.null.any():
             made.remarks.append(
                 f"{in_short(name)} is null in {int(seen.null.sum()):,} rows, so no threshold is proposed."
@@ -288,6 +290,11 @@ def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
             made.proposed_settings["threshold"] = float(middle)
             made.role_notes["threshold"] = f"{share:.0%} of the rows; without it each row is a choice, however rated"
             return
+
+
+def _are_flags(seen: Seen) -> bool:
+    """Whether a column holds true and false, which the recipe reads as 1 and 0."""
+    return seen.kind == "category" and {str(text).lower() for text in set(seen.values[~seen.null])} == {"true", "false"}
 
 
 def _take_split(made: Draft, table: Table, user: str, item: str) -> None:

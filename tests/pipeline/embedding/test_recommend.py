@@ -163,3 +163,34 @@ def test_less_than_one_item_is_refused(config):
     Pipeline.from_config(config, SMALL, {"model.kind": "popularity"}).train()
     with pytest.raises(DataError, match="k must be at least 1, found 0"):
         recommend(config, SMALL, {"model.kind": "popularity"}, k=0)
+
+
+def test_a_key_that_is_named_as_the_predictions_stays(config):
+    """Its column was overwritten by the numbers."""
+    rows = log().rename(columns={"user": "predicted_target", "item": "rank"})
+    rows.to_csv("odd.csv", index=False)
+    init("odd.csv", out="odd.yaml", user="predicted_target", item="rank")
+    Pipeline.from_config("odd.yaml", SMALL, {"model.kind": "popularity"}).train()
+    found = recommend("odd.yaml", SMALL, {"model.kind": "popularity"}, k=2)
+    assert found.columns.tolist() == ["predicted_target", "rank_", "rank", "predicted_target_"]
+    assert set(found["predicted_target"]) == set(rows["predicted_target"])
+
+
+def test_a_final_run_recommends_what_it_has_learnt_of_valid_and_test_rows(config):
+    """Items of valid or test rows alone, with the columns that they have there."""
+    pairs = np.random.default_rng(0).permutation(USERS * ITEMS)
+    rows = pd.DataFrame({"user": pairs // ITEMS + 100, "item": pairs % ITEMS + 7, "rating": 3})
+    rows["at"] = 1_600_000_000 + rows.index * 60
+    rows.loc[1650:, "item"] += 200  # valid begins at 1,600 and test at 1,800
+    rows["price"] = rows["item"] * 1.5
+    rows.to_csv("log.csv", index=False)
+    overrides = {"features.split_by": "time", "model": {"kind": "two_tower"}}
+    overrides |= {"features.continuous": ["price"], "features.item_columns": ["price"]}
+    run = Pipeline.from_config(config, SMALL, overrides).train_final()
+    bundle = run.bundle()
+    known = set(bundle.preprocessor.vocabularies["item"].values.tolist())
+    assert sum(item > 200 for item in known) > 5
+    found = recommend(config, SMALL, overrides, run=run.path, k=len(known) + 1, again=True)
+    assert set(found["item"]) == known
+    told = bundle.predict(found[["user", "item"]].assign(price=found["item"] * 1.5))["target"]
+    np.testing.assert_allclose(found["predicted_target"], told, rtol=1e-5, atol=1e-6)

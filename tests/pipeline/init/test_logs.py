@@ -215,11 +215,23 @@ def test_times_that_cannot_be_taken_are_said(tmp_path, texts, told):
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("values", [[True, False], ["like", "dislike"]])
-def test_ratings_that_are_no_numbers_are_said_to_be_ignored(tmp_path, ending, values):
-    """Each row, also one of clicked false, is a choice then."""
+def test_flags_are_ratings_of_0_and_1(tmp_path, ending):
+    """Rows of clicked false were choices."""
     rows = log().drop(columns="rating")
-    rows["clicked"] = np.random.default_rng(1).choice(values, ROWS)
+    rows["clicked"] = np.random.default_rng(1).choice([True, False], ROWS)
+    path = tmp_path / f"log.{ending}"
+    rows.to_csv(path, index=False) if ending == "csv" else rows.to_parquet(path)
+    out, made = init(str(path), out=tmp_path / "a.yaml")
+    assert (made.features["rating"], made.features["threshold"]) == ("clicked", 1.0)
+    features = Pipeline.from_config(str(out), {"artifacts": str(tmp_path / "artifacts")}).features()
+    assert sum(features.rows.values()) == int(rows["clicked"].sum())
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ratings_that_are_no_numbers_are_said_to_be_ignored(tmp_path, ending):
+    """Each row, also one of dislike, is a choice then."""
+    rows = log().drop(columns="rating")
+    rows["clicked"] = np.random.default_rng(1).choice(["like", "dislike"], ROWS)
     path = tmp_path / f"log.{ending}"
     rows.to_csv(path, index=False) if ending == "csv" else rows.to_parquet(path)
     made = draft_interactions(str(path), None, None, 10_000)
