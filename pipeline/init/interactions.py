@@ -13,7 +13,7 @@ from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.reading.encodings import is_utf8
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
-from gigabatch.features.recipes.interactions.splits import FEWEST
+from gigabatch.features.recipes.interactions.splits import FEWEST, GIVEN, TARGET
 from gigabatch.pipeline.init.columns import Seen, spaced_lower
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.decimals import columns_seen
@@ -37,6 +37,7 @@ RATING_NAME = re.compile(
     r"|preferences?|bewertung|note|y)$"
 )
 EVENT_NAME = re.compile(r"(^|_)(events?|actions?|activity|behaviou?r|interactions?)([_ -]?(type|kind|name))?$")
+MADE = (TARGET, GIVEN)  # columns of the recipe
 MOST_EVENTS = 20  # kinds of them
 MOST_WORDS = 10  # that rate
 MOST_RATINGS = 200  # different ones; of a greater number they are an amount, such as plays
@@ -241,6 +242,11 @@ def _tell_kinds(made: Draft, left: dict[str, Seen]) -> None:
     """Say of ratings that are no numbers, and of kinds of events, that each row is a choice all the same."""
     for name, seen in list(left.items()):
         shown, lower = in_short(name), spaced_lower(name)
+        if seen.kind == "number" and seen.steps and RATING_NAME.search(lower) and "rating" not in made.features:
+            made.remarks.append(
+                f"{shown} is named as a rating and its numbers are written in a way that the recipe does not read, so "
+                "each row is a choice, however rated. Write them with a point and without units, and run init again."
+            )
         if seen.kind != "category" or not 1 < seen.num_values <= MOST_EVENTS:
             continue
         if RATING_NAME.search(lower) and seen.num_values <= MOST_WORDS and "rating" not in made.features:
@@ -319,7 +325,7 @@ def _propose_columns(made: Draft, table: Table, left: Mapping[str, Seen], keys: 
     for name, seen in left.items():
         whose = next((entity for entity, key in keys.items() if _tells(table.sample, key, name)), None)
         key = keys.get(whose or "")
-        if told := id_reason(seen):
+        if told := "the recipe makes a column of this name; rename yours" if name in MADE else id_reason(seen):
             made.left_out[name] = told
             continue
         if seen.kind == "number" and not seen.steps and (seen.num_values > 1 or seen.null.any()):

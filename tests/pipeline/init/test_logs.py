@@ -263,3 +263,21 @@ def test_files_of_movielens_as_downloaded_are_told_where_to_go(tmp_path, separat
     with pytest.raises(DataError, match=told) as refused:
         init(str(tmp_path / "u.data"), out=tmp_path / "a.yaml")
     assert "recipe movielens" in str(refused.value)
+
+
+def test_ratings_with_a_decimal_comma_are_said_to_be_ignored(tmp_path):
+    rows = log()
+    rows["rating"] = rows["rating"].astype(str) + ",5"
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert "rating" not in made.features
+    told = "rating is named as a rating and its numbers are written in a way that the recipe does not read"
+    assert any(remark.startswith(told) for remark in made.remarks), made.remarks
+
+
+def test_a_column_named_as_the_recipes_own_is_not_proposed(tmp_path):
+    """The lines in comments were refused as soon as they were taken in."""
+    rows = log()
+    rows["target"] = rows["movieId"] % 7
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert "continuous" not in made.proposed_settings
+    assert made.left_out["target"] == "the recipe makes a column of this name; rename yours"
