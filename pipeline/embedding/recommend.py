@@ -47,7 +47,7 @@ def recommend(
     users: Any = None,
     again: bool = False,
 ) -> Any:
-    """The k items known to a run's model that it ranks highest for every user.
+    """The k items that a run's model ranks highest for every user, of those that it knows and today's features have.
 
     A user is asked about as their newest row of today's features says, under the recipes `interactions` and `movielens`
     with the history of now, and with nulls where a column describes neither user nor item. Equal scores are in the
@@ -66,13 +66,15 @@ def recommend(
         A column or list of users' keys, to ask about these alone; None for all.
     again
         Whether items may be recommended that a user has chosen before: rows with label 1, or any row where the label is
-        a rating or a number.
+        a rating or a number. Rows that the features leave out, such as those rated below `features.threshold`, are no
+        choices.
 
     Returns
     -------
     data frame
-        The user's key, `rank` from 1, the item's key and `predicted_<target>` as of `Bundle.predict`; users in the
-        order of their first rows, best items first. Fewer than k rows where a user has chosen nearly everything.
+        The user's key, `rank` from 1, the item's key and `predicted_<target>` as of `Bundle.predict`, with `_` behind
+        these two where a key has them; users in the order of their first rows, best items first. Fewer than k
+        rows where a user has chosen nearly everything.
 
     Raises
     ------
@@ -150,12 +152,12 @@ def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: 
     engine = engine_of(rows)
     host = engine.arrays.asarray
     name = unused("rank", [user.key, item.key])
-    predicted = bundle.schema.targets[0].prediction_names()[0]
+    predicted = unused(f"predicted_{bundle.schema.targets[0].prediction_names()[0]}", [user.key, item.key])
     return engine.frames.DataFrame({
         user.key: rows[user.key].take(host(places.cpu().numpy())).reset_index(drop=True),
         name: host(ranks.cpu().numpy() + 1),
         item.key: bundle.preprocessor.vocabularies[item.key].decode(host(best[places, ranks].cpu().numpy())),
-        f"predicted_{predicted}": host(predictions.cpu().numpy()),
+        predicted: host(predictions.cpu().numpy()),
     })  # fmt: skip
 
 

@@ -9,15 +9,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.reading.encodings import is_utf8
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
-from gigabatch.features.recipes.interactions.splits import FEWEST
+from gigabatch.features.recipes.interactions.splits import FEWEST, GIVEN, TARGET
 from gigabatch.pipeline.init.columns import Seen, spaced_lower
 from gigabatch.pipeline.init.dates import TIME_NAME
 from gigabatch.pipeline.init.decimals import columns_seen
 from gigabatch.pipeline.init.draft import (
     DEFAULT_NULLS,
+    FEWEST_TIMES,
     MOST_TRIED_ROWS,
     Draft,
     encoding_note,
@@ -34,6 +36,10 @@ RATING_NAME = re.compile(
     r"(^|_)(ratings?|rates?|scores?|stars|grades?|marks?|relevance|feedback|labels?|clicks?|clicked|likes?|liked"
     r"|preferences?|bewertung|note|y)$"
 )
+EVENT_NAME = re.compile(r"(^|_)(events?|actions?|activity|behaviou?r|interactions?)([_ -]?(type|kind|name))?$")
+MADE = (TARGET, GIVEN)  # columns of the recipe
+MOST_EVENTS = 20  # kinds of them
+MOST_WORDS = 10  # that rate
 MOST_RATINGS = 200  # different ones; of a greater number they are an amount, such as plays
 WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,17})")  # as int64 holds and writes them
 LEAST_USERS = 50  # of whom one interaction each is left out; where there are fewer, shares of all are
@@ -105,6 +111,7 @@ def draft_interactions(
     left = {name: column for name, column in seen.items() if name not in keys.values()}
     _take_time(made, left)
     _take_rating(made, left)
+    _tell_kinds(made, left)
     _take_split(made, table, user, item)
     _propose_columns(made, table, left, keys)
     _tell_repeats(made, table, user, item)
@@ -137,6 +144,12 @@ def _keys(table: Table, user: str | None, item: str | None) -> tuple[str, str]:
             )
         there = [name for name in named_as(entity, names) if name != other and name not in lists]
         if given is None and not there:
+            if not table.arrow and any(re.match(FLOAT_TEXT, name) for name in names):
+                raise DataError(
+                    f"init: the first line looks like a row, not like names of columns ({first_of(names, 10)}). Write "
+                    "names above it; the recipe movielens reads files of MovieLens as downloaded "
+                    "(docs/recommenders.md)."
+                )
             raise DataError(
                 f"init: no column's name says that it holds {entity}s. Give --target, the column to predict, or for a "
                 f"log of what was chosen --user and --item. Columns: {first_of(names, 30)}."
@@ -193,8 +206,7 @@ def _take_time(made: Draft, left: dict[str, Seen]) -> None:
             None,
         )  # fmt: skip
     if time is None:
-        for name in dates:
-            made.remarks.append(f"{in_short(name)} holds times, but not one of each row that says when it was.")
+        _tell_no_time(made, left)
         return
     del left[time.name]
     made.features["time"] = time.name
@@ -206,19 +218,69 @@ def _take_time(made: Draft, left: dict[str, Seen]) -> None:
     made.role_notes["time"] = f"{days[0]} to {days[1]}" if time.kind == "date" else "numbers that order the rows"
 
 
+def _tell_no_time(made: Draft, left: dict[str, Seen]) -> None:
+    """Say of columns that may say when a row was why none is taken; texts named so are no context."""
+    for name, seen in list(left.items()):
+        shown, named = in_short(name), bool(TIME_NAME.search(spaced_lower(name)))
+        if seen.null.any() and (seen.kind == "date" or (seen.kind == "number" and named)):
+            made.remarks.append(
+                f"{shown} is null in {int(seen.null.sum()):,} rows, so it is not taken for the time. Leave these rows "
+                "out where it says when a row was."
+            )
+        elif seen.kind == "date":
+            made.remarks.append(f"{shown} holds times, but not one of each row that says when it was.")
+        elif named and seen.kind in ("category", "text") and seen.num_values >= FEWEST_TIMES:
+            made.remarks.append(
+                f"{shown} is named as a time, but no one way of writing times fits all of it, such as "
+                f"{seen.texts.distinct[0]!r}. Where it says when a row was, write all of them alike."
+            )
+            made.left_out[name] = "texts that are no times"
+            del left[name]
+
+
+def _tell_kinds(made: Draft, left: dict[str, Seen]) -> None:
+    """Say of ratings that are no numbers, and of kinds of events, that each row is a choice all the same."""
+    for name, seen in list(left.items()):
+        shown, lower = in_short(name), spaced_lower(name)
+        if seen.kind == "number" and seen.steps and RATING_NAME.search(lower) and "rating" not in made.features:
+            made.remarks.append(
+                f"{shown} is named as a rating and its numbers are written in a way that the recipe does not read, so "
+                "each row is a choice, however rated. Write them with a point and without units, and run init again."
+            )
+        if seen.kind != "category" or not 1 < seen.num_values <= MOST_EVENTS:
+            continue
+        if RATING_NAME.search(lower) and seen.num_values <= MOST_WORDS and "rating" not in made.features:
+            made.remarks.append(
+                f"{shown} is named as a rating and holds no numbers, so each row is a choice, whatever it says. "
+                "Write 1 for a choice and 0 for none, and run init again."
+            )
+            made.left_out[name] = "ratings that are no numbers"
+            del left[name]
+        elif EVENT_NAME.search(lower):
+            kinds = first_of(sorted(map(str, set(seen.values[~seen.null]))), 5)
+            made.remarks.append(
+                f"{shown} says what users did ({kinds}), and each row is a choice alike. Leave rows of the kinds that "
+                "are none out of the file."
+            )
+
+
 def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
     """Take the ratings: of two the greater is a positive; of more a threshold is proposed."""
     named = [
         name for name, seen in left.items()
-        if seen.kind == "number" and not seen.steps and RATING_NAME.search(spaced_lower(name))
+        if RATING_NAME.search(spaced_lower(name)) and not seen.steps and (seen.kind == "number" or _are_flags(seen))
     ]  # fmt: skip
     for name in named:
         seen = left[name]
-        values, counts = np.unique(seen.values[~seen.null], return_counts=True)
+        known = seen.values[~seen.null]
+        known = known if seen.kind == "number" else np.array([str(text).lower() == "true" for text in known], float)
+        values, counts = np.unique(known, return_counts=True)
         if seen.null.any():
             made.remarks.append(
                 f"{in_short(name)} is null in {int(seen.null.sum()):,} rows, so no threshold is proposed."
             )
+            made.left_out[name] = "ratings, of which some are null"
+            del left[name]
         elif len(values) > MOST_RATINGS:
             made.remarks.append(f"{in_short(name)} has {len(values):,} values, which are amounts rather than ratings.")
         elif len(values) > 1:
@@ -234,6 +296,11 @@ def _take_rating(made: Draft, left: dict[str, Seen]) -> None:
             made.proposed_settings["threshold"] = float(middle)
             made.role_notes["threshold"] = f"{share:.0%} of the rows; without it each row is a choice, however rated"
             return
+
+
+def _are_flags(seen: Seen) -> bool:
+    """Whether a column holds true and false, which the recipe reads as 1 and 0."""
+    return seen.kind == "category" and {str(text).lower() for text in set(seen.values[~seen.null])} == {"true", "false"}
 
 
 def _take_split(made: Draft, table: Table, user: str, item: str) -> None:
@@ -258,7 +325,7 @@ def _propose_columns(made: Draft, table: Table, left: Mapping[str, Seen], keys: 
     for name, seen in left.items():
         whose = next((entity for entity, key in keys.items() if _tells(table.sample, key, name)), None)
         key = keys.get(whose or "")
-        if told := id_reason(seen):
+        if told := "the recipe makes a column of this name; rename yours" if name in MADE else id_reason(seen):
             made.left_out[name] = told
             continue
         if seen.kind == "number" and not seen.steps and (seen.num_values > 1 or seen.null.any()):

@@ -323,6 +323,11 @@ def _separator(path: str, encoding: str) -> str:
     counts = {sign: [line.count(sign) for line in lines] for sign in SEPARATORS}
     # As many in every line as in the header; of several the most frequent.
     steady = [sign for sign in SEPARATORS if counts[sign][0] and len(set(counts[sign])) == 1]
+    if not steady and lines[0].count("::") and len({line.count("::") for line in lines}) == 1:
+        raise DataError(
+            f"input {path}: parts its fields by '::', and a separator is one sign. Write them with another; the recipe "
+            "movielens reads files of MovieLens as downloaded (docs/recommenders.md)."
+        )
     there = steady or [sign for sign in SEPARATORS if counts[sign][0]]
     if not there:
         return ","

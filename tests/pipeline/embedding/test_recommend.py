@@ -183,3 +183,14 @@ def test_items_are_as_their_last_rows_have_them_and_those_that_only_a_final_run_
     asked = found[["user", "item"]].assign(price=found["item"].map(prices))
     told = run.bundle().predict(asked)["target"].to_numpy()
     np.testing.assert_allclose(found["predicted_target"], told, rtol=1e-4, atol=1e-5)
+
+
+def test_a_key_that_is_named_as_the_predictions_stays(config):
+    """Its column was overwritten by the numbers."""
+    rows = log().rename(columns={"user": "predicted_target", "item": "rank"})
+    rows.to_csv("odd.csv", index=False)
+    init("odd.csv", out="odd.yaml", user="predicted_target", item="rank")
+    Pipeline.from_config("odd.yaml", SMALL, {"model.kind": "popularity"}).train()
+    found = recommend("odd.yaml", SMALL, {"model.kind": "popularity"}, k=2)
+    assert found.columns.tolist() == ["predicted_target", "rank_", "rank", "predicted_target_"]
+    assert set(found["predicted_target"]) == set(rows["predicted_target"])

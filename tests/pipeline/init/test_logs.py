@@ -195,3 +195,89 @@ def test_a_target_that_is_an_id_is_said_to_be_one(tmp_path):
     rows = log()[["userId", "movieId"]].rename(columns={"movieId": "items"})
     _, made = init(written(tmp_path, rows), "items", tmp_path / "a.yaml")
     assert any("The target's name says ids" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (lambda k: f"at {k} o'clock", "timestamp is named as a time, but no one way of writing times fits all of it"),
+        (lambda k: "" if k % 5 == 0 else str(1_600_000_000 + k), "timestamp is null in 240 rows, so it is not taken"),
+    ],
+)
+def test_times_that_cannot_be_taken_are_said(tmp_path, texts, told):
+    """They were columns to learn from, or no times, and rows were split at random without a word of why."""
+    rows = log()
+    rows["timestamp"] = [texts(place) for place in range(ROWS)]
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert "time" not in made.features
+    assert any(remark.startswith(told) for remark in made.remarks), made.remarks
+    assert "timestamp" not in made.proposed_settings.get("contexts", {})
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_flags_are_ratings_of_0_and_1(tmp_path, ending):
+    """Rows of clicked false were choices."""
+    rows = log().drop(columns="rating")
+    rows["clicked"] = np.random.default_rng(1).choice([True, False], ROWS)
+    path = tmp_path / f"log.{ending}"
+    rows.to_csv(path, index=False) if ending == "csv" else rows.to_parquet(path)
+    out, made = init(str(path), out=tmp_path / "a.yaml")
+    assert (made.features["rating"], made.features["threshold"]) == ("clicked", 1.0)
+    features = Pipeline.from_config(str(out), {"artifacts": str(tmp_path / "artifacts")}).features()
+    assert sum(features.rows.values()) == int(rows["clicked"].sum())
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ratings_that_are_no_numbers_are_said_to_be_ignored(tmp_path, ending):
+    """Each row, also one of dislike, is a choice then."""
+    rows = log().drop(columns="rating")
+    rows["clicked"] = np.random.default_rng(1).choice(["like", "dislike"], ROWS)
+    path = tmp_path / f"log.{ending}"
+    rows.to_csv(path, index=False) if ending == "csv" else rows.to_parquet(path)
+    made = draft_interactions(str(path), None, None, 10_000)
+    told = "clicked is named as a rating and holds no numbers, so each row is a choice, whatever it says. Write 1"
+    assert any(remark.startswith(told) for remark in made.remarks), made.remarks
+    assert "contexts" not in made.proposed_settings
+
+
+def test_kinds_of_events_are_said_to_count_alike(tmp_path):
+    rows = log().drop(columns="rating")
+    rows["event_type"] = np.random.default_rng(1).choice(["view", "cart", "buy"], ROWS)
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert any(
+        remark.startswith("event_type says what users did (buy, cart, view), and each row is a choice alike.")
+        for remark in made.remarks
+    ), made.remarks
+
+
+@pytest.mark.parametrize(
+    ("separator", "told"),
+    [
+        ("\t", "the first line looks like a row"),
+        ("::", "parts its fields by '::'"),
+    ],
+)
+def test_files_of_movielens_as_downloaded_are_told_where_to_go(tmp_path, separator, told):
+    rows = [separator.join(map(str, row)) for row in log().itertuples(index=False)]
+    (tmp_path / "u.data").write_text("\n".join(rows))
+    with pytest.raises(DataError, match=told) as refused:
+        init(str(tmp_path / "u.data"), out=tmp_path / "a.yaml")
+    assert "recipe movielens" in str(refused.value)
+
+
+def test_ratings_with_a_decimal_comma_are_said_to_be_ignored(tmp_path):
+    rows = log()
+    rows["rating"] = rows["rating"].astype(str) + ",5"
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert "rating" not in made.features
+    told = "rating is named as a rating and its numbers are written in a way that the recipe does not read"
+    assert any(remark.startswith(told) for remark in made.remarks), made.remarks
+
+
+def test_a_column_named_as_the_recipes_own_is_not_proposed(tmp_path):
+    """The lines in comments were refused as soon as they were taken in."""
+    rows = log()
+    rows["target"] = rows["movieId"] % 7
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert "continuous" not in made.proposed_settings
+    assert made.left_out["target"] == "the recipe makes a column of this name; rename yours"
