@@ -42,7 +42,12 @@ class RankingError(ValueError):
 
 @runtime_checkable
 class Towers(Protocol):
-    """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py."""
+    """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py.
+
+    Where a class has `score_all` beside its `score`, of users [U, d] and items [N, d], the whole catalogue is ranked by
+    it: [U, N] float32, or None where pairs are to be scored. Scores of equal vectors may differ in their last bits then,
+    as in any matrix product, and are no ties.
+    """
 
     def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
     def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
@@ -321,14 +326,17 @@ class TowerScores:
             lists = items.lists_beside(nobody, torch.zeros_like(rows), rows)
             return tower_vectors(model, "item", ids, floats, lists)
 
+        # A subclass with a `score` of its own inherits the `score_all` of another one.
+        ways = (vars(kind).keys() & {"score", "score_all"} for kind in type(model).__mro__)
+        self.takes_all = "score_all" in next(filter(None, ways), ())
         at_once = _rows_at_once(asked.lists, items)
         self.users = _in_blocks(of_users, len(asked.ids), asked.ids.device, at_once)
         self.items = _in_blocks(of_items, items.num_ids, asked.ids.device, at_once)
 
     def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
-        if items.dim() == 1 and callable(of_all := getattr(self.model, "score_all", None)):
+        if items.dim() == 1 and self.takes_all:
             with torch.inference_mode():
-                found: Tensor | None = of_all(self.users[rows], self.items[items])
+                found: Tensor | None = self.model.score_all(self.users[rows], self.items[items])
             if found is not None:
                 return _finite(found.clone())
         return _pairs(rows, items, self._score, BLOCK_ROWS)

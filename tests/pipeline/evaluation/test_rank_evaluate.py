@@ -276,6 +276,36 @@ def test_a_model_with_towers_is_asked_for_each_vector_once_and_ranks_the_same():
     assert 0.1 < by_pairs["catalogue"]["hr@10"] < 0.9
 
 
+class ProductTowers(DotTowers):
+    """The same with all pairs at once."""
+
+    num_products = 0
+
+    def score_all(self, user_vectors, item_vectors):
+        self.num_products += 1
+        return user_vectors @ item_vectors.T
+
+
+class NearestTowers(ProductTowers):
+    """Scores of its own, which are no products."""
+
+    def score(self, user_vectors, item_vectors):
+        return -(user_vectors - item_vectors).abs().sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", [ProductTowers, NearestTowers])
+def test_all_pairs_at_once_are_those_of_the_class_that_gives_the_score(kind):
+    """Of a model with a `score` of its own the inherited `score_all` is of another one."""
+    tables, towers = random_tables(), kind()
+
+    def score(ids, floats):
+        return towers.score(towers.user_vectors(ids, floats), towers.item_vectors(ids, floats))[:, 0]
+
+    settings = RankingSettings(k=(3, 10), negatives=25)
+    assert evaluated(towers, tables, settings) == evaluated(Scorer(score), tables, settings)
+    assert (towers.num_products > 0) == (kind is ProductTowers)
+
+
 def test_items_that_came_after_training_are_left_out_and_new_users_are_one_each():
     tables = random_tables()
     users, items = [2, 2, 5, 6, 7], [10, 11, 12, 2, 1]  # two new users; the last two items are unseen and null
