@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -488,7 +488,7 @@ def _kept(
             kept[name] = seen
         elif seen.num_values == 0 or (seen.num_values == 1 and not seen.null.any()):
             alone = pd.Series(seen.values).dropna()
-            shown = in_short if seen.kind != "date" else _day
+            shown = in_short if seen.kind != "date" else day_of
             value = "" if seen.num_values == 0 else f", {shown(alone.iloc[0])}"
             made.left_out[name] = f"one value alone{value}"
         elif told := next(filter(None, (_in_text(seen, label) for label in labels.values())), ""):
@@ -819,31 +819,9 @@ def _roles(
                     f"{in_short(name)} has offsets from UTC, and its weekday and hour are those of UTC. Set zone, "
                     "such as zone: Europe/Berlin, in its date_parts for those of local time."
                 )
-            if seen.by_size:
-                known_times = seen.values[~seen.null]
-                made.remarks.append(
-                    f"The numbers of {in_short(name)} are taken for {seen.note} by their size alone "
-                    f"({_day(known_times.min())} to {_day(known_times.max())}). If they are no times, take the column "
-                    f"out of inputs, {'time, ' * (time is not None and name == time.name)}steps and what these make, "
-                    "and put it under continuous."
-                )
-            if seen.either:
-                first, form = ("day", "month") if seen.dtype.index("%d") < seen.dtype.index("%m") else ("month", "day")
-                made.remarks.append(
-                    f"In {in_short(name)} day and month could be either in all rows looked at; the {first} is taken to "
-                    f"stand first. If it is the {form}, exchange %d and %m under inputs."
-                )
-            if seen.others:
-                made.remarks.append(
-                    f"{in_short(name)} could be read as {' or '.join(seen.others)} too in all rows looked at. Where "
-                    "that is right, write it under inputs."
-                )
-            if "%y" in seen.dtype and (late := int((seen.values > now_us()).sum())):
-                made.remarks.append(
-                    f"{in_short(name)} has years of two digits, of which 00 to {PIVOT - 1} are 2000 to "
-                    f"{2000 + PIVOT - 1}, so that {late:,} row(s) lie in the future, up to "
-                    f"{_day(np.nanmax(seen.values))}. Write years of four digits in the file."
-                )
+            split_by = "time, " * (time is not None and name == time.name)
+            no_time = f"take the column out of inputs, {split_by}steps and what these make, and put it under continuous"
+            made.remarks += time_doubts(seen, no_time, "inputs")
             continue
         if seen.kind == "category":
             categorical[name] = seen.categories
@@ -888,11 +866,11 @@ def _roles(
         made.remarks.append(f"Text: {shown}. {how}.")
     if time is not None:
         made.features["time"] = time.name
-        span = f"{_day(np.nanmin(time.values))} to {_day(np.nanmax(time.values))}"
+        span = f"{day_of(np.nanmin(time.values))} to {day_of(np.nanmax(time.values))}"
         late = int((time.values > now_us() + DAY).sum())
         if late and "%y" not in time.dtype:  # which is told above
             made.remarks.append(
-                f"{late:,} row(s) of {in_short(time.name)} lie in the future, up to {_day(np.nanmax(time.values))}. "
+                f"{late:,} row(s) of {in_short(time.name)} lie in the future, up to {day_of(np.nanmax(time.values))}. "
                 "The model is tested on them, and gigabatch nightly refuses them: correct or remove them."
             )
         made.role_notes["time"] = (
@@ -1036,6 +1014,35 @@ def _history(made: Draft, names: set[str]) -> None:
         "and a list in comments, since they help some tables and not others, and rows to be predicted must bring them "
         "(docs/lists.md). Delete the leading '# ' of these lines and compare."
     )
+
+
+def time_doubts(seen: Seen, no_time: str, place: str) -> Iterator[str]:
+    """What may be wrong in how a column of times is read. no_time: what to do where it holds none; place: the setting
+    that says how they are written."""
+    shown = in_short(seen.name)
+    if seen.by_size:
+        known = seen.values[~seen.null]
+        yield (
+            f"The numbers of {shown} are taken for {seen.note} by their size alone ({day_of(known.min())} to "
+            f"{day_of(known.max())}). If they are no times, {no_time}."
+        )
+    if seen.either:
+        first, other = ("day", "month") if seen.dtype.index("%d") < seen.dtype.index("%m") else ("month", "day")
+        yield (
+            f"In {shown} day and month could be either in all rows looked at; the {first} is taken to stand first. If "
+            f"it is the {other}, exchange %d and %m under {place}."
+        )
+    if seen.others:
+        yield (
+            f"{shown} could be read as {' or '.join(seen.others)} too in all rows looked at. Where that is right, "
+            f"write it under {place}."
+        )
+    if "%y" in seen.dtype and (late := int((seen.values > now_us()).sum())):
+        yield (
+            f"{shown} has years of two digits, of which 00 to {PIVOT - 1} are 2000 to {2000 + PIVOT - 1}, so that "
+            f"{late:,} row(s) lie in the future, up to {day_of(np.nanmax(seen.values))}. Write years of four digits in "
+            "the file."
+        )
 
 
 def _look_back(made: Draft, columns: Mapping[str, Seen], target: str, labels: Labels) -> None:
@@ -1209,7 +1216,7 @@ def _col(seen: Seen) -> str:
     return f"col({json.dumps(seen.name, ensure_ascii=False, allow_nan=False)})"
 
 
-def _day(moment: float) -> str:
+def day_of(moment: float) -> str:
     return str(np.datetime64(int(moment), "us").astype("datetime64[D]"))
 
 

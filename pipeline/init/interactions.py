@@ -22,12 +22,14 @@ from gigabatch.pipeline.init.draft import (
     FEWEST_TIMES,
     MOST_TRIED_ROWS,
     Draft,
+    day_of,
     encoding_note,
     first_of,
     id_reason,
     in_short,
     moment_of,
     rows_looked_at,
+    time_doubts,
 )
 from gigabatch.pipeline.init.entities import ENTITY_NAMES, named_as
 from gigabatch.pipeline.init.look import Table, look
@@ -212,10 +214,11 @@ def _take_time(made: Draft, left: dict[str, Seen]) -> None:
     made.features["time"] = time.name
     if time.dtype.startswith("datetime["):
         made.features["time_type"] = time.dtype
-    days = [
-        str(np.datetime64(int(end), "us").astype("datetime64[D]")) for end in (time.values.min(), time.values.max())
-    ]
-    made.role_notes["time"] = f"{days[0]} to {days[1]}" if time.kind == "date" else "numbers that order the rows"
+    if time.kind == "date":
+        made.role_notes["time"] = f"{day_of(time.values.min())} to {day_of(time.values.max())}"
+        made.remarks += time_doubts(time, "take time and time_type out", "time_type")
+    else:
+        made.role_notes["time"] = "numbers that order the rows"
 
 
 def _tell_no_time(made: Draft, left: dict[str, Seen]) -> None:

@@ -132,6 +132,29 @@ def test_written_days_are_times_and_few_users_are_split_by_them(tmp_path):
     )  # fmt: skip
 
 
+def test_what_may_be_wrong_in_how_times_are_read_is_said(tmp_path):
+    """By a wrong order of day and month other rows are the last of each user, and nothing told of it."""
+    days = pd.date_range("2023-01-01", periods=400).to_series()
+    days = days[days.dt.day <= 12].dt.strftime("%d/%m/%Y")
+    made = draft_interactions(
+        written(tmp_path, log(timestamp=days.sample(ROWS, replace=True).tolist())), None, None, 10_000
+    )
+    assert made.features["time_type"] == "datetime[%m/%d/%Y]"
+    said = "In timestamp day and month could be either in all rows looked at; the month is taken to stand first."
+    assert any(remark.startswith(said) and remark.endswith("under time_type.") for remark in made.remarks), made.remarks
+
+
+def test_numbers_that_are_times_by_their_size_are_said_to_be(tmp_path):
+    rows = log().rename(columns={"timestamp": "x"})
+    rows["x"] *= 1000
+    made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+    assert made.features["time"] == "x"
+    said = "The numbers of x are taken for ms since 1970 by their size alone (2020-09-13 to 2020-11-02)."
+    assert any(remark.startswith(said) and "take time and time_type out" in remark for remark in made.remarks), (
+        made.remarks
+    )
+
+
 def test_repeats_are_said(tmp_path):
     rows = pd.concat([log(), log().head(300)])
     made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
@@ -186,7 +209,7 @@ def test_lists_are_no_ids(tmp_path):
 
 def test_a_log_that_cannot_be_split_is_refused_before_a_file_is_written(tmp_path):
     rows = pd.DataFrame({"userId": [1, 2], "movieId": [1, 2]})
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="split 'train' is empty"):
         init(written(tmp_path, rows), out=tmp_path / "a.yaml")
     assert not (tmp_path / "a.yaml").exists()
 
