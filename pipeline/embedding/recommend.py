@@ -7,7 +7,7 @@ items as their last rows have them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,8 @@ def recommend(
     Raises
     ------
     DataError
-        Where the schema names no user or item, the first target is of classes, no user is left, or k is below 1.
+        Where the schema names no user or item, the first target is of classes or several quantiles, `users` is no
+        column or list of such keys, no user is left, or k is below 1.
     RankingError
         For scores that are not finite.
 
@@ -173,6 +174,11 @@ def _entities(schema: Schema) -> tuple[Entity, Entity]:
             f"recommend: the first target, {schema.targets[0].name!r}, is {schema.targets[0].task}, by which items "
             "have no order. Train one that is binary or a regression."
         )
+    if schema.targets[0].quantiles:
+        raise DataError(
+            f"recommend: the first target, {schema.targets[0].name!r}, is of several quantiles, by which items have no "
+            "one order. Train it with one, or with another loss."
+        )
     return user, item
 
 
@@ -184,6 +190,12 @@ def _read_users(pipeline: Pipeline, schema: Schema, files: str) -> Any:
 def _of_users(rows: Any, schema: Schema, key: str, users: Any) -> Any:
     """The rows of these users alone; a warning says how many have none."""
     engine = engine_of(rows)
+    whole = hasattr(users, "__len__") and not isinstance(users, str | Mapping | Set)
+    if not whole or len(getattr(users, "shape", (0,))) != 1:
+        raise DataError(
+            f"recommend: users is a column or list of keys, found {type(users).__name__}. Of one user give [key]; of a "
+            "frame give frame[column]."
+        )
     wanted = cast(engine.frames.DataFrame({key: users}), {key: schema.dtypes()[key]}, "recommend", nullable=(key,))[key]
     wanted = wanted.dropna().drop_duplicates()
     found = rows[rows[key].isin(wanted)].reset_index(drop=True)

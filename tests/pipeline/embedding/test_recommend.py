@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from gigabatch import Pipeline, init, load_bundle, recommend
@@ -137,6 +138,13 @@ def test_histories_are_those_of_now(config):
             },
             "'rating', is multiclass, by which items have no order",
         ),
+        (
+            {
+                "targets": {"rating": {"task": "regression", "quantiles": [0.1, 0.5, 0.9]}},
+                "entities": {"user": {"key": "user"}, "item": {"key": "item"}},
+            },
+            "'rating', is of several quantiles, by which items have no one order",
+        ),
     ],
 )
 def test_what_has_no_order_of_items_is_refused(config, features, match):
@@ -163,6 +171,19 @@ def test_less_than_one_item_is_refused(config):
     Pipeline.from_config(config, SMALL, {"model.kind": "popularity"}).train()
     with pytest.raises(DataError, match="k must be at least 1, found 0"):
         recommend(config, SMALL, {"model.kind": "popularity"}, k=0)
+
+
+def test_users_are_a_column_or_a_list_of_keys(config):
+    """One key alone was an error of pandas."""
+    given = (SMALL, {"model.kind": "popularity"})
+    Pipeline.from_config(config, *given).train()
+    keys = [103, 105]
+    whole = recommend(config, *given, k=2, users=keys)
+    for users in (tuple(keys), pd.Series(keys, index=[7, 9]), np.array(keys), pa.array(keys)):
+        pd.testing.assert_frame_equal(recommend(config, *given, k=2, users=users), whole)
+    for users in (103, "103", {103}, pd.DataFrame({"user": keys})):
+        with pytest.raises(DataError, match=rf"users is a column or list of keys, found {type(users).__name__}"):
+            recommend(config, *given, k=2, users=users)
 
 
 def test_items_are_as_their_last_rows_have_them_and_those_that_only_a_final_run_knows_are_among_them(config):
