@@ -4,7 +4,7 @@ in any order of the rows, log odds of binary ones, and weights of classes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -54,14 +54,11 @@ def log_odds(rows: PackedTable, loss: TargetLoss | None = None) -> dict[int, flo
     loss: that is trained with. Its `class_weights` count too; by `balanced` ones both labels weigh alike.
     """
     targets = rows.schema.targets
-    mass = {place: [0.0, 0.0] for place, target in enumerate(targets) if target.task == "binary"}
-    for batch in unpacked_blocks(rows) if mass else ():
-        for place, (zero, one) in mass.items():
-            label = batch.targets[place].cpu().double()
-            weight = torch.ones_like(label) if batch.weight is None else batch.weight.cpu().double()
-            mass[place] = [zero + float(weight @ (1 - label)), one + float(weight @ label)]
     found = {}
-    for place, (zero, one) in mass.items():
+    for place, mass in _class_masses(
+        rows, {place: 2 for place, target in enumerate(targets) if target.task == "binary"}
+    ).items():
+        zero, one = mass.tolist()
         if zero > 0 and one > 0:
             given = None if loss is None else loss.classes[place].class_weights
             of_classes = (1.0, 1.0) if given is None else (1 / zero, 1 / one) if isinstance(given, str) else given
@@ -148,15 +145,21 @@ def fitted_loss(loss: TargetLoss, rows: PackedTable | BatchSource) -> TargetLoss
     places = loss.asks_for_counts
     if not places:
         return loss
-    counts: list[Tensor | None] = [None] * len(loss.tasks)
-    for batch in unpacked_blocks(rows):
-        for place in places:
+    masses = _class_masses(rows, {place: max(loss.tasks[place][1], 2) for place in places})
+    return loss.balanced([masses.get(place) for place in range(len(loss.tasks))])
+
+
+def _class_masses(rows: PackedTable | BatchSource, num_classes: Mapping[int, int]) -> dict[int, Tensor]:
+    """The rows of each class, or the sums of their weights: float64 [classes], by the targets' places. num_classes: by
+    the places that are asked for."""
+    found = {place: torch.zeros(size, dtype=torch.float64) for place, size in num_classes.items()}
+    for batch in unpacked_blocks(rows) if found else ():
+        for place, total in found.items():
             # On the host, as a GPU adds up in no order of its own, and ranks must find the same.
-            labels, size = batch.targets[place].long().cpu(), max(loss.tasks[place][1], 2)
-            mass = torch.ones(len(labels)) if batch.weight is None else batch.weight.cpu()
-            count, before = torch.bincount(labels, mass.double(), size), counts[place]
-            counts[place] = count if before is None else before + count
-    return loss.balanced(counts)
+            labels = batch.targets[place].long().cpu()
+            weight = torch.ones(len(labels)) if batch.weight is None else batch.weight.cpu()
+            total += torch.bincount(labels, weight.double(), len(total))
+    return found
 
 
 def unpacked_blocks(rows: PackedTable | BatchSource) -> Iterator[Batch]:
