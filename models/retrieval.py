@@ -114,6 +114,11 @@ def best_of(scores: Tensor, k: int) -> TopK:
     TopK
         As of `top_k`, with columns as rows.
 
+    Raises
+    ------
+    ModelError
+        For k below 1.
+
     Examples
     --------
     >>> import torch

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 
 USAGE, FAILED = 2, 40
 SHARED = ("train",)  # commands that torchrun may start several times for one run
-USE_RUNS = (
-    "evaluate",
-    "score",
-    "export",
-    "recommend",
-    "embed",
-)  # that is not there is said before the model is imported
+# That a run is not there is said before the model is imported.
+USE_RUNS = ("evaluate", "score", "export", "recommend", "embed")
 # No permission, a full or a read-only disk, one that fails, a folder for a file, a name that is too long, links in a
 # circle: nothing that a traceback explains.
 REFUSED_BY_SYSTEM = (

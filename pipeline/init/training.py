@@ -11,7 +11,7 @@ from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.training.defaults import FEWEST_EPOCHS, ROW_VISITS
 
 MOST_ROWS = 60_000  # of TabM: of more rows tabular is several times faster
-FEW_ROWS, FEW_EPOCHS, FEW_EPOCHS_OF_CLASSES = 100, 60, 120  # fewer are a batch an epoch; of classes learnt later
+FEW_ROWS, FEW_EPOCHS, FEW_EPOCHS_OF_CLASSES = 100, 60, 120  # of fewer an epoch is one batch; classes need more
 LEAST_ROWS_OF_EPOCHS, EPOCHS = 1_000, 15  # fewer rows are too few steps in so many
 BY_PASSES = ("binary", "regression", "multiclass")
 MANY_VISITS, MOST_EPOCHS_OF_MANY = 3_000_000, 20  # rows gone through, where more rows tell more than yes or no
