@@ -45,8 +45,8 @@ class Towers(Protocol):
     """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py.
 
     Where a class has `score_all` beside its `score`, of users [U, d] and items [N, d], the whole catalogue is ranked by
-    it: [U, N] float32, or None where pairs are to be scored. Scores of equal vectors may differ in their last bits then,
-    as in any matrix product, and are no ties.
+    it: [U, N] float32, or None where pairs are to be scored. Scores of equal vectors may then differ in their last
+    bits, as in any matrix product, and are no ties.
     """
 
     def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
