@@ -253,11 +253,7 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     if not made.has_features:
         reasons = "; ".join(f"{name!r}: {why}" for name, why in made.left_out.items()) or "It is alone."
         raise DataError(f"input {pattern!r}: no feature is left beside the target {target!r}. {reasons}")
-    separator = {"separator": table.separator} if table.separator != "," else {}
-    encoded = {"encoding": table.encoding} if not is_utf8(table.encoding) else {}
-    if encoded and encoding is None:
-        made.role_notes["encoding"] = encoding_note(table)
-    made.features = {**table.paths, **separator, **encoded, **made.features}
+    made.features = {**table.paths, **form_of_files(made, table, encoding), **made.features}
     if made.ids:
         made.features["keys"] = made.ids[:1]
         arrow = table.arrow.get(made.ids[0])
@@ -274,7 +270,18 @@ def draft_config(pattern: str, target: str, task: str | None, most_rows: int, en
     return made
 
 
-def encoding_note(table: Table) -> str:
+def form_of_files(made: Draft, table: Table, encoding: str | None) -> dict[str, str]:
+    """The settings of separator and encoding, where they are not the usual ones; an encoding that nobody has given gets
+    its comment."""
+    found = {"separator": table.separator} if table.separator != "," else {}
+    if not is_utf8(table.encoding):
+        found["encoding"] = table.encoding
+        if encoding is None:
+            made.role_notes["encoding"] = _encoding_note(table)
+    return found
+
+
+def _encoding_note(table: Table) -> str:
     """Why the files are read in an encoding other than UTF-8, with a text that shows whether it is the right one."""
     if table.encoding != GUESS:
         return "by the byte order mark"

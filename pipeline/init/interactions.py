@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.errors import DataError, did_you_mean
-from gigabatch.features.reading.encodings import is_utf8
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.splits import FEWEST, GIVEN, TARGET
 from gigabatch.pipeline.init.columns import Seen, spaced_lower
@@ -23,8 +22,8 @@ from gigabatch.pipeline.init.draft import (
     MOST_TRIED_ROWS,
     Draft,
     day_of,
-    encoding_note,
     first_of,
+    form_of_files,
     id_reason,
     in_short,
     moment_of,
@@ -98,12 +97,7 @@ def draft_interactions(
     for name in keys.values():
         _require_ids(table, name)
     made.features = {**_paths(made, table), "user": user, "item": item}
-    if table.separator != ",":
-        made.features["separator"] = table.separator
-    if not is_utf8(table.encoding):
-        made.features["encoding"] = table.encoding
-        if encoding is None:
-            made.role_notes["encoding"] = encoding_note(table)
+    made.features |= form_of_files(made, table, encoding)
     whole = all(_are_whole(table, name) for name in keys.values())
     made.features["id_type"] = "int64" if whole else "string"
     if whole and not table.whole:
