@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,27 @@ def model_call(model: nn.Module, ids: Tensor, floats: Tensor, lists: Sequence[Ja
     return outputs.float() if outputs.dtype.itemsize < 4 else outputs  # NumPy and exports know no bfloat16
 
 
+@runtime_checkable
+class Towers(Protocol):
+    """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py.
+
+    Where a class has `score_all` beside its `score`, of users [U, d] and items [N, d], the whole catalogue is ranked by
+    it: [U, N] float32, or None where pairs are to be scored. Scores of equal vectors may then differ in their last
+    bits, as in any matrix product, and are no ties.
+    """
+
+    def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
+    def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
+    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class WholeRows(Protocol):
+    """A model that scores all items for a user at once, as in models/recommenders/fitted.py."""
+
+    def catalogue_scores(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+
+
 def tower_vectors(model: nn.Module, entity: str, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
     """The vectors [B, d] of `user` or `item` that a model with towers makes of whole rows, with the lists where there
     are some, since not every tower takes them."""
@@ -106,8 +127,8 @@ class Model(nn.Module):
     is too large (`rule_rate`);
     `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
     use for list columns; `needs_lists`, whether it has none for data without them (`list_obstacle` says which);
-    `item_is_its_key`, whether an item's vector follows from the id of its key alone, so that all items that train does
-    not have share one;
+    `item_is_its_key`, whether an item's vector, or score, follows from the id of its key alone, so that all items that
+    train does not have share one;
     `averages_from`, the rows above which the rule has an average of the weights (`train.ema_decay: auto`);
     `targets_are_steps`, whether label 1 of a target needs label 1 of the one before it, which a training checks;
     `for_positives`, of the sections `model` and `train` of YAML what is taken where every row is a positive and the

@@ -54,6 +54,7 @@ class FittedModel(Model):
 
     entities = ("user", "item")
     single_output = True
+    item_is_its_key = True
     learns_by_steps: ClassVar[bool] = False
     capture_obstacle = "it takes no steps"
     keeps_pairs: ClassVar[bool] = True

@@ -40,6 +40,9 @@ class ServeSettings(BaseModel):
     max_body_bytes: int = Field(1 << 20, ge=1 << 10, description="longest body of a request")
     max_candidates: int = Field(1_000, ge=1, description="items of one request to /rank")
     max_k: int = Field(500, ge=1, description="items that /recommend may be asked for")
+    max_scan: int = Field(
+        20_000, ge=0, description="items that /recommend scores one by one, for a model that has no vectors to search"
+    )
     max_exclude: int = Field(5_000, ge=0, description="items that one request to /recommend may exclude")
     max_rows: int = Field(1_000, ge=1, description="rows of one request to /score")
     max_list: int = Field(1_000, ge=1, description="elements of one list in a row or among a user's columns")

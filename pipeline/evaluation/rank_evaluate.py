@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,8 @@ from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
-from gigabatch.models.model import Model, tower_vectors
+from gigabatch.models.model import Model, Towers, WholeRows, tower_vectors
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.retrieval import TopK, best_of
 from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
@@ -38,27 +37,6 @@ ELEMENTS_AT_ONCE = 1 << 22  # of lists: where they are long, fewer pairs are sco
 
 class RankingError(ValueError):
     """The ranking cannot be evaluated; the message says what is missing."""
-
-
-@runtime_checkable
-class Towers(Protocol):
-    """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py.
-
-    Where a class has `score_all` beside its `score`, of users [U, d] and items [N, d], the whole catalogue is ranked by
-    it: [U, N] float32, or None where pairs are to be scored. Scores of equal vectors may then differ in their last
-    bits, as in any matrix product, and are no ties.
-    """
-
-    def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
-    def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
-    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class WholeRows(Protocol):
-    """A model that scores all items for a user at once, as in models/recommenders/fitted.py."""
-
-    def catalogue_scores(self, ids: Tensor, floats: Tensor) -> Tensor: ...
 
 
 def _told_ids(users: Tensor) -> str:

@@ -5,6 +5,9 @@ Other models run whole on rows put together from the user's, the items' and the 
 is the one that `Bundle.predict` gives for the same row, within `SCORE_RTOL` and `SCORE_ATOL` of models/model.py, but
 where vectors are stored as float16.
 
+The best items are searched by their vectors where the model has towers. Else every item is scored: by one product where
+the model can (models/recommenders/fitted.py), or row by row, in a catalogue that is not too large for it.
+
 Shapes: N items, d vector width, C id columns, F float columns.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +23,9 @@ from torch import Tensor
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.tables.jagged import JaggedColumn
-from gigabatch.models.errors import ModelError
-from gigabatch.models.layers.pooled import Jagged
-from gigabatch.models.model import model_call
-from gigabatch.models.retrieval import ApproximateIndex, TopK, top_k
+from gigabatch.models.errors import ModelError, require
+from gigabatch.models.model import Towers, WholeRows, model_call, tower_vectors
+from gigabatch.models.retrieval import ApproximateIndex, TopK, best_of, top_k
 from gigabatch.pipeline.bundle import Bundle, jagged, target_loss
 from gigabatch.pipeline.serving.catalogue import Catalogue
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
@@ -31,14 +33,6 @@ from gigabatch.pipeline.serving.requests import UserRequest
 from gigabatch.pipeline.serving.scorer import numbers, require_columns, said_by_encoder
 
 ELEMENTS_AT_ONCE = 1 << 20  # of lists: of candidates with longer ones fewer are scored together
-
-
-class TwoTowers(Protocol):
-    """What a model offers whose towers can run apart (models/recommenders/two_tower.py)."""
-
-    def user_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
-    def item_vectors(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor: ...
-    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -57,13 +51,19 @@ class Asker:
 class Ranker:
     """Scores of items for users. The first target is what items are ranked by.
 
-    index: over the items' vectors, for `recommend`; None compares every item.
+    index: over the items' vectors, for `recommend`; None compares every item. max_scan: items of the largest catalogue
+    that is scored row by row for `recommend`, None for any.
     """
 
     def __init__(
-        self, bundle: Bundle, users: Catalogue, items: Catalogue, index: ApproximateIndex | None = None
+        self,
+        bundle: Bundle,
+        users: Catalogue,
+        items: Catalogue,
+        index: ApproximateIndex | None = None,
+        max_scan: int | None = None,
     ) -> None:
-        self.bundle, self.users, self.items, self.index = bundle, users, items, index
+        self.bundle, self.users, self.items, self.index, self.max_scan = bundle, users, items, index, max_scan
         schema, inputs = bundle.schema, bundle.model.inputs
         user, item = schema.entity("user"), schema.entity("item")
         if user is None or item is None or inputs.user is None or inputs.item is None:
@@ -92,8 +92,8 @@ class Ranker:
         histories = [schema.lists[place].columns for place in users.lists if place not in self._user.lists]
         self._histories = frozenset(name for columns in histories for name in columns)
         self._user_ids, self._user_floats = users.ids.numpy(), users.floats.numpy()
-        towers = all(hasattr(bundle.model, name) for name in ("user_vectors", "item_vectors", "score"))
-        self._towers = cast(TwoTowers, bundle.model) if towers and items.vectors is not None else None
+        towers: Any = bundle.model if isinstance(bundle.model, Towers) else None
+        self._towers: Towers | None = None if items.vectors is None else towers
         self.exact = all(part.vectors is None or part.vectors.dtype == torch.float32 for part in (users, items))
         self._item_ids, self._item_floats = items.ids.to(bundle.device), items.floats.to(bundle.device)
         own_lists = {place: items.lists[place] for place in self._item.lists}
@@ -191,20 +191,28 @@ class Ranker:
 
     def rank(self, asker: Asker, places: np.ndarray) -> Tensor:
         """Predictions [N] of the first target, in its own unit. places: rows of the items, all of them known."""
-        index = torch.from_numpy(places).to(self.bundle.device)
         with torch.inference_mode():
-            if self._towers is not None and self._item_vectors is not None:
-                items = self._item_vectors.index_select(0, index).float()
-                outputs = self._towers.score(self.user_vector(asker), items)
-            else:
-                parts = [self.whole_rows(asker, part) for part in index.split(self._rows_at_once(asker, places))]
-                outputs = torch.cat([model_call(self.bundle.model, *part) for part in parts])
+            outputs = self._outputs(asker, places)
             return self._loss.predict(self.bundle.model.in_target_units(outputs))[0].cpu()
 
+    def _outputs(self, asker: Asker, places: np.ndarray) -> Tensor:
+        """What the model gives [N, outputs] for these items, as it learns it."""
+        index = torch.from_numpy(places).to(self.bundle.device)
+        if self._towers is not None and self._item_vectors is not None:
+            return self._towers.score(self.user_vector(asker), self._item_vectors.index_select(0, index).float())
+        parts = [self.whole_rows(asker, part) for part in index.split(self._rows_at_once(asker, places))]
+        return torch.cat([model_call(self.bundle.model, *part) for part in parts])
+
     @property
-    def has_vectors(self) -> bool:
-        """Whether the catalogue can be searched."""
-        return self._towers is not None
+    def recommend_obstacle(self) -> str:
+        """Why there is no `recommend`; empty where there is."""
+        able = self._towers is not None or isinstance(self.bundle.model, WholeRows)
+        if able or self.max_scan is None or len(self.items) <= self.max_scan:
+            return ""
+        return (
+            f"its model, {type(self.bundle.model).__name__}, has no item vectors to search, and to score each of "
+            f"{len(self.items):,} items one by one takes too long (serve.max_scan is {self.max_scan:,})."
+        )
 
     def user_vector(self, asker: Asker) -> Tensor:
         """[1, d] float32 on the model's device: the stored one where it is this user's, else the user tower's."""
@@ -214,7 +222,7 @@ class Ranker:
                 return self.users.vectors[asker.row : asker.row + 1].to(self.bundle.device).float()
             rows = self._rows(asker, 1)
             lists = [column.to(self.bundle.device) for column in asker.lists]
-            return self._towers.user_vectors(*rows, lists) if lists else self._towers.user_vectors(*rows)
+            return tower_vectors(self.bundle.model, "user", *rows, lists)
 
     def whole_rows(self, asker: Asker, index: Tensor) -> tuple[Tensor, Tensor, tuple[JaggedColumn, ...]]:
         """ids [N, C], floats [N, F] and lists of the user with each of these items. index: [N] int64, rows of items."""
@@ -261,29 +269,45 @@ class Ranker:
         """The k best items and their scores, best first; fewer where the catalogue has no more. An item that train does
         not have is none of them where only its key speaks of it.
 
-        The `overfetch * k` items whose vectors have the greatest product with the user's are ranked by the top network;
-        equal scores keep the order of the retrieval.
+        Where the model has vectors, the `overfetch * k` items whose vectors have the greatest product with the user's
+        are ranked by the top network; else every item is scored. Equal scores keep the order of the retrieval, or of
+        the catalogue.
         """
-        if self._towers is None or self._item_vectors is None:
+        if self.recommend_obstacle:
             raise Refusal(
-                409, "not_available", "this bundle's model has no item vectors to search; /rank takes candidates."
+                409, "not_available", f"this bundle cannot recommend: {self.recommend_obstacle} /rank takes candidates."
             )
         banned = self.items.places(exclude, "exclude")
         banned = banned[banned >= 0]
         if self.index is None:
             banned = np.union1d(banned, self._not_found)
-        unwanted = torch.from_numpy(banned)[None]
         try:
             with torch.inference_mode():
-                rows = self._search(self.user_vector(asker), k * overfetch, unwanted).rows[0].cpu().numpy()
+                if self._towers is None:
+                    rows = self._scan(asker, k, torch.from_numpy(banned))
+                else:
+                    rows = self._search(self.user_vector(asker), k * overfetch, torch.from_numpy(banned)[None])
         except ModelError as error:  # numbers far beyond the data's overflow in the tower
             raise Refusal.invalid("user_features", f"nothing can be found with these values ({error})") from None
-        found = rows[rows >= 0]
+        found = rows.rows[0].cpu().numpy()
+        found = found[found >= 0]
         if not len(found):
             return [], []
         scores = self.rank(asker, found)
-        order = torch.argsort(scores, descending=True, stable=True)[:k]
+        # The scan has ordered them by what the model gives, of which predictions may be the same at their bounds.
+        order = torch.arange(len(found)) if self._towers is None else scores.argsort(descending=True, stable=True)[:k]
         return [self.items.keys[int(place)] for place in found[order.numpy()]], numbers(scores[order])
+
+    def _scan(self, asker: Asker, k: int, unwanted: Tensor) -> TopK:
+        """Rows of the greatest scores of all items."""
+        model = self.bundle.model
+        if isinstance(model, WholeRows):
+            of_ids = model.catalogue_scores(*self._rows(asker, 1))[0]
+            scores = of_ids.index_select(0, self._item_ids[:, self._item.ids.index(self._item.key)].long())
+        else:
+            scores = self._outputs(asker, np.arange(len(self.items)))[:, 0]
+        require(bool(scores.isfinite().all()), "a score is NaN or infinite.")
+        return best_of(scores.index_fill(0, unwanted.to(scores.device), -torch.inf)[None], k)
 
     def _search(self, query: Tensor, count: int, unwanted: Tensor) -> TopK:
         """Rows of the greatest products with the query [1, d], from the index where there is one, else exact."""

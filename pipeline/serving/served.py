@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
+from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings
 from gigabatch.pipeline.runs.verify import require_own
 from gigabatch.pipeline.serving.catalogue import Catalogue
@@ -59,7 +60,7 @@ class ServedBundle:
 
     @property
     def can_recommend(self) -> bool:
-        return self.ranker is not None and self.ranker.has_vectors
+        return self.ranker is not None and not self.ranker.recommend_obstacle
 
     def require_ranker(self) -> Ranker:
         """The ranker; `Refusal` 409 where there is none."""
@@ -68,14 +69,16 @@ class ServedBundle:
         return self.ranker
 
 
-def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
-    """A run's folder (`model/`, and `embeddings/` for a recommender), or a bundle's alone, ready to answer.
+def load_served(folder: Path, settings: ServeSettings | None = None) -> ServedBundle:
+    """A run's folder (`model/`, and `embeddings/` for a recommender), or a bundle's alone, ready to answer as the
+    settings have it.
 
     Without stored embeddings rows can be scored, but nothing ranked. Errors: `BundleError`, `EmbeddingsError` and
     `ServingError`, also where the bundle fails its own test.
     """
+    settings = settings or ServeSettings()
     manifest = _manifest(folder)
-    bundle = load_bundle(bundle_folder(folder), device)
+    bundle = load_bundle(bundle_folder(folder), settings.device)
     bundle.model.eval().requires_grad_(False)
     ranker, obstacle = None, ""
     if bundle.schema.entity("user") is None or bundle.schema.entity("item") is None:
@@ -89,7 +92,7 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     elif not _is_stored(folder / STAGE):
         obstacle = "its users and items are not stored. Run gigabatch embed."
     else:
-        ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle))
+        ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle), settings.max_scan)
     served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle, manifest.get("created_utc"))
     with one_at_a_time():
         self_test(served)
@@ -119,7 +122,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
+def open_ranker(bundle: Bundle, stored: StoredEmbeddings, max_scan: int | None = None) -> Ranker:
     """The ranker over a bundle's stored users and items."""
     if stored.user is None or stored.item is None:
         raise ServingError(f"embeddings {stored.folder}: users or items are missing. Run gigabatch embed.")
@@ -130,7 +133,7 @@ def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
         )
         for entity in (stored.user, stored.item)
     )  # fmt: skip
-    return Ranker(bundle, users, items, stored.item.index)
+    return Ranker(bundle, users, items, stored.item.index, max_scan)
 
 
 def self_test(served: ServedBundle) -> None:
@@ -165,7 +168,7 @@ def self_test(served: ServedBundle) -> None:
                 f"bundle {served.folder}: scores from stored vectors differ from the model's by up to "
                 f"{float(apart.max()):.3g}. The vectors are of other weights. Run gigabatch embed."
             )
-    if ranker.has_vectors:
+    if served.can_recommend:
         ranker.recommend(askers[0], 1, (), 1)
 
 

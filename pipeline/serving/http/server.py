@@ -86,7 +86,7 @@ def serve_alone(
 ) -> None:
     """In this process, which watches for another bundle in a thread."""
     torch.set_num_threads(settings.threads)
-    watcher = Watcher(slot, folders, lambda f: load_served(f, settings.device), metrics, settings.poll_seconds)
+    watcher = Watcher(slot, folders, lambda f: load_served(f, settings), metrics, settings.poll_seconds)
     watcher.first()
     metrics.answering(0, True)
     server = uvicorn.Server(config)

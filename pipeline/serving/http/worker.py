@@ -145,7 +145,7 @@ class Worker(uvicorn.Server):
 
         served, error = None, None
         try:
-            served = load_served(folder, self.settings.device)
+            served = load_served(folder, self.settings)
         except Exception as failed:
             error = failed
         with contextlib.suppress(RuntimeError):  # the worker has drained meanwhile

@@ -10,6 +10,10 @@ import pytest
 from gigabatch import Pipeline, init, load_bundle, recommend
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.embedding.embed import embed
+from gigabatch.pipeline.embedding.settings import EmbedSettings
+from gigabatch.pipeline.serving.served import load_served
+from tests.pipeline.serving.conftest import Caller
 
 USERS, ITEMS = 50, 40
 SMALL = {"train.epochs": 2, "evaluate.ranking": None, "evaluate.importance": False, "evaluate.baselines": []}
@@ -55,6 +59,28 @@ def test_they_are_those_of_the_greatest_predictions(config, kind, again):
         np.testing.assert_allclose(own["predicted_target"], known["score"].head(5), rtol=1e-5, atol=1e-6)
         scores = known.set_index("item")["score"]  # equal scores may be in another order
         np.testing.assert_allclose(scores[own["item"]], own["predicted_target"], rtol=1e-5, atol=1e-6)
+    if again:
+        assert_served_alike(config, run, found)
+
+
+def assert_served_alike(config, run, found):
+    """A service gives these recommendations too, less what a request excludes, and popular items to a stranger."""
+    pipeline = Pipeline.from_config(config, SMALL)
+    embed(run.path, run.bundle(), pipeline.features(), EmbedSettings())
+    caller = Caller(load_served(run.path))
+    assert caller("GET", "/health").json()["can_recommend"] is True
+    for user, own in list(found.groupby("user", sort=False))[:8]:
+        answer = caller.post("/recommend", {"user": user, "k": 5}).json()
+        np.testing.assert_allclose(answer["scores"], own["predicted_target"], rtol=1e-5, atol=1e-6)
+        banned = own["item"].tolist()[1:3]
+        less = caller.post("/recommend", {"user": user, "k": 3, "exclude": banned}).json()
+        assert not set(banned) & set(less["items"])
+        np.testing.assert_allclose(less["scores"], own["predicted_target"].iloc[[0, 3, 4]], rtol=1e-5, atol=1e-6)
+    stranger = caller.post("/recommend", {"user": 123_456, "k": 40}).json()
+    assert stranger["user_known"] is False
+    assert stranger["scores"] == sorted(stranger["scores"], reverse=True)
+    ranked = caller.post("/rank", {"user": 123_456, "items": stranger["items"]}).json()["scores"]
+    np.testing.assert_allclose(stranger["scores"], ranked, rtol=1e-5, atol=1e-6)
 
 
 def test_the_file_has_the_rows_of_the_users_asked_for(config, tmp_path, capsys, caplog):

@@ -276,12 +276,8 @@ def test_many_candidates_of_long_lists_are_scored_in_parts(post, served, monkeyp
         assert calls == [4, 4, 4, 4, 4]
 
 
-def test_towers_recommend_by_lists(post, served):
-    asked = {"user": "u5", "k": 20, "context": CONTEXT}
-    if not isinstance(served.bundle.model, Towers):
-        assert post("/recommend", asked, 409)["error"] == "not_available"
-        return
-    found = post("/recommend", asked)
+def test_recommendations_are_by_lists(post, served):
+    found = post("/recommend", {"user": "u5", "k": 20, "context": CONTEXT})
     wanted = expected(served, rows_of(["u5"] * NUM_ITEMS, [*TAGS]))
     assert close(found["scores"], np.sort(wanted)[::-1])
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.served import load_served
 
 
 @pytest.fixture
 def both(run, any_device):
-    return load_served(run), load_served(run, any_device)
+    return load_served(run), load_served(run, ServeSettings(device=any_device))
 
 
 def test_rows_score_alike_whole_and_one_by_one(frame, both, any_device):

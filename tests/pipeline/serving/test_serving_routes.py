@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.served import load_served
 from tests.pipeline.serving.small_bundles import CREATED, interactions, random_bundle, write_run
 
@@ -50,9 +51,6 @@ def test_ranked_scores_are_the_batchs(changes, frame, tmp_path, make_caller, bun
         expected = bundle.predict(pairs(frame, user_of(frame, user), items))["clicked"].to_numpy()
         assert_scores(answer.json()["scores"], expected)
         assert answer.json()["user_known"] is True
-    if changes == {"kind": "tabular"}:  # without towers there are no vectors to search
-        refused = caller.post("/recommend", {"user": "u1"})
-        assert (refused.status_code, refused.json()["error"]) == (409, "not_available")
 
 
 def test_context_comes_with_the_request_and_enters_the_score(tmp_path, make_caller):
@@ -138,7 +136,11 @@ def test_a_bundle_without_entities_scores_rows_and_says_that_it_cannot_rank(trai
     assert (health["can_rank"], health["bundle"]) == (False, run.name)
 
 
-def test_recommendations_are_the_best_of_the_whole_catalogue(frame, bundle, caller):
+@pytest.mark.parametrize("kind", ["two_tower", "tabular"])
+def test_recommendations_are_the_best_of_the_whole_catalogue(kind, frame, tmp_path, make_caller, bundle, caller):
+    if kind != "two_tower":  # every item is scored
+        bundle = random_bundle(frame, kind)
+        caller = make_caller(load_served(write_run(tmp_path / "run", bundle, frame)))
     items = list(range(1000, 1060))
     for user in ("u2", "u30"):
         scores = bundle.predict(pairs(frame, user_of(frame, user), items))["clicked"].to_numpy()
@@ -166,6 +168,37 @@ def test_items_that_train_does_not_have_are_recommended_by_what_else_is_known_of
         found = caller.post("/recommend", {"user": user, "k": 60}).json()["items"]
         assert set(found) == set(range(1000, 1060)) - (new if kind == "mf" else set())
     assert None not in caller.post("/rank", {"user": "u2", "items": sorted(new)}).json()["scores"]
+
+
+def test_a_catalogue_is_not_scored_row_by_row_beyond_a_number_of_items(frame, tmp_path, make_caller):
+    """Without vectors a request of a million items would keep all others waiting."""
+    run = write_run(tmp_path / "run", random_bundle(frame, "tabular"), frame)
+    for most, status in ((60, 200), (59, 409)):
+        caller = make_caller(load_served(run, ServeSettings(max_scan=most)))
+        assert caller.post("/recommend", {"user": "u1"}).status_code == status
+        health = caller("GET", "/health").json()
+        assert (health["can_rank"], health["can_recommend"]) == (True, status == 200)
+    refused = caller.post("/recommend", {"user": "u1"}).json()
+    assert refused["error"] == "not_available"
+    assert "TabularModel, has no item vectors to search, and to score each of 60 items" in refused["message"]
+
+
+def test_predictions_that_are_the_same_at_their_bound_keep_the_order_of_what_the_model_gives(
+    frame, tmp_path, make_caller
+):
+    """Float32 probabilities near 1 are all 1, and logits are not."""
+    bundle = random_bundle(frame, "tabular")
+    with torch.no_grad():
+        list(bundle.model.parameters())[-1].add_(60)
+    caller = make_caller(load_served(write_run(tmp_path / "run", bundle, frame)))
+    found = caller.post("/recommend", {"user": "u2", "k": 60}).json()
+    assert set(found["scores"]) == {1.0}
+    rows = pairs(frame, user_of(frame, "u2"), found["items"]).astype(object)
+    parts = [bundle.online()(row) for row in rows.where(rows.notna(), None).to_dict("records")]
+    with torch.inference_mode():
+        logits = bundle.model(*(torch.from_numpy(np.stack(part)) for part in zip(*parts, strict=True)))[:, 0]
+    assert float(logits[0] - logits[-1]) > 1
+    assert bool((logits.diff() <= SCORE_ATOL + SCORE_RTOL * 60).all())
 
 
 def test_the_top_network_ranks_what_the_vectors_retrieve(frame, served, caller):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gigabatch.pipeline.bundle import BundleError, load_bundle
+from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.embedding.embeddings import STAGE
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.metrics import Metrics
@@ -125,12 +126,13 @@ def test_rows_are_scored_while_a_first_embed_goes_on_or_after_it_was_killed(home
 
 def test_a_bundle_that_cannot_recommend_does_not_follow_one_that_can(home, frame, caplog, make_caller):
     """It ranks candidates, so it was taken, and /recommend answered 409 from then on."""
-    made, slot, metrics = watcher(home)
+    settings = ServeSettings(max_scan=10)
+    made, slot, metrics = watcher(home, lambda folder: load_served(folder, settings))
     made.first()
     assert make_caller(slot.served)("GET", "/health").json()["can_recommend"] is True
     shutil.rmtree(home / "second")
     write_run(home / "second", random_bundle(frame, "tabular"), frame)
-    follower = load_served(home / "second")
+    follower = load_served(home / "second", settings)
     health = make_caller(follower)("GET", "/health").json()
     assert (health["can_rank"], health["can_recommend"]) == (True, False)
     atomic_symlink(Path("second"), home / "current")
