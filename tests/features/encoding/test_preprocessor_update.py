@@ -103,7 +103,7 @@ def change(**items):
         change(rows=[5]),
         change(parent="0" * 32),
         lambda folder: (folder / "statistics.json").unlink(),
-        lambda folder: (folder / "statistics-001.parquet").unlink(),
+        lambda folder: (folder / "statistics-numbers.parquet").unlink(),
         lambda folder: (folder / "statistics.json").write_text("{}"),
     ],
 )

@@ -200,6 +200,20 @@ def test_saved_statistics_load_equal(tmp_path):
     assert (tmp_path / "statistics.json").read_bytes() == first
 
 
+def test_statistics_that_have_a_file_for_each_column_load_equal(tmp_path):
+    """As earlier versions wrote them."""
+    saved = example()
+    save_statistics(saved, tmp_path)
+    raw = json.loads((tmp_path / "statistics.json").read_text())
+    (tmp_path / "statistics.json").write_text(json.dumps(raw | {"format": 1}))
+    table, first = pd.read_parquet(tmp_path / "statistics-numbers.parquet"), len(raw["categories"])
+    for place in range(len(raw["numbers"])):
+        part = table.loc[table["column"] == place, ["bin", "count"]].reset_index(drop=True)
+        part.to_parquet(tmp_path / f"statistics-{first + place:03d}.parquet", index=False)
+    (tmp_path / "statistics-numbers.parquet").unlink()
+    same(load_statistics(tmp_path), saved)
+
+
 @given(
     st.dictionaries(
         st.integers(0x80, 0xFF7F) | st.sampled_from([0x7FFF, 0x8000, 0x8001]),
@@ -245,6 +259,20 @@ def damage_table(file, change):
     return damage
 
 
+def damage_bins(name, change):
+    """Of the rows of one column in the file of all numbers."""
+
+    def damage(folder):
+        numbers = json.loads((folder / "statistics.json").read_text())["numbers"]
+        place, path = list(numbers).index(name), folder / "statistics-numbers.parquet"
+        table = pd.read_parquet(path)
+        parts = [part.reset_index(drop=True) for _, part in table.groupby("column")]
+        parts[place] = change(parts[place])
+        pd.concat(parts).to_parquet(path, index=False)
+
+    return damage
+
+
 def change_cell(column, row, value):
     def change(table):
         table = table.copy()
@@ -258,7 +286,7 @@ DAMAGE = {
     "no json": lambda folder: (folder / "statistics.json").unlink(),
     "half a json": lambda folder: (folder / "statistics.json").write_text("{"),
     "another json": lambda folder: (folder / "statistics.json").write_text("[]"),
-    "format": damage_json("format", value=2),
+    "format": damage_json("format", value=3),
     "rows are text": damage_json("rows", value="9000"),
     "rows are true": damage_json("rows", value=True),
     "fewer rows": damage_json("rows", value=8999),
@@ -270,7 +298,18 @@ DAMAGE = {
     "squares too small": damage_json("numbers", "many", "sum_of_squares", value="0x1"),
     "squares too large": damage_json("numbers", "few", "sum_of_squares", value=hex(19000 * 3 << 1074)),
     "squares of nothing": damage_json("numbers", "null", "sum_of_squares", value="0x1"),
-    "no table": lambda folder: (folder / "statistics-003.parquet").unlink(),
+    "no table": lambda folder: (folder / "statistics-numbers.parquet").unlink(),
+    "a column of numbers more": damage_table(
+        "statistics-numbers", lambda table: table.assign(column=table["column"] + 1)
+    ),
+    "a column of numbers below 0": damage_table(
+        "statistics-numbers", lambda table: table.assign(column=table["column"] - 1)
+    ),
+    "columns of numbers out of order": damage_table("statistics-numbers", lambda table: table.iloc[::-1]),
+    "bins without columns": damage_table("statistics-numbers", lambda table: table[["bin", "count"]]),
+    "a null column": damage_table(
+        "statistics-numbers", lambda table: table.assign(column=table["column"].astype("Int64").mask(table.index == 0))
+    ),
     "not a parquet file": lambda folder: (folder / "statistics-000.parquet").write_bytes(b"PAR1"),
     "a column less": damage_table("statistics-000", lambda table: table[["value", "count"]]),
     "a float count": damage_table("statistics-000", lambda table: table.astype({"count": "float64"})),
@@ -279,14 +318,14 @@ DAMAGE = {
     "version 0": damage_table("statistics-000", change_cell("last_version", 0, 0)),
     "another order of values": damage_table("statistics-000", lambda table: table.iloc[::-1]),
     "a count more": damage_table("statistics-000", change_cell("count", 0, 3001)),
-    "a count of 0": damage_table("statistics-003", change_cell("count", 0, 0)),
-    "a bin out of range": damage_table("statistics-003", change_cell("bin", 0, -1)),
-    "another order of bins": damage_table("statistics-003", lambda table: table.iloc[::-1]),
-    "a bin twice": damage_table("statistics-003", lambda table: pd.concat([table, table.tail(1)])),
-    "a bin of infinity": damage_table("statistics-003", lambda table: table.assign(bin=[*table["bin"][:-1], 0xFF80])),
-    "a float bin": damage_table("statistics-003", lambda table: table.astype({"bin": "float64"})),
-    "another bin": damage_table("statistics-002", lambda table: table.assign(bin=table["bin"] + 1)),
-    "another count": damage_table("statistics-002", lambda table: table.assign(count=[2000, 4000])),
+    "a count of 0": damage_bins("many", change_cell("count", 0, 0)),
+    "a bin out of range": damage_bins("many", change_cell("bin", 0, -1)),
+    "another order of bins": damage_bins("many", lambda table: table.iloc[::-1]),
+    "a bin twice": damage_bins("many", lambda table: pd.concat([table, table.tail(1)])),
+    "a bin of infinity": damage_bins("many", lambda table: table.assign(bin=[*table["bin"][:-1], 0xFF80])),
+    "a float bin": damage_bins("many", lambda table: table.astype({"bin": "float64"})),
+    "another bin": damage_bins("few", lambda table: table.assign(bin=table["bin"] + 1)),
+    "another count": damage_bins("few", lambda table: table.assign(count=[2000, 4000])),
 }
 
 
