@@ -49,6 +49,8 @@ class BarePython:
 
     def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         settings = {"PYTHONPATH": f"{self.site}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | environment
+        # A module that fails for want of a package is run again for each file that imports it: compiled once.
+        settings["PYTHONDONTWRITEBYTECODE"] = ""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
         return subprocess.run(
             [sys.executable, "-S", *arguments],

@@ -320,8 +320,14 @@ def _svg(ax: Axes, title: str, key: str) -> Markup:
         ):
             axis.set_major_formatter(ticker.EngFormatter(sep=""))
     buffer = io.StringIO()
-    canvas = ax.figure.canvas
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasSVG)
+    layout = figure.get_layout_engine()
+    assert layout is not None
+    layout.execute(figure)
+    figure.set_layout_engine("none")  # print_figure would draw all once more to find the layout
     canvas.print_figure(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     root = ElementTree.fromstring(buffer.getvalue())
     used = set(re.findall(r'#([\w.-]+)[")]', buffer.getvalue()))

@@ -1,5 +1,7 @@
 """benchmarks.quality: metrics, intervals and ranks beside scikit-learn's and SciPy's, tables, runs that go on."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
+from benchmarks import quality
 from benchmarks.quality import (
     NET_ROWS,
     SEARCH_SECONDS,
@@ -351,11 +354,28 @@ def test_a_generated_table_is_the_same_each_time(tmp_path, name):
     assert named == set(first.columns), "every column has a role"
 
 
+def main(folder, *flags):
+    """What `python -m benchmarks.quality` prints with these flags, in this process."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", ["benchmarks.quality", *flags, "--device", "cpu", "--cache", str(folder)])
+        quality.main()
+    return printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """The cache of a quick run, and what it printed."""
+    folder = tmp_path_factory.mktemp("quality")
+    return folder, main(folder, "--quick", "--contenders", "ours", "--out", str(folder / "out"))
+
+
 @pytest.mark.parametrize("name", ["small", "multiclass", "regression"])
-def test_the_valid_loss_of_ours_is_scikit_learns(tmp_path, name):
-    path = plain_config(TABLES[name], tmp_path, quick=True)
-    row, _ = ours(path, tmp_path, "cpu", 1)
-    features = pipeline_of(path, tmp_path, "cpu", "seed=1").features()
+def test_the_valid_loss_of_ours_is_scikit_learns(quick, name):
+    folder, _ = quick
+    path = plain_config(TABLES[name], folder, quick=True)
+    row, _ = ours(path, folder, "cpu", 1)  # trained by the quick run
+    features = pipeline_of(path, folder, "cpu", "seed=1").features()
     valid = features.frame("valid")
     found, labels = features.train().bundle().predict(valid).to_numpy("float64"), valid[features.schema.targets[0].name]
     if name == "regression":
@@ -367,24 +387,24 @@ def test_the_valid_loss_of_ours_is_scikit_learns(tmp_path, name):
     assert row["valid_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_quick_run_of_every_task(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.quality", "--quick", "--contenders", "ours", "--device", "cpu"]
-    done = subprocess.run(
-        [*command, "--cache", str(tmp_path), "--out", str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+def test_a_quick_run_of_every_task(quick):
+    folder, printed = quick
+    result = json.loads(printed.splitlines()[-1])
     found = {row["table"]: row for row in result["details"]["rows"]}
     assert found["small"]["auc"] > 0.6
     assert found["regression"]["r2"] > 0.7
     assert found["multiclass"]["accuracy"] > 0.5  # the largest class has .36
     assert result["claims"] == {}, "quick runs judge nothing"
-    assert len(list((tmp_path / "out").iterdir())) == 1
+    assert len(list((folder / "out").iterdir())) == 1
 
 
-@pytest.mark.parametrize("flag", ["tables", "contenders"])
-def test_a_name_that_is_not_known_is_refused(tmp_path, flag):
-    command = [sys.executable, "-m", "benchmarks.quality", f"--{flag}", "adlut", "--cache", str(tmp_path)]
+def test_a_contender_that_is_not_known_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match=r"unknown contender\(s\) adlut\. Known: "):
+        main(tmp_path, "--contenders", "adlut")
+
+
+def test_a_table_that_is_not_known_is_refused_by_the_command(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.quality", "--tables", "adlut", "--cache", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "adlut" in done.stderr

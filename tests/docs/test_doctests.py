@@ -35,6 +35,7 @@ def modules_with_examples() -> list[str]:
     return [name for name in (name.removesuffix(".__init__") for name in names) if name not in LEFT_OUT]
 
 
+@pytest.mark.usefixtures("nothing_drawn_or_flushed")
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
     """Those of each docstring in an empty folder, where they may leave files."""

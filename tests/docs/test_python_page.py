@@ -3,9 +3,12 @@
 import doctest
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
 
+@pytest.mark.usefixtures("nothing_drawn_or_flushed")
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     examples = doctest.DocTestParser().get_doctest(PAGE.read_text(), {}, "python.md", str(PAGE), 0)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -403,6 +404,7 @@ def test_a_bare_box_gives_the_help_of_every_benchmark_and_tool_with_the_flags_th
 BARE = {"torch", "triton", "numpy", "pandas", "pyarrow", "numba"}  # what a box has at the least
 
 
+@cache
 def benchmark_files():
     """Files of every benchmark and tool that a step runs, and the benchmarks that they import."""
     modules = {command.argv[command.argv.index("-m") + 1] for command in COMMANDS} - {"pytest"}

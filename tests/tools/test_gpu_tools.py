@@ -77,37 +77,68 @@ def test_the_preprocessor_in_three_partitions_is_that_of_one(capsys):
     assert "2,000 rows of 2 ids" in capsys.readouterr().out
 
 
-def run(hidden, *flags):
-    """`python -m benchmarks.embedding` where the package `hidden` cannot be imported."""
-    script = f"""
-import runpy, sys
-sys.modules[{hidden!r}] = None
-sys.argv = ["benchmarks/embedding.py", *{flags!r}]
-runpy.run_module("benchmarks.embedding", run_name="__main__")
+# Of each (hidden, *flags) `python -m benchmarks.embedding` with the flags, where the package `hidden` cannot be
+# imported: a process forked from one that has imported torch, which takes longer than all the rest.
+FORKED = """
+import json, os, runpy, sys, torch
+codes = []
+for number, (hidden, *flags) in enumerate(json.loads(sys.argv[2])):
+    child = os.fork()
+    if not child:
+        for handle in (1, 2):
+            os.dup2(os.open(f"{sys.argv[1]}/{number}-{handle}", os.O_CREAT | os.O_WRONLY), handle)
+        sys.modules[hidden] = None
+        sys.argv = ["benchmarks/embedding.py", *flags]
+        runpy.run_module("benchmarks.embedding", run_name="__main__")
+        sys.exit()
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(codes))
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+RUNS = {
+    "help": ("rich", "--help"),
+    "quick": ("rich", "--quick"),
+    "ours": ("gigabatch.models.layers.embeddings", "--help"),
+    "cuda": ("no_such_package", "--device", "cuda"),
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """By run its exit code, and what it printed as output and as errors."""
+    folder = tmp_path_factory.mktemp("forked")
+    told = subprocess.run(
+        [sys.executable, "-c", FORKED, str(folder), json.dumps(list(RUNS.values()))],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
+    codes = json.loads(told.stdout)
+    return {
+        name: (code, *((folder / f"{number}-{handle}").read_text() for handle in (1, 2)))
+        for number, (name, code) in enumerate(zip(RUNS, codes, strict=True))
+    }
 
 
-def test_help_needs_no_package_and_a_run_names_the_one_that_is_missing():
-    helped = run("rich", "--help")
-    assert helped.returncode == 0, helped.stderr
-    assert "--out FOLDER" in helped.stdout
-    refused = run("rich", "--quick")
-    assert refused.returncode == 2
-    assert "needs rich, which is not installed" in refused.stderr
+def test_help_needs_no_package_and_a_run_names_the_one_that_is_missing(done):
+    code, printed, errors = done["help"]
+    assert code == 0, errors
+    assert "--out FOLDER" in printed
+    code, _, errors = done["quick"]
+    assert code == 2
+    assert "needs rich, which is not installed" in errors
 
 
-def test_a_module_of_ours_that_is_missing_stays_an_error():
-    done = run("gigabatch.models.layers.embeddings", "--help")
-    assert done.returncode == 1
-    assert "ModuleNotFoundError" in done.stderr
+def test_a_module_of_ours_that_is_missing_stays_an_error(done):
+    code, _, errors = done["ours"]
+    assert code == 1
+    assert "ModuleNotFoundError" in errors
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a CUDA device here")
-def test_a_device_that_is_not_there_is_refused_before_anything_is_made():
-    done = run("no_such_package", "--device", "cuda")
-    assert done.returncode == 2
-    assert "torch sees no CUDA device" in done.stderr
+def test_a_device_that_is_not_there_is_refused_before_anything_is_made(done):
+    code, _, errors = done["cuda"]
+    assert code == 2
+    assert "torch sees no CUDA device" in errors

@@ -343,6 +343,19 @@ WAYS = {
 }
 
 
+def fitted_on_labels():
+    """A frame with a regression target too, and the preprocessor of it."""
+    columns = (*SCHEMA.columns, Column("v", "target", "float32"))
+    frame = table(LITERAL).assign(v=0.5)
+    return frame, Preprocessor(Schema(columns, (*SCHEMA.targets, Target("v", "regression")))).fit([frame])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_labels_are_taken_at_every_way_of_encoding(way):
+    frame, preprocessor = fitted_on_labels()
+    WAYS[way](preprocessor, frame)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("column", "value", "message"),
@@ -362,11 +375,7 @@ WAYS = {
 )
 def test_labels_that_are_none_are_refused_at_every_way_of_encoding(way, column, value, message):
     """F14: NaN and class codes outside the classes were packed; R12: weights of 1e38 made every loss infinite."""
-    columns = (*SCHEMA.columns, Column("v", "target", "float32"))
-    schema = Schema(columns, (*SCHEMA.targets, Target("v", "regression")))
-    frame = table(LITERAL).assign(v=0.5)
-    preprocessor = Preprocessor(schema).fit([frame])
-    WAYS[way](preprocessor, frame)
+    frame, preprocessor = fitted_on_labels()
     bad = frame.assign(**{column: frame[column].where(frame["k"] != 2, value)})
     with pytest.raises(DataError, match=message):
         WAYS[way](preprocessor, bad)

@@ -77,7 +77,7 @@ def check(device, random, num_rows, rule, shapes=cases.SHAPES, kind="uniform", n
 @pytest.mark.parametrize("rule", cases.RULES, ids=cases.rule_name)
 def test_every_rule(triton_device, rule):
     shapes = [(50, 16), (3, 3), (5, 40), (70, 7)]
-    check(triton_device, np.random.default_rng(1), 90, rule, shapes, kind="zipf")
+    check(triton_device, np.random.default_rng(1), 50, rule, shapes, kind="zipf")
 
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -116,7 +116,7 @@ def test_several_chunks_of_a_table_of_a_few_rows(triton_device):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", cases.LOW)
 def test_gradients_of_two_bytes_are_added_in_float32(triton_device, method, dtype):
-    check(triton_device, np.random.default_rng(5), 90, RowRule(method, lr=0.1), dtype=dtype)
+    check(triton_device, np.random.default_rng(5), 45, RowRule(method, lr=0.1), dtype=dtype)
 
 
 def test_learning_rate_and_momentum_on_the_device(triton_device):

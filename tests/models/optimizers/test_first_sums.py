@@ -65,14 +65,14 @@ def test_a_rare_row_moves_less_than_without_and_a_frequent_one_as_far():
     for visits in (0.0, 30.0):
         tables, optimizer = made(visits)
         start = tables.weights[0].detach().clone()
-        for step in range(3000):
+        for step in range(600):
             ids = torch.tensor([[1, 1], [2, 1]]) if step < 3 else torch.tensor([[1, 1]])
             left(tables, ids, torch.ones(len(ids), 2))
             optimizer.step()
         moved[visits] = (start - tables.weights[0].detach())[[1, 2], 0].tolist()
-        expected = [sum(0.1 / (visits + k) ** 0.5 for k in range(1, n + 1)) for n in (3000, 3)]
+        expected = [sum(0.1 / (visits + k) ** 0.5 for k in range(1, n + 1)) for n in (600, 3)]
         assert moved[visits] == pytest.approx(expected, rel=1e-3)
-    assert moved[30.0][0] > 0.89 * moved[0.0][0]
+    assert moved[30.0][0] > 0.8 * moved[0.0][0]
     assert moved[30.0][1] < 0.25 * moved[0.0][1]
 
 

@@ -166,7 +166,9 @@ def steps_with_lists(ranks, rule, pooling):
 
 def all_with_lists(ranks):
     found = {}
-    for kernels, rules in (("reference", RULES), ("compiled", ("adagrad", "lamb full row", "cowclip"))):
+    # The other rules see the same gradients of rows; `all_rules` compares them.
+    few = ("sgd", "adagrad full", "adam scalar row", "cowclip")
+    for kernels, rules in (("reference", few), ("compiled", ("adagrad", "lamb full row", "cowclip"))):
         with using_kernels(kernels):
             for rule in rules:
                 for pooling in ("mean", "sum", "max", "root"):

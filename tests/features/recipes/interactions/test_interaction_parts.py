@@ -111,7 +111,7 @@ def written(folder, frame, name="log.csv"):
 
 
 @pytest.mark.parametrize(("case", "rows", "kind"), [
-    *itertools.product(CASES, (23, 150), ("csv",)), *itertools.product(CASES, (SIZE - 1,), ("parquet",)),
+    *itertools.product(CASES, (61, 150), ("csv",)), *itertools.product(CASES, (SIZE - 1,), ("parquet",)),
 ])  # fmt: skip
 def test_parts_are_the_whole_log(case, rows, kind, tmp_path):
     path = written(tmp_path, log(), f"log.{kind}")
@@ -120,7 +120,7 @@ def test_parts_are_the_whole_log(case, rows, kind, tmp_path):
     assert sum(parts.rows.values()) <= SIZE
 
 
-@pytest.mark.parametrize("rows", [23, 150])
+@pytest.mark.parametrize("rows", [61, 150])
 def test_given_splits_and_many_files_of_a_folder(rows, tmp_path):
     folder = tmp_path / "train"
     folder.mkdir()

@@ -214,17 +214,18 @@ def test_lists_of_steps_go_to_the_features_stage(tmp_path):
     assert [column.name for column in tables.schema.lists] == ["history", "last"]
     found = pd.concat(tables.splits.values())
     assert sorted(found["row_number"]) == list(range(300))
-    order = sorted(range(300), key=lambda row: (log["at"][row], row))
+    user, item, at, clicked = (log[name].tolist() for name in ("user", "item", "at", "clicked"))
+    order = sorted(range(300), key=lambda row: (at[row], row))
     for number, history, weights, last in zip(
         found["row_number"], found["history"], found["history_weights"], found["last"], strict=True
     ):
         own = log.iloc[number]
         seen = [
             row for row in order
-            if log["user"][row] == own["user"] and log["at"][row] < own["at"] and log["clicked"][row]
+            if user[row] == own["user"] and at[row] < own["at"] and clicked[row]
         ][-3:]  # fmt: skip
-        assert list(history) == [log["item"][row] for row in seen]
-        ages = [(own["at"] - log["at"][row]).total_seconds() / 86400 for row in seen]
+        assert list(history) == [item[row] for row in seen]
+        ages = [(own["at"] - at[row]).total_seconds() / 86400 for row in seen]
         assert list(weights) == pytest.approx([0.5**age for age in ages], rel=1e-6)
         assert list(last) == own["tags"][-2:]
 
