@@ -481,6 +481,10 @@ class Features:
         workflow = self.workflow
         return (name,) if workflow is None else workflow.raw_of(name)
 
+    def earlier(self, name: str) -> set[str]:
+        """The columns that steps make of a raw column of earlier rows; none where the recipe has no such steps."""
+        return set() if self.workflow is None else self.workflow.earlier(name)
+
     @property
     def files(self) -> dict[str, int]:
         """How many input files were `read`, how many `reused` as they were parsed before, and, where there are any,
@@ -1524,6 +1528,7 @@ def evaluation_data(
             preprocessor.schema.only("weight"),
         ),
         raw_of=features.raw_of,
+        earlier=features.earlier,
         item_column=None if item is None else item.key,
         ranks=pipeline.ranks,
     )

@@ -195,6 +195,8 @@ def test_a_random_walk_with_drift_is_forecast_as_well_as_by_its_last_value(tmp_p
     for place in range(450, 500):
         last += (values[place] - values[place - 1] - drift) ** 2 / 50
     assert own.get("metrics", own)["rmse"] < 1.1 * math.sqrt(last)
+    about = {flag for flag in run.summary["warnings"] if "y_1d" in flag or "y_7d" in flag}
+    assert not about  # such as that they may leak, and that they leave the range of train
     history = pd.read_csv(tmp_path / "walk.csv")
     tomorrow = pd.DataFrame({"day": ["2021-05-15"]})
     (forecast,) = run.predict(tomorrow, history=history)["y"]
@@ -213,31 +215,33 @@ def test_a_random_walk_with_drift_is_forecast_as_well_as_by_its_last_value(tmp_p
     np.testing.assert_allclose(found[:, 0], predicted, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"train.ensemble": 2}, {"train.losses": {"y": {"kind": "quantile", "quantiles": [0.1, 0.5, 0.9]}}}]
-)
-def test_ensembles_and_quantiles_are_beside_the_line_too(tmp_path, changes):
-    run = Pipeline.from_config(series_config(tmp_path), *(f"{key}={value!r}" for key, value in changes.items())).train()
+@pytest.mark.parametrize("kind", ["ensemble", "quantiles"])
+def test_ensembles_and_quantiles_are_beside_the_line_too(tmp_path, kind):
+    config = series_config(tmp_path)
+    if kind == "ensemble":
+        config["train"]["ensemble"] = 2
+    else:
+        config["features"]["targets"]["y"]["quantiles"] = [0.1, 0.5, 0.9]
+    run = Pipeline.from_config(config).train()
     bundle = gigabatch.load_bundle(run.path / "model")
-    rows = pd.DataFrame({"y_1d": [1000.0], "y_7d": [990.0]}, dtype=np.float32)
-    predicted = bundle.predict(rows).to_numpy()
+    predicted = bundle.predict(pd.DataFrame({"y_1d": [1000.0], "y_7d": [990.0]}, dtype=np.float32)).to_numpy()
+    assert predicted.shape[1] == (1 if kind == "ensemble" else 3)
     assert ((predicted > 900) & (predicted < 1100)).all()
     assert (np.diff(predicted[0]) >= 0).all()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_no_line_tells_is_learnt_as_well_beside_one(seed):
-    draw = np.random.default_rng(seed)
-    floats = draw.uniform(-2, 2, (3_000, 3))
-    label = np.sin(3 * floats[:, 0]) + floats[:, 1] ** 2 + 0.1 * draw.normal(size=3_000)
-    train, valid = table_of(floats[:2_500], {"y": label[:2_500]}), table_of(floats[2_500:], {"y": label[2_500:]})
+def test_what_no_line_tells_is_learnt_as_well_beside_one():
+    draw = np.random.default_rng(1)
+    floats = draw.uniform(-2, 2, (1_500, 2))
+    label = np.abs(floats[:, 0]) + floats[:, 1] ** 2 + 0.1 * draw.normal(size=1_500)
+    train, valid = table_of(floats[:1_200], {"y": label[:1_200]}), table_of(floats[1_200:], {"y": label[1_200:]})
     left = {}
     for linear in (True, False):
-        model = started(train, linear=linear)
-        settings = TrainSettings(epochs=15, batch_size=64, lr_max=0.01)
+        model = started(train, linear=linear, layers=(64,), dropout=0.0)
+        settings = TrainSettings(epochs=20, batch_size=64, lr_max=0.02)
         loss = TargetLoss([("regression", 1)])
-        trained = train_model(model, train, valid, loss, settings, seed=seed, device="cpu", folder=None)
+        trained = train_model(model, train, valid, loss, settings, seed=1, device="cpu", folder=None)
         outputs = table_outputs(trained.model, valid, "cpu")[:, 0].numpy()
-        left[linear] = float(((outputs - label[2_500:]) ** 2).mean() / label.var())
-    assert left[False] < 0.1
+        left[linear] = float(((outputs - label[1_200:]) ** 2).mean() / label.var())
+    assert left[False] < 0.05
     assert left[True] < left[False] + 0.01
