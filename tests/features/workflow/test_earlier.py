@@ -42,9 +42,8 @@ def test_a_rows_own_label_changes_none_of_them(fitted):
     names = ["before", "double_before", "mean_before", "double", "change", "step"]
     whole = workflow.transform(frame, whole_groups=True)[names]
     for row in (0, 17, 59):
-        other = workflow.transform(frame.assign(sold=frame["sold"].where(frame.index != row, 99.0)), whole_groups=True)[
-            names
-        ]
+        changed = frame.assign(sold=frame["sold"].where(frame.index != row, 99.0))
+        other = workflow.transform(changed, whole_groups=True)[names]
         same = [name for name in names if whole.at[row, name] == other.at[row, name] or pd.isna(whole.at[row, name])]
         assert set(same) - {"change", "step"} == workflow.earlier("sold")
         assert {"change", "step"}.issubset(same) == (row == 0)  # which has none before
