@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gigabatch
-from gigabatch.features.schema import Target, TensorSchema
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.line import Line
@@ -82,6 +82,27 @@ def test_the_line_is_the_ridge_regression_of_the_least_generalised_cross_validat
         assert found.bias * scale.std + scale.mean == pytest.approx(bias, rel=1e-4)
         assert found.rest * scale.std == pytest.approx(left, rel=1e-5)
     torch.testing.assert_close(model.beside.weight[:, 0], found.weight.float())
+
+
+def test_weights_of_floats_are_those_beside_the_values_of_an_id_column():
+    """Label 3 x + 5 g where x is near -g: without the values of g the weight of x is below 0."""
+    draw = np.random.default_rng(2)
+    group = draw.integers(2, 5, 600)
+    x = (draw.normal(size=600) - 2 * group).astype(np.float32)
+    label = (3 * x + 8 * group + 0.1 * draw.normal(size=600)).astype(np.float32)
+    schema = TensorSchema((IdColumn("g", 6), IdColumn("many", 600)), ("x",), (Target("y", "regression"),))
+    ids = [torch.tensor(group, dtype=torch.int32), torch.arange(600, dtype=torch.int32)]
+    table = PackedTable.from_columns(schema, ids, [torch.tensor(x)], [torch.tensor(label)])
+    inputs = ModelInputs((6, 600), 1, 1, targets=(("regression", 1),))
+    spec = ModelSpec("tabm", inputs, model_class("tabm").Settings(**SMALL))
+    model = new_model(spec, table, 1, TargetLoss([("regression", 1)]))
+    line, (scale,) = lines(model, table)[0], model.target_scales
+    dummies = np.stack([x, *(group == value for value in (2, 3, 4))], axis=1).astype(np.float64)
+    weight = np.linalg.lstsq(dummies, label.astype(np.float64), rcond=None)[0][0]
+    assert float(line.weight[0]) * scale.std == pytest.approx(weight, rel=1e-3)
+    left = label - 3 * x
+    assert line.bias * scale.std + scale.mean == pytest.approx(left.mean(), rel=1e-3)
+    assert line.rest * scale.std == pytest.approx(left.std(), rel=0.02)
 
 
 def test_weights_of_rows_count_as_repeated_rows_do():
