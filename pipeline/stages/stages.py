@@ -170,6 +170,7 @@ SOURCES = {
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
         "gigabatch.pipeline.training.target_metrics",
+        "gigabatch.pipeline.training.lines",
         "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.calibration",
         "gigabatch.pipeline.training.negatives",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from gigabatch.models.layers.line import Line
 from gigabatch.models.model import Model
 
 MOST_FLOATS = 1_000  # more have no line: time grows with the cube of their number
-MOST_VALUES = 50  # of an id column that is among the regression's columns
+MOST_VALUES = 50  # of an id column that may be among the regression's columns
+GAIN = 0.9  # at most times the error without them
 BLOCK_NUMBERS = 1 << 24  # in float64 at a time
 PENALTIES = tuple(10 ** (half / 2) for half in range(-16, 5))  # times the rows, of columns of deviation 1
 LEAST_OF_ROWS = 0.1  # that the degrees of freedom leave
@@ -24,8 +25,10 @@ LEAST_REST = 1e-3  # deviations of the label: a training that goes on from here 
 def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     """By output of each regression target without a log link, the ridge regression on all floats, in the model's units.
 
-    Beside the floats the regression has a column for each value of the id columns of at most `MOST_VALUES`, so that a
-    weight is of a float at one month, say; those of values are left out of the line, as a network learns them well.
+    Beside the floats the regression has a column for each value of an id column of at most `MOST_VALUES`, where these
+    lower the error by a tenth, so that a weight is of a float at one month, say; those of values are left out of the
+    line, as a network learns them well. Values of keys that gain less would only make earlier labels of the same key
+    weigh less than they do (Nickell, Econometrica 1981).
     The penalty is the one of `PENALTIES` of the least generalised cross-validation (Golub, Heath and Wahba,
     Technometrics 1979): with n rows and d degrees of freedom, mean square / (1 - d / n)^2. By the root of this divisor
     the `rest` too, the deviation of what the line leaves, is larger than in the train rows.
@@ -60,36 +63,51 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     assert first is not None
     mean = moments[0, 1:] / total
     covariance = moments[1:, 1:] / total - torch.outer(mean, mean)
-    deviation = covariance.diagonal()[:width].clamp(min=0).sqrt()
     # What rounding leaves of a column of one value is none.
-    varies = deviation > 1e-7 * (moments.diagonal()[1 : 1 + width] / total).sqrt()
-    deviation = torch.where(varies, deviation, torch.inf)
-    spectrum, vectors = torch.linalg.eigh(covariance[:width, :width] / deviation[:, None] / deviation)
-    spectrum, found = spectrum.clamp(min=0), {}
+    squared = covariance.diagonal() * (covariance.diagonal() > 1e-14 * moments.diagonal()[1:] / total)
+    deviation, effective = squared.sqrt().where(squared > 0, torch.inf), total**2 / squares
+    found = {}
     for place, scale in enumerate(scales, start=width):
-        along, variance = vectors.T @ (covariance[:width, place] / deviation), float(covariance[place, place])
-        best = _best(spectrum, along, variance, total**2 / squares)
+        chosen, start = list(range(size)), size
+        best = _ridge(covariance, deviation, chosen, place, effective)
+        for column in ids:
+            stop = start + train.schema.ids[column].num_ids
+            tried = _ridge(covariance, deviation, [*chosen, *range(start, stop)], place, effective)
+            if tried is not None and (best is None or tried.error < GAIN * best.error):
+                best, chosen = tried, [*chosen, *range(start, stop)]
+            start = stop
         if best is None:
             continue
-        share, coefficients = best
-        weight = (vectors @ coefficients / deviation)[:size]
-        left = variance - float(2 * weight @ covariance[:size, place] - weight @ covariance[:size, :size] @ weight)
+        weight = best.weight[:size]
+        left = covariance[place, place] - 2 * weight @ covariance[:size, place]
+        left += weight @ covariance[:size, :size] @ weight
         bias = float(mean[place] - (mean[:size] + first) @ weight)
-        found[scale.output] = Line(weight, bias, max(max(left, 0.0) ** 0.5 / share, LEAST_REST))
+        found[scale.output] = Line(weight, bias, max(max(float(left), 0.0) ** 0.5 / best.share, LEAST_REST))
     return found
 
 
-def _best(spectrum: Tensor, along: Tensor, variance: float, rows: float) -> tuple[float, Tensor] | None:
-    """Of the least generalised cross-validation the share of the rows that its freedom leaves, and the coefficients
-    along the eigenvectors."""
-    found, least = None, math.inf
-    for penalty in PENALTIES if variance > 0 else ():
+class _Ridge(NamedTuple):
+    """error: the root of the generalised cross-validation. share: of the rows that the freedom leaves."""
+
+    error: float
+    share: float
+    weight: Tensor
+
+
+def _ridge(covariance: Tensor, deviation: Tensor, columns: list[int], place: int, rows: float) -> _Ridge | None:
+    """The ridge regression of the variable at `place` on those at `columns` of the least cross-validation."""
+    variance, spread, found = float(covariance[place, place]), deviation[columns], None
+    if variance <= 0:
+        return None
+    spectrum, vectors = torch.linalg.eigh(covariance[columns][:, columns] / spread[:, None] / spread)
+    spectrum, along = spectrum.clamp(min=0), vectors.T @ (covariance[columns, place] / spread)
+    for penalty in PENALTIES:
         coefficients = along / (spectrum + penalty)
         share = 1 - (1 + float((spectrum / (spectrum + penalty)).sum())) / rows
         if share < LEAST_OF_ROWS:
             continue
         left = variance - float(2 * (coefficients * along).sum() - (spectrum * coefficients**2).sum())
-        score = max(left, 0.0) ** 0.5 / share
-        if score < least:
-            found, least = (share, coefficients), score
+        error = max(left, 0.0) ** 0.5 / share
+        if found is None or error < found.error:
+            found = _Ridge(error, share, vectors @ coefficients / spread)
     return found
