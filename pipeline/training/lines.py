@@ -70,8 +70,8 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     for place, scale in enumerate(scales, start=width):
         chosen, start = list(range(size)), size
         best = _ridge(covariance, deviation, chosen, place, effective)
-        for column in ids:
-            stop = start + train.schema.ids[column].num_ids
+        for own in ids:
+            stop = start + train.schema.ids[own].num_ids
             tried = _ridge(covariance, deviation, [*chosen, *range(start, stop)], place, effective)
             if tried is not None and (best is None or tried.error < GAIN * best.error):
                 best, chosen = tried, [*chosen, *range(start, stop)]
