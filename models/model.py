@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, require_id_dtype, table_ids
+from gigabatch.models.layers.line import Line
 from gigabatch.models.layers.numeric import require_float_columns
 from gigabatch.models.layers.pooled import Jagged, require_lists
 from gigabatch.models.losses import TargetLoss
@@ -230,6 +231,16 @@ class Model(nn.Module):
         """Called once before training: by output of a binary target the log odds of label 1 in train. A model may let
         its outputs start there, so that the first steps of a rare label do not move all weights to say that it is rare
         (Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, section 3.3); by default nothing happens."""
+
+    @property
+    def takes_lines(self) -> bool:
+        """Whether `start_beside` is to be called."""
+        return False
+
+    def start_beside(self, lines: Mapping[int, Line]) -> None:
+        """Called once before training where `takes_lines`: by output of a regression without a log link a linear
+        regression of its standardised label on the floats of the train rows. A model may learn what this leaves alone.
+        """
 
     def standardised(self, targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Targets, one [B] each, with those of regression as what the model learns: float32, computed in float64."""

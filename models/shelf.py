@@ -58,6 +58,7 @@ PLAIN = ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")
 BEFORE: dict[str, dict[str, Any]] = {
     "tabular": {"batch_norm_eps": 1e-5},
     "mf": {"user_bias": False},
+    "tabm": {"linear": False},
     **{name: {"numeric": "plain"} for name in PLAIN},
 }
 

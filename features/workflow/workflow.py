@@ -30,7 +30,7 @@ from gigabatch.features.errors import DataError, MissingCodeError, raise_of_syst
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import ColumnOperator, Configured, FittedOperator, Operator, listed, with_columns
-from gigabatch.features.operators.looking_back import LooksBack
+from gigabatch.features.operators.looking_back import LooksBack, looks_back
 from gigabatch.features.operators.numbers.parse_duration import ParseDuration
 from gigabatch.features.operators.numbers.parse_number import ParseNumber
 from gigabatch.features.operators.rows.rename import Rename
@@ -247,6 +247,14 @@ class Workflow:
             gone = set(told).difference(step.columns_after(tuple(told)))
             told = told.difference(made, gone).union(tells.difference(step.recurring))
         return told
+
+    def earlier(self, name: str) -> set[str]:
+        """Columns that steps which look back make of the raw column, or of what it enters, in earlier rows alone."""
+        told, found = self.told_by(name), set[str]()
+        for position, step in enumerate(self.steps):
+            if looks_back(step) and (told | found).intersection(to_apply(step)) and not step.tells(told):
+                found.update(self.made(position))
+        return found - told
 
     @keeps_last_fit
     def fit(self, parts: Iterable[Any], scheduler: Any = "threads") -> Workflow:

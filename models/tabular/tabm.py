@@ -9,7 +9,9 @@ Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Pa
 from the start by r_k of the first layer, which is one random number a column (a sign where floats are plain, else
 normal); all other scales start at 1. The paper one-hot encodes ids; here they have embedding tables, whose rows members
 scale like any other input. Here c_k of a binary target starts at the log odds of label 1 in train (`start_at`), there
-at a random number near 0.
+at a random number near 0. And here a regression's output is added to a line, r * output_k + w . floats + b, where w, b
+and the deviation r of what they leave are a ridge regression of the train rows (`start_beside`): a network alone has no
+straight way from the label of the day before to the prediction, and none beyond the range that it learnt from.
 
 Shapes: B rows of a batch, C id columns, F float columns, k members, O outputs.
 """
@@ -28,6 +30,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, one_of, rows_of
+from gigabatch.models.layers.line import BesideLine, Line
 from gigabatch.models.layers.members import MemberLinear, MemberOutput, MemberScale, mean_of_members
 from gigabatch.models.layers.numeric import Numeric, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged, PoolingSettings
@@ -62,6 +65,9 @@ class TabMSettings(PoolingSettings):
         nothing. By column: its name and kind, and `*` for the others.
     numeric_width : int, default 8
         Of each float column's vector.
+    linear : bool, default True
+        Whether regressions (but for losses of a log link) learn what a ridge regression of the floats leaves, which is
+        fitted before training and added to the outputs; there is none of more than 1,000 floats.
     pooling : {'sum', 'mean', 'root', 'max'}, default 'mean'
         What becomes of the vectors of a list column's elements; `max` takes no weights.
 
@@ -84,6 +90,7 @@ class TabMSettings(PoolingSettings):
     embedding_widths: tuple[int, ...] | None = None
     numeric: Numeric = "bins"
     numeric_width: int = 8
+    linear: bool = True
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("embedding_widths",))
@@ -147,6 +154,8 @@ class TabM(Model):
         )
         self.dropout = Dropout(settings.dropout)
         self.output = MemberOutput(members, settings.layers[-1], inputs.num_outputs)
+        regressions = any(task == "regression" for task, _ in inputs.targets)
+        self.beside = BesideLine(inputs) if settings.linear and regressions and inputs.num_floats else None
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`: outputs whose prediction is the mean of the members' (`mean_of_members`).
@@ -156,14 +165,14 @@ class TabM(Model):
         self.require_inputs(ids, floats, lists)
         rows = self._rows(ids, floats, lists)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():  # a graph that is exported has any number of rows
-            return self._mean(rows)
+            return self._beside(self._mean(rows), floats)
         at_a_time = max(NUMBERS_AT_A_TIME // (self.settings.members * max(*self.settings.layers, rows.shape[1])), 1)
-        return torch.cat([self._mean(part) for part in rows.split(at_a_time)])
+        return self._beside(torch.cat([self._mean(part) for part in rows.split(at_a_time)]), floats)
 
     def member_outputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """What each member makes of ids [B, C], floats [B, F] and lists: [B, k, O] float32, as outputs of a model."""
         self.require_inputs(ids, floats, lists)
-        return self._members(self._rows(ids, floats, lists))
+        return self._beside(self._members(self._rows(ids, floats, lists)), floats)
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """The mean of the members' losses, each of its own outputs, which the paper found better than the loss of their
@@ -183,6 +192,16 @@ class TabM(Model):
             self.output.bias[:, output] = value
 
     @property
+    def takes_lines(self) -> bool:
+        """Where `linear` is on, and there are floats and a regression."""
+        return self.beside is not None
+
+    def start_beside(self, lines: Mapping[int, Line]) -> None:
+        """Outputs are beside these lines, and members learn what they leave, in its deviations."""
+        assert self.beside is not None
+        self.beside.set(lines)
+
+    @property
     def targets(self) -> tuple[tuple[str, int], ...]:
         """Task and number of outputs of each target."""
         regressions = {scale.output for scale in self.target_scales}
@@ -192,6 +211,10 @@ class TabM(Model):
     def _rows(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """The columns side by side: [B, D]."""
         return torch.cat([rows_of(self.tables, ids, lists), self.numeric(floats).flatten(1), floats], dim=1)
+
+    def _beside(self, outputs: Tensor, floats: Tensor) -> Tensor:
+        """Outputs, or those of members, with the lines of the floats; a mean over members may come first or last."""
+        return outputs if self.beside is None else self.beside(outputs, floats)
 
     def _mean(self, rows: Tensor) -> Tensor:
         """Rows [B, D] -> [B, O]: the members' mean."""

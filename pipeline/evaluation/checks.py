@@ -31,6 +31,7 @@ SHARES_DISTANCE = 0.1  # of the classes: total variation distance
 MEAN_DEVIATIONS = 0.25  # between the means of a regression target, in the train split's standard deviations
 MISSING_DIFFERENCE = 0.1  # of a column's share of nulls
 UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
+OUTSIDE = "outside train's range"
 OUTSIDE_SHARE, OUTSIDE_ROWS = 0.25, 50_000  # of rows beyond where 98 % of the train rows lie
 LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
@@ -456,7 +457,7 @@ def range_warnings(tables: Mapping[str, PackedTable]) -> list[Flag]:
                 f"{OUTSIDE_SHARE:.0%}). A number that grows with time, such as a count of all rows so far, tells when "
                 "a row is, and nothing that will come again: take a share, a difference or a window, or leave it out."
             )
-            found.append(Flag(text, owner, f"outside train's range: {shares}"))
+            found.append(Flag(text, owner, f"{OUTSIDE}: {shares}"))
     return found
 
 
@@ -564,6 +565,25 @@ def sure_warnings(
             )
             found.append(Flag(text, target.name, short))
     return found
+
+
+def without_earlier(warnings: Sequence[str], earlier: Mapping[str, Collection[str]], straight: bool) -> list[str]:
+    """The warnings but those that a column of labels of earlier rows, which are known in time, gives its label away,
+    and that it leaves the range of train.
+
+    earlier: by target such columns, as `Workflow.earlier` gives them. straight: whether the model goes on straight
+    beyond the range of train; else what leaves it is still told.
+    """
+    columns = {name for names in earlier.values() for name in names}
+    return [
+        text
+        for text in warnings
+        if not isinstance(text, Flag)
+        or (
+            not any(text.about in names and text.short == f"may leak {target}" for target, names in earlier.items())
+            and not (straight and text.about in columns and text.short.startswith(OUTSIDE))
+        )
+    ]
 
 
 def _leak_rows(train: PackedTable) -> Tensor:

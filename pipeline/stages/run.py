@@ -8,7 +8,7 @@ import shutil
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from gigabatch.pipeline.evaluation.baselines import (
     no_probabilities,
     stretched_columns,
 )
-from gigabatch.pipeline.evaluation.checks import Flag, data_warnings, rows_worth, sure_warnings
+from gigabatch.pipeline.evaluation.checks import Flag, data_warnings, rows_worth, sure_warnings, without_earlier
 from gigabatch.pipeline.evaluation.decisions import Costs
 from gigabatch.pipeline.evaluation.evaluate import (
     CALIBRATION,
@@ -89,7 +89,8 @@ class EvaluationData:
     tables: the packed splits, `train` among them. evaluation_tables: those that metrics are measured on, with negatives
     where the run draws them. split: the one of these that is compared with baselines, ranked and drawn.
     rank: how high a model ranks the choices of `split`; None where the configuration asks for none. missing: shares of
-    nulls by split and column, of the features stage. raw_of: the raw columns that one of these is made of.
+    nulls by split and column, of the features stage. raw_of: the raw columns that one of these is made of. earlier:
+    by a label's name the columns that are made of it in earlier rows alone.
     item_column: place of the items' ids where negatives are drawn. ranks: that compute the model's outputs together;
     all of them evaluate. keep_baselines: where what baselines predict is kept.
     """
@@ -102,6 +103,7 @@ class EvaluationData:
     rank: Callable[[Model], dict[str, Any]] | None
     missing: Mapping[str, Mapping[str, float]]
     raw_of: Callable[[str], Sequence[str]]
+    earlier: Callable[[str], Collection[str]]
     item_column: int | None
     ranks: Ranks | None = None
     keep_baselines: Keep | None = None
@@ -217,6 +219,8 @@ def evaluate_bundle(
     warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, drawn, data.raw_of)
     if not drawn and split != "train":  # whose labels a model may have learnt by heart
         warnings += sure_warnings(found[split].metrics, evaluated, split, warnings)
+    earlier = {target.name: data.earlier(target.name) for target in data.tables["train"].schema.targets}
+    warnings = without_earlier(warnings, earlier, model.takes_lines)
     return {
         "split": split,
         "baselines": compared,

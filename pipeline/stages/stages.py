@@ -170,6 +170,7 @@ SOURCES = {
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
         "gigabatch.pipeline.training.target_metrics",
+        "gigabatch.pipeline.training.lines",
         "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.calibration",
         "gigabatch.pipeline.training.negatives",
@@ -480,6 +481,10 @@ class Features:
         """The raw columns that a column is made of; itself where no step makes it, or the recipe has no such steps."""
         workflow = self.workflow
         return (name,) if workflow is None else workflow.raw_of(name)
+
+    def earlier(self, name: str) -> set[str]:
+        """The columns that steps make of a raw column of earlier rows; none where the recipe has no such steps."""
+        return set() if self.workflow is None else self.workflow.earlier(name)
 
     @property
     def files(self) -> dict[str, int]:
@@ -1524,6 +1529,7 @@ def evaluation_data(
             preprocessor.schema.only("weight"),
         ),
         raw_of=features.raw_of,
+        earlier=features.earlier,
         item_column=None if item is None else item.key,
         ranks=pipeline.ranks,
     )

@@ -77,6 +77,7 @@ from gigabatch.pipeline.training.checkpoint import (
 )
 from gigabatch.pipeline.training.codistill import Codistillation, require_can_codistill
 from gigabatch.pipeline.training.defaults import id_sizes, rule_of, settle
+from gigabatch.pipeline.training.lines import lines
 from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_metrics import require_selectable, selected_metric
@@ -656,6 +657,8 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss |
     model.scale_targets(target_scales(train, loss))
     if type(model).start_at is not Model.start_at:
         model.start_at(log_odds(train, loss))
+    if model.takes_lines:
+        model.start_beside(lines(model, train))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
         model.remember(batch.ids, batch.floats, batch.targets, batch.lists)
