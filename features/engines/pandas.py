@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -48,6 +50,7 @@ NAME = "pandas"
 TEXT = pd.StringDtype("pyarrow", na_value=np.nan)  # "str", whatever the option mode.string_storage says
 AHEAD = 1 << 12  # characters that are read further where a block ends in blanks
 SHORT = 64  # rows of a group that are sorted by insertion
+SMALL_FILE = 1 << 20  # bytes of a Parquet file that one thread reads
 frames = pd
 arrays = np
 
@@ -87,9 +90,24 @@ def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
 
     By itself pandas makes floats of such integers, which skip whole numbers from 2^53, and objects of such flags.
     """
+    if columns is None and (small := _small_table(path)) is not None:
+        return exact_frame_of(small)
     with fsspec.open(path, "rb") if "://" in str(path) else nullcontext(path) as source:
         table = pq.read_table(source, columns=None if columns is None else list(columns))
     return exact_frame_of(table)
+
+
+def _small_table(path: Any) -> pa.Table | None:
+    """A small file as `read_table` has it, four times sooner, as no data set is made of it and no thread started: a
+    preprocessor has a file or two a column. None for what is no such file, or cannot be read: `read_table` says why."""
+    try:
+        if not stat.S_ISREG((found := os.stat(path)).st_mode) or found.st_size > SMALL_FILE:
+            return None
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            return file.read(use_threads=False) if len(set(names)) == len(names) else None
+    except (OSError, ValueError, TypeError, pa.ArrowException):
+        return None
 
 
 def parquet_columns(path: Any) -> list[str]:

@@ -198,19 +198,29 @@ def log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None
     0.693147
     """
     check_rows("log_loss", probabilities, labels, weight)
+    return weighted_mean(log_losses(probabilities, labels), weight)
+
+
+def log_losses(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """float64 [n]: what `log_loss` is the mean of."""
     _check_probabilities("log_loss", probabilities)
     positive = as_positives("log_loss", labels)
     p = probabilities.double().clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP)
-    return _mean(-torch.where(positive, p.log(), (-p).log1p()), weight)
+    return -torch.where(positive, p.log(), (-p).log1p())
 
 
 def multiclass_log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean negative log probability [n, K] of the label's class [n] int, of 0 ... K-1; see `PROBABILITY_CLIP`."""
     check_rows("multiclass_log_loss", probabilities, labels, weight, num_dims=2)
+    return weighted_mean(multiclass_log_losses(probabilities, labels), weight)
+
+
+def multiclass_log_losses(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """float64 [n]: what `multiclass_log_loss` is the mean of."""
     _check_probabilities("multiclass_log_loss", probabilities)
     _check_classes("multiclass_log_loss", labels, probabilities.shape[1])
     p = probabilities.gather(1, labels.long()[:, None])[:, 0].double()
-    return _mean(-p.clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP).log(), weight)
+    return -p.clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP).log()
 
 
 def accuracy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -218,7 +228,7 @@ def accuracy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None
     confidence, hits = _confidence_and_hits("accuracy", probabilities, labels, weight)
     if probabilities.dim() == 1:
         hits = hits == (confidence >= 0.5)
-    return _mean(hits.double(), weight)
+    return weighted_mean(hits.double(), weight)
 
 
 def expected_calibration_error(
@@ -255,13 +265,13 @@ def calibration_curve(
 def rmse(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Root of the mean squared error, in the labels' unit."""
     check_rows("rmse", predictions, labels, weight)
-    return _mean((predictions.double() - labels.double()).square(), weight).sqrt()
+    return weighted_mean((predictions.double() - labels.double()).square(), weight).sqrt()
 
 
 def mae(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean absolute error, in the labels' unit."""
     check_rows("mae", predictions, labels, weight)
-    return _mean((predictions.double() - labels.double()).abs(), weight)
+    return weighted_mean((predictions.double() - labels.double()).abs(), weight)
 
 
 def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -270,8 +280,8 @@ def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
     counted = labels if weight is None else labels[weight > 0]
     varies = (counted != counted[0]).any()  # not by the variance: that of equal labels is a rounding error, not 0
     labels = labels.double()
-    residual = _mean((predictions.double() - labels).square(), weight)
-    variance = _mean((labels - _mean(labels, weight)).square(), weight)
+    residual = weighted_mean((predictions.double() - labels).square(), weight)
+    variance = weighted_mean((labels - weighted_mean(labels, weight)).square(), weight)
     return torch.where(varies, 1 - residual / variance, torch.nan)
 
 
@@ -279,8 +289,13 @@ def pinball_loss(predictions: Tensor, labels: Tensor, tau: float, weight: Tensor
     """Mean loss of predictions of the quantile `tau`: tau (y - q) where the label y is above q, else (1 - tau) (q - y)
     (Koenker and Bassett 1978), in the labels' unit."""
     check_rows("pinball_loss", predictions, labels, weight)
+    return weighted_mean(pinball_losses(predictions, labels, tau), weight)
+
+
+def pinball_losses(predictions: Tensor, labels: Tensor, tau: float) -> Tensor:
+    """float64 [n]: what `pinball_loss` is the mean of."""
     error = labels.double() - predictions.double()
-    return _mean(torch.maximum(tau * error, (tau - 1) * error), weight)
+    return torch.maximum(tau * error, (tau - 1) * error)
 
 
 def tweedie_deviance(predictions: Tensor, labels: Tensor, power: float, weight: Tensor | None = None) -> Tensor:
@@ -299,9 +314,9 @@ def tweedie_deviance(predictions: Tensor, labels: Tensor, power: float, weight: 
     require(bool((y >= 0).all() and (mean >= 0).all()), f"{name}: labels and predictions must not be negative.")
     mean = mean.clamp(min=torch.finfo(torch.float64).tiny)
     if power == 1:
-        return _mean(2 * (torch.xlogy(y, y / mean) - y + mean), weight)
+        return weighted_mean(2 * (torch.xlogy(y, y / mean) - y + mean), weight)
     low, high = 1 - power, 2 - power
-    return _mean(2 * (y.pow(high) / (low * high) - y * mean.pow(low) / low + mean.pow(high) / high), weight)
+    return weighted_mean(2 * (y.pow(high) / (low * high) - y * mean.pow(low) / low + mean.pow(high) / high), weight)
 
 
 def prediction_churn(first: Tensor, second: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -339,7 +354,7 @@ def prediction_churn(first: Tensor, second: Tensor, weight: Tensor | None = None
     check_rows("prediction churn", first, second if first.dim() == 1 else second.sum(1), weight, first.dim())
     one, two = first.double(), second.double()
     apart = torch.where(one == two, 0.0, (one - two).abs())  # an infinity less itself is no number
-    return _mean(apart if apart.dim() == 1 else apart.sum(1) / 2, weight)
+    return weighted_mean(apart if apart.dim() == 1 else apart.sum(1) / 2, weight)
 
 
 def churn_unit(task: str, labels: Tensor, weight: Tensor | None = None) -> float:
@@ -350,7 +365,7 @@ def churn_unit(task: str, labels: Tensor, weight: Tensor | None = None) -> float
     if task != "regression":
         return 1.0
     values = labels.double()
-    spread = float(_mean((values - _mean(values, weight)).square(), weight).sqrt())
+    spread = float(weighted_mean((values - weighted_mean(values, weight)).square(), weight).sqrt())
     counted = labels if weight is None else labels[weight > 0]
     return spread if bool((counted != counted[0]).any()) else float("nan")
 
@@ -394,7 +409,7 @@ def as_positives(name: str, labels: Tensor) -> Tensor:
     return positive
 
 
-def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
+def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
     """(Weighted) mean of float64 values [n]; one of weight 0 counts for nothing, be it infinite."""
     if weight is None:
         return values.mean()

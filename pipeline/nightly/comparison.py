@@ -19,11 +19,15 @@ from gigabatch.models.metrics.pointwise import (
     RocAucByWeight,
     churn_unit,
     log_loss,
+    log_losses,
     multiclass_log_loss,
+    multiclass_log_losses,
     pinball_loss,
+    pinball_losses,
     prediction_churn,
     rmse,
     roc_auc,
+    weighted_mean,
 )
 from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
@@ -523,6 +527,20 @@ def _pointwise(name: str, scores: Tensor, labels: Tensor, weight: Tensor, quanti
     return float((multiclass_log_loss if scores.dim() == 2 else log_loss)(scores, labels, weight))
 
 
+def _losses(name: str, scores: Tensor, labels: Tensor, quantile: float | None) -> Tensor:
+    """float64 [n]: what a loss of `_pointwise` is the mean of by the weights, or the root of that; see `_mean_of`."""
+    if name == "RMSE":
+        return (scores.double() - labels.double()).square()
+    if quantile is not None:
+        return pinball_losses(scores, labels, quantile)
+    return (multiclass_log_losses if scores.dim() == 2 else log_losses)(scores, labels)
+
+
+def _mean_of(name: str, losses: Tensor, weight: Tensor) -> Tensor:
+    mean = weighted_mean(losses, weight)
+    return mean.sqrt() if name == "RMSE" else mean
+
+
 def floor(metric: str, candidate: Tensor, window: Window) -> Floor:
     """A model and a constant on a window.
 
@@ -640,7 +658,7 @@ def _gains_of_rows(
     measures = [
         RocAucByWeight(scores, labels)
         if name == "AUC"
-        else partial(_pointwise, name, scores, labels, quantile=window.quantile)
+        else partial(_mean_of, name, _losses(name, scores, labels, window.quantile))
         for scores in (new, old)
     ]
     gains = []

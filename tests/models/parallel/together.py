@@ -20,7 +20,7 @@ from gigabatch.models.parallel.ranks import Ranks
 TIMEOUT_S = 300
 PRELOADED = [
     "numba", "pytest", "torch", "torch._dynamo", "torch.distributed", "gigabatch.models.shelf",
-    "gigabatch.models.tabular.tabular", "gigabatch.pipeline.training.train",
+    "gigabatch.models.tabular.tabular", "gigabatch.pipeline.training.member", "tests.models.parallel.preloaded",
 ]  # fmt: skip
 
 

@@ -58,6 +58,7 @@ def written(tmp_path, log_path, **features):
         "features": {"path": str(log_path), **columns, "threshold": 4, **history, **features},
         "model": {"kind": "two_tower", "loss": "softmax", "layers": [8], "vector_dim": 4, "embedding_dim": 4},
         "train": {"epochs": 1, "batch_size": 64},
+        "evaluate": {"ranking": None, "importance": False, "baselines": []},
     }
     path = tmp_path / "log.yaml"
     path.write_text(json.dumps(settings))

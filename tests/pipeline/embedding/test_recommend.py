@@ -16,6 +16,7 @@ from gigabatch.pipeline.serving.served import load_served
 from tests.pipeline.serving.conftest import Caller
 
 USERS, ITEMS = 50, 40
+PLAIN = {"ranking": None, "importance": False, "baselines": []}
 SMALL = {"train.epochs": 2, "evaluate.ranking": None, "evaluate.importance": False, "evaluate.baselines": []}
 
 
@@ -47,20 +48,20 @@ def by_a_loop(bundle, rows, user, again):
 
 
 @pytest.mark.parametrize("kind", ["mf", "ncf", "two_tower", "ease", "item_knn", "popularity"])
-@pytest.mark.parametrize("again", [False, True])
-def test_they_are_those_of_the_greatest_predictions(config, kind, again):
+def test_they_are_those_of_the_greatest_predictions(config, kind):
     run = Pipeline.from_config(config, SMALL, {"model.kind": kind}).train()
-    found = recommend(config, SMALL, {"model.kind": kind}, k=5, again=again)
     bundle, rows = run.bundle(), log()
-    assert found["user"].nunique() == rows["user"].nunique()
-    assert (found.groupby("user", sort=False)["rank"].apply(list).map(lambda ranks: ranks == [1, 2, 3, 4, 5])).all()
-    for user in rows["user"].unique()[:8]:
-        own, known = found[found["user"] == user], by_a_loop(bundle, rows, user, again)
-        np.testing.assert_allclose(own["predicted_target"], known["score"].head(5), rtol=1e-5, atol=1e-6)
-        scores = known.set_index("item")["score"]  # equal scores may be in another order
-        np.testing.assert_allclose(scores[own["item"]], own["predicted_target"], rtol=1e-5, atol=1e-6)
-    if again:
-        assert_served_alike(config, run, found)
+    for again in (False, True):
+        found = recommend(config, SMALL, {"model.kind": kind}, k=5, again=again)
+        assert found["user"].nunique() == rows["user"].nunique()
+        ranks = found.groupby("user", sort=False)["rank"].apply(list)
+        assert ranks.map(lambda of_user: of_user == [1, 2, 3, 4, 5]).all()
+        for user in rows["user"].unique()[:8]:
+            own, known = found[found["user"] == user], by_a_loop(bundle, rows, user, again)
+            np.testing.assert_allclose(own["predicted_target"], known["score"].head(5), rtol=1e-5, atol=1e-6)
+            scores = known.set_index("item")["score"]  # equal scores may be in another order
+            np.testing.assert_allclose(scores[own["item"]], own["predicted_target"], rtol=1e-5, atol=1e-6)
+    assert_served_alike(config, run, found)
 
 
 def assert_served_alike(config, run, found):
@@ -175,7 +176,7 @@ def test_histories_are_those_of_now(config):
 )
 def test_what_has_no_order_of_items_is_refused(config, features, match):
     settings = {"path": "log.csv", "categorical": {"user": "int64", "item": "int64"}, **features}
-    whole = {"name": "table", "recipe": "table", "features": settings, "train": {"epochs": 1}}
+    whole = {"name": "table", "recipe": "table", "features": settings, "train": {"epochs": 1}, "evaluate": PLAIN}
     Pipeline.from_config(whole).train()
     with pytest.raises(DataError, match=match):
         recommend(whole)
@@ -185,7 +186,7 @@ def test_a_regression_ranks_by_its_numbers(config):
     entities = {"user": {"key": "user"}, "item": {"key": "item"}}
     features = {"path": "log.csv", "categorical": {"user": "int64", "item": "int64"}, "entities": entities}
     features["targets"] = {"rating": {"task": "regression"}}
-    whole = {"name": "table", "recipe": "table", "features": features, "train": {"epochs": 2}}
+    whole = {"name": "table", "recipe": "table", "features": features, "train": {"epochs": 2}, "evaluate": PLAIN}
     run, rows = Pipeline.from_config(whole).train(), log()
     found, bundle = recommend(whole, k=4), load_bundle(run.path / "model")
     assert not set(zip(found["user"], found["item"], strict=True)) & set(zip(rows["user"], rows["item"], strict=True))

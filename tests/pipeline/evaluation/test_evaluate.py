@@ -585,7 +585,8 @@ def test_a_multilabel_target_goes_from_the_file_to_the_report(tmp_path):
     targets = {"tags": {"task": "multilabel", "columns": ["a", "b", "c"]}}
     features = {"path": str(tmp_path / "rows.csv"), "continuous": ["x", "z"], "targets": targets}
     folders = {"artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs")}
-    rest = {"device": "cpu", "engine": "pandas", "train": {"epochs": 4}, "evaluate": {"importance": False}}
+    rest = {"device": "cpu", "engine": "pandas", "train": {"epochs": 4}}
+    rest["evaluate"] = {"importance": False, "baselines": []}
     run = Pipeline(parse_config({"name": "tags", "recipe": "table", "features": features, **folders, **rest})).train()
     rows = {row["split"]: row for row in run.summary["multilabel"]}
     own = run.summary["targets"]["test"]

@@ -297,18 +297,26 @@ def test_with_few_positives_the_bound_holds_as_often_as_it_says():
 
 
 def test_the_resamples_of_auc_keep_the_number_of_positives_and_follow_the_weights():
-    """Against resamples drawn here in the same way, weighed by scikit-learn."""
+    """Against resamples drawn here in the same way: pairs of a positive and a negative that are in order, by weight."""
     labels, worse, better = made_up(400, 1.0)
     weight = torch.linspace(0, 3, 400)
     found = bootstrap("auc", worse, better, window(labels, weight=weight), NightlySettings(num_bootstrap=1000), 1)
     scores = [sk.roc_auc_score(labels, part, sample_weight=weight) for part in (worse, better)]
     assert [found.current, found.candidate] == pytest.approx(scores, abs=1e-9)
-    random, gains = np.random.default_rng(1), []
-    for _ in range(1000):
-        classes = [np.flatnonzero(labels.numpy() == label) for label in (0, 1)]
-        rows = np.concatenate([random.choice(places, len(places)) for places in classes])
-        each = [sk.roc_auc_score(labels[rows], part[rows], sample_weight=weight[rows]) for part in (worse, better)]
+    random, gains, masses = np.random.default_rng(1), [], weight.double().numpy()
+    classes = [np.flatnonzero(labels.numpy() == label) for label in (0, 1)]
+    models = [part.numpy() for part in (worse, better)]
+    pairs = [np.sign(part[classes[1]][:, None] - part[classes[0]]) / 2 + 0.5 for part in models]
+    for number in range(1000):
+        rows = [random.choice(places, len(places)) for places in classes]
+        counted = [np.bincount(own, masses[own], len(masses)) for own in rows]
+        low, high = (mass[places] for mass, places in zip(counted, classes, strict=True))
+        each = [high @ ordered @ low / (high.sum() * low.sum()) for ordered in pairs]
         gains.append(each[1] - each[0])
+        if number < 5:
+            rows = np.concatenate(rows)
+            known = [sk.roc_auc_score(labels[rows], part[rows], sample_weight=masses[rows]) for part in models]
+            assert each == pytest.approx(known, abs=1e-9)
     assert found.bound == pytest.approx(np.quantile(gains, 0.05), abs=0.15 * np.std(gains))
 
 

@@ -159,7 +159,8 @@ def test_a_current_model_that_cannot_be_compared_is_an_error_that_says_why(tmp_p
     }
     config = tmp_path / "table.yaml"
     nights = {"start": "cold", "min_window_rows": 10}
-    config.write_text(json.dumps(settings | {"train": {"epochs": 1}, "nightly": nights}))
+    plain = {"importance": False, "baselines": []}
+    config.write_text(json.dumps(settings | {"train": {"epochs": 1}, "evaluate": plain, "nightly": nights}))
     timed = "features.time=at"
     assert main(["train", "--config", str(config), *([] if lacks == "time" else [timed])]) == 0
     changed = [timed] if lacks == "time" else [timed, "features.continuous=[noise]"]

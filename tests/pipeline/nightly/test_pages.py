@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
 from gigabatch.features.refit.churn import churn
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
@@ -23,6 +24,7 @@ from gigabatch.pipeline.nightly import findings, learning, nightly, pages
 from gigabatch.pipeline.nightly.findings import Findings, Part, Slice, TableHealth
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.nightly.pages import Material, churn_cards, drift_cards, history_charts, verdict, write_night
+from gigabatch.pipeline.reports import charts
 from gigabatch.pipeline.reports.charts import Calibration
 from gigabatch.pipeline.reports.night import Gain, gain_bars
 from gigabatch.pipeline.runs.record import append_record
@@ -34,6 +36,12 @@ from tests.pipeline.tiny_recipe import write_day
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
 SECTIONS = ["files", "comparison", "start", "drift", "slices", "calibration", "nights", "unseen", "embeddings", "data"]
+
+
+@pytest.fixture(autouse=True)
+def _on_real_axes(monkeypatch):
+    """What matplotlib does not take fails here; but for these axes nothing is drawn."""
+    monkeypatch.setattr(charts, "_svg", lambda ax, label, key: Markup(f'<svg aria-label="{label}"></svg>'))
 
 
 def night(number=0, code=PROMOTED, **more) -> dict:

@@ -82,11 +82,21 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_uses_the_promoted_run_unless_told_another(two, monkeypatch, caplog, command):
-    """After a night that kept the old model, they all used the rejected one (P1)."""
-    tiny, first, later = two
+@pytest.fixture(scope="module")
+def after_a_night(made, tiny_in, tmp_path_factory):
+    """As `two` after a night that kept its model out; tests only read it."""
+    tiny = tiny_in(tmp_path_factory.mktemp("night") / "tiny")
+    for name in ("raw", "artifacts", "runs"):
+        shutil.copytree(made[0].folder / name, tiny.folder / name, symlinks=True)
+    later = (tiny.home / "latest").resolve()
     assert run_nightly(tiny.config, [*SHORT, *COLD, "train.lr_max=1e-6", "nightly.min_window_rows=10"]) == 10
+    return tiny, (tiny.home / "current").resolve(), later
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_uses_the_promoted_run_unless_told_another(after_a_night, monkeypatch, caplog, command):
+    """After a night that kept the old model, they all used the rejected one (P1)."""
+    tiny, first, later = after_a_night
     kept = (tiny.home / "latest").resolve()
     assert len({first, later, kept}) == 3
     owner, name, more = COMMANDS[command]

@@ -138,7 +138,7 @@ def nights(tmp_path, monkeypatch) -> Nights:
 def test_any_cut_into_nights_gives_what_a_full_run_gives(nights, seed):
     rows = rows_of(seed)
     random = np.random.default_rng([seed, 1])
-    cuts = [0, *np.sort(random.choice(np.arange(60, len(rows)), 5, replace=False)).tolist(), len(rows)]
+    cuts = [0, *np.sort(random.choice(np.arange(60, len(rows)), 3, replace=False)).tolist(), len(rows)]
     for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
         nights.write(number, rows.iloc[start:stop])
         tables, told, files = nights.night()

@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from gigabatch.pipeline.training import beside
 from gigabatch.pipeline.training.beside import Beside, CannotCross, members_at_once
 from gigabatch.pipeline.training.callbacks import Callback
 from gigabatch.pipeline.training.checkpoint import TrainingError
+from tests.pipeline.training.forked_member import Forked
 
 TWO = "train.ensemble=2"
 MODEL = """
@@ -68,14 +70,21 @@ sys.exit(main(["train", "--config", config, *{settings}]))
 """
 
 
+class Started(list):
+    """The processes that members are trained in. fork: whether those that are begun now are forked."""
+
+    fork = True
+
+
 @pytest.fixture
 def started(monkeypatch):
     """Two members train at once, however small they are; the processes that are begun."""
-    found, real = [], beside.subprocess.Popen
+    found, real = Started(), subprocess.Popen
 
-    def begun(*arguments, **named):
-        process = real(*arguments, **named)
-        if "gigabatch.pipeline.training.member" in process.args:
+    def begun(command, *arguments, **named):
+        of_member = "gigabatch.pipeline.training.member" in command
+        process = (Forked if of_member and found.fork else real)(command, *arguments, **named)
+        if of_member:
             found.append(process)
         return process
 
@@ -112,7 +121,9 @@ def in_turn(tiny, *settings) -> Run:
 def test_members_side_by_side_are_those_trained_in_turn(tiny, other, started, caplog, capsys):
     caplog.set_level(logging.INFO)
     settings = ("train.ensemble=3", "train.ema_decay=0.9", "train.calibration=temperature")
+    started.fork = False
     run = tiny.train(*settings)
+    started.fork = True
     assert len(started) == 2
     assert all(process.returncode is not None for process in started)
     told = run.summary["ensemble"]
@@ -230,13 +241,13 @@ def test_no_process_outlives_a_killed_run_which_goes_on_later(tiny, other):
     assert tiny.hidden() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_and_its_processes(tiny, number):
+def test_a_signal_ends_the_run_and_its_processes(tiny):
+    """SIGINT takes the same way, as test_nightly.py and tests/pipeline/stages/test_stages.py show."""
     run, numbers = side_by_side(tiny, (TWO, "train.epochs=1000"))
-    run.send_signal(number)
+    run.send_signal(signal.SIGTERM)
     _, said = run.communicate(timeout=60)
-    assert run.returncode == 128 + number
-    assert f"gigabatch: stopped by {number.name}; run again to go on." in said
+    assert run.returncode == 128 + signal.SIGTERM
+    assert "gigabatch: stopped by SIGTERM; run again to go on." in said
     assert_gone(numbers)
 
 

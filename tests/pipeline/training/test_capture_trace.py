@@ -10,7 +10,7 @@ import logging
 import pickle
 import re
 from dataclasses import dataclass, field, fields
-from itertools import cycle, product
+from itertools import cycle
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -230,18 +230,22 @@ def check(monkeypatch, case, tamper=lambda step: None):
 BUILDERS = {build: name for name, build in OPTIMIZERS.items()}  # two names of one are the same optimizer
 # A batch's lists have another size each time, so models that need some are not captured.
 STEPPED = [name for name in MODELS if model_class(name).learns_by_steps and not model_class(name).needs_lists]
-PAIRS = [(model, name, torch.float32) for model in STEPPED for name in BUILDERS.values()]
-PAIRS += [(model, name, torch.bfloat16) for model, name in zip(STEPPED, cycle(BUILDERS.values()))]
+# An optimizer asks of a parameter whether it is a table, which each model has. So each model goes with two of them.
+PAIRS = [(model, name, torch.float32) for model, name in zip(STEPPED, cycle(BUILDERS.values()))]
+PAIRS += [(model, name, torch.bfloat16) for model, name in zip(STEPPED, cycle([*BUILDERS.values()][1:]))]
 
 
 @pytest.mark.parametrize(("model", "optimizer", "precision"), PAIRS, ids=str)
-def test_every_model_and_optimizer_is_captured(monkeypatch, model, optimizer, precision):
+def test_every_model_and_every_optimizer_is_captured(monkeypatch, model, optimizer, precision):
     check(monkeypatch, Case(model, optimizer, precision=precision))
+
+
+NUMERIC = ("tabular", "fm", "ft_transformer")  # a layer that models share: of floats, of products, of tokens
 
 
 def settings_of(model):
     """Settings of a model that differ from the default in one place: every name that a choice knows, every switch,
-    every dropout, every part that is left out by default."""
+    every dropout, every part that is left out by default. But for the pooling of lists: these rows have none."""
     kind = model_class(model).Settings
     known = {}
     with pytest.MonkeyPatch.context() as patched:
@@ -251,6 +255,8 @@ def settings_of(model):
             )
         default = kind()
     for entry in fields(kind):
+        if entry.name == "pooling" or (entry.name == "numeric" and model not in NUMERIC):
+            continue
         value = getattr(default, entry.name)
         if isinstance(value, bool):
             others = [not value]
@@ -274,9 +280,7 @@ VARIANTS = [
     for model in STEPPED
     for settings in settings_of(model)
 ]
-VARIANTS += [
-    Case("two_tower", settings={"loss": loss, "top": top}) for loss, top in product(("softmax", "bpr"), ("dot", "mlp"))
-]
+VARIANTS += [Case("two_tower", settings={"loss": loss, "top": "mlp"}) for loss in ("softmax", "bpr")]
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
@@ -388,20 +392,18 @@ for module, names in capture_trace.WAITS:
         PLANTED[f"{module.__name__}.{name}"] = lambda x, of=module, n=name, g=given: (getattr(of, n)(*g), x)[1]
 
 
-@pytest.mark.parametrize(
-    ("model", "defect"), [(model, "item") for model in STEPPED] + [("lr", defect) for defect in PLANTED]
-)
-def test_a_wait_in_a_forward_pass_is_found(monkeypatch, model, defect):
+@pytest.mark.parametrize("defect", PLANTED)
+def test_a_wait_in_a_forward_pass_is_found(monkeypatch, defect):
     def tamper(step):
         before = step.model.training_loss
         step.model.training_loss = lambda *given: PLANTED[defect](before(*given))
 
     own = (NotImplementedError, RuntimeError, BufferError, TypeError, ValueError, AttributeError)  # torch's: no values
     with pytest.raises((CaptureError, *own)):
-        check(monkeypatch, Case(model), tamper)
+        check(monkeypatch, Case("lr"), tamper)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", BUILDERS.values())
 def test_a_wait_in_an_optimizer_is_found(monkeypatch, optimizer):
     def tamper(step):
         parts = getattr(step.optimizer, "optimizers", [step.optimizer])

@@ -149,8 +149,8 @@ def test_a_model_has_a_share_of_the_rate_where_the_rule_gives_it():
     assert settle(adamw, 10_000, (), rate=0.1).lr_max == settle(adamw, 10_000, ()).lr_max
 
 
-@pytest.mark.parametrize("kind", ["fm", "dcn"])
-def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "rows"), [("fm", 6_000), ("dcn", 4_000)])
+def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind, rows):
     """At the rule's whole rate `dcn` ended at three times the log loss of the constant."""
     random = torch.Generator().manual_seed(3)
     schema = TensorSchema((IdColumn("a", 40),), tuple(f"x{place}" for place in range(25)), (Target("y", "binary"),))
@@ -162,7 +162,7 @@ def test_products_of_many_floats_are_learnt_without_any_setting(tmp_path, kind):
         labels = (torch.rand(rows, generator=random) < logit.sigmoid()).float()
         return PackedTable.from_columns(schema, [ids.int()], list(floats), [labels]), floats
 
-    (train, floats), (valid, _) = table(6_000), table(4_000)
+    (train, floats), (valid, _) = table(rows), table(rows // 2)
     edges = torch.quantile(floats, torch.linspace(0, 1, 49), dim=1).T.tolist()
     inputs = ModelInputs(id_sizes(schema), 25, 1, float_edges=tuple(map(tuple, edges)))
     torch.manual_seed(1)

@@ -81,7 +81,8 @@ def trained(tmp_path, monkeypatch):
         name = kind.__name__.lower()
         register_model(name)(kind)
         config = {"name": name, "recipe": "table", "features": features, "model": {"kind": name}}
-        return Pipeline.from_config(config | {"train": {"epochs": 2}}).train()
+        plain = {"importance": False, "baselines": []}
+        return Pipeline.from_config(config | {"train": {"epochs": 2}, "evaluate": plain}).train()
 
     return train
 

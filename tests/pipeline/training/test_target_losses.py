@@ -226,7 +226,7 @@ def test_a_run_of_several_quantiles(tmp_path, capsys):
         "features": {"path": str(tmp_path / "prices.csv"), "categorical": ["town"], "continuous": ["x"],
                      "targets": {"price": target}},
         "model": {"layers": [16]}, "train": {"batch_size": 128, "epochs": 6},
-        "evaluate": {"importance_rows": 100, "importance_repeats": 1},
+        "evaluate": {"importance_rows": 100, "importance_repeats": 1, "baselines": []},
     }  # fmt: skip
     path = tmp_path / "prices.yaml"
     path.write_text(json.dumps(config))

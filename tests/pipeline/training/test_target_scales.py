@@ -263,7 +263,7 @@ def shop(tmp_path_factory):
         "features": {"path": str(folder / "flats.csv"), "categorical": ["town", "street"], "continuous": ["a", "b"],
                      "targets": {"price": {"task": "regression"}}},
         "model": {"layers": [32, 16]}, "train": {"batch_size": 128, "losses": {"price": {"kind": "huber"}}},
-        "evaluate": {"importance_rows": 100, "importance_repeats": 1},
+        "evaluate": {"importance_rows": 100, "importance_repeats": 1, "baselines": ["constant"]},
     }  # fmt: skip
     path = folder / "flats.yaml"
     path.write_text(json.dumps(config))

@@ -183,8 +183,8 @@ CASES = {
 }  # fmt: skip
 
 
-def all_trained(ranks: Ranks, folder: Path, names: list[str]):
-    return {name: trained(ranks, folder / name, CASES[name]) for name in names}
+def all_trained(ranks: Ranks, folder: Path, names: list[str], steps: int | None = None):
+    return {name: trained(ranks, folder / name, CASES[name], steps) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -211,15 +211,17 @@ def test_curve_and_weights_do_not_depend_on_the_number_of_ranks(name, number, ru
     assert lines[1] == told[0][0]
 
 
-@pytest.mark.parametrize("name", [TABULAR_LAMB, "lists of deepfm cowclip"])
-def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(runs, tmp_path, name):
-    case, (one,) = CASES[name], [found[name] for found in runs[1]]
-    assert together(trained, 3, tmp_path, tmp_path / "run", case, 7) == [None] * 3
-    saved = tmp_path / "run" / "checkpoint.pt"
-    assert saved.exists()
+def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(runs, tmp_path):
+    names = [TABULAR_LAMB, "lists of deepfm cowclip"]
+    assert together(all_trained, 3, tmp_path, tmp_path / "run", names, 7) == [dict.fromkeys(names)] * 3
+    assert all((tmp_path / "run" / name / "checkpoint.pt").exists() for name in names)
     shutil.copytree(tmp_path / "run", tmp_path / "alone")
-    require_alike(together(trained, 2, tmp_path, tmp_path / "run", case), one)
-    require_alike(together(trained, 1, tmp_path, tmp_path / "alone", case), one)
+    two = together(all_trained, 2, tmp_path, tmp_path / "run", names)
+    last = together(all_trained, 1, tmp_path, tmp_path / "alone", names)
+    for name in names:
+        (one,) = (found[name] for found in runs[1])
+        require_alike([found[name] for found in two], one)
+        require_alike([found[name] for found in last], one)
 
 
 def test_bytes_of_an_epoch_are_those_of_the_formulas(runs):
@@ -264,6 +266,10 @@ def test_what_ranks_cannot_do_alike_is_refused_on_all_of_them(tmp_path):
             assert text in found[name]
 
 
+def measured_both(ranks: Ranks):
+    return [measured(ranks, lists) for lists in (False, True)]
+
+
 def measured(ranks: Ranks, lists: bool):
     """Outputs, loss and importance of tables of several blocks, of fewer blocks than ranks, and of no row."""
     module.BLOCK_ROWS = 40
@@ -293,16 +299,17 @@ def measured(ranks: Ranks, lists: bool):
     return found, permutation_importance(*asked), len(evaluate(*asked[:3], "cpu", 15, ranks).metrics)
 
 
-@pytest.mark.parametrize("lists", [False, True])
-def test_evaluation_and_importance_of_ranks_are_those_of_one_to_the_bit(tmp_path, lists):
-    (one,) = together(measured, 1, tmp_path, lists)
-    told = together(measured, 3, tmp_path, lists)
-    assert [len(outputs) for outputs in one[0][::2]] == [VALID, 50, 30, 0]
-    assert len(one[1][1]) == (8 if lists else 5)
-    for rank, (found, importance, targets) in enumerate(told):
-        assert all(torch.equal(part, expected) for part, expected in zip(found, one[0], strict=True))
-        assert importance == one[1]
-        assert targets == (1 if rank == 0 else 0)
+def test_evaluation_and_importance_of_ranks_are_those_of_one_to_the_bit(tmp_path):
+    """Of a table without lists, and of one with them."""
+    (alone,) = together(measured_both, 1, tmp_path)
+    told = together(measured_both, 3, tmp_path)
+    for place, (one, columns) in enumerate(zip(alone, (5, 8), strict=True)):
+        assert [len(outputs) for outputs in one[0][::2]] == [VALID, 50, 30, 0]
+        assert len(one[1][1]) == columns
+        for rank, (found, importance, targets) in enumerate(part[place] for part in told):
+            assert all(torch.equal(part, expected) for part, expected in zip(found, one[0], strict=True))
+            assert importance == one[1]
+            assert targets == (1 if rank == 0 else 0)
 
 
 SPREAD = {"tables": "sharded", "kernels": "reference"}  # compiled ones: tests/models/parallel/test_sharded.py
@@ -403,6 +410,10 @@ def test_the_plan_of_tables_counts_drawn_negatives(monkeypatch, kind, function):
     assert told == {"batch_rows": 32 * 4}
 
 
+def calibrated_by_both(ranks: Ranks) -> list[list[tuple]]:
+    return [calibrated(ranks, kind) for kind in ("temperature", "isotonic")]
+
+
 def calibrated(ranks: Ranks, kind: str) -> list[tuple]:
     """Curves fitted to valid rows of three blocks, of which the first follows other chances than the rest."""
     random = torch.Generator().manual_seed(8)
@@ -418,12 +429,11 @@ def calibrated(ranks: Ranks, kind: str) -> list[tuple]:
     return [(curve.output, curve.x, curve.y, curve.slope) for curve in model.calibration]
 
 
-@pytest.mark.parametrize("kind", ["temperature", "isotonic"])
-def test_several_ranks_calibrate_on_the_whole_valid_split(kind, tmp_path):
-    whole = calibrated(Ranks(), kind)
-    assert whole
-    assert together(calibrated, 2, tmp_path, kind) == [whole, whole]
-    assert 0.4 < whole[0][3] < 2.5 or kind == "isotonic"  # between the slopes of the blocks
+def test_several_ranks_calibrate_on_the_whole_valid_split(tmp_path):
+    whole = calibrated_by_both(Ranks())
+    assert all(whole)
+    assert together(calibrated_by_both, 2, tmp_path) == [whole, whole]
+    assert 0.4 < whole[0][0][3] < 2.5  # the temperature is between the slopes of the blocks
 
 
 @pytest.mark.parametrize(("free", "spread"), [(1 << 40, False), (1000, True)])

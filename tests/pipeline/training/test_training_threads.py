@@ -1,8 +1,5 @@
 """Small steps are trained on one thread, where nothing else is set."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,6 +10,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import MODELS, model_class
 from gigabatch.pipeline.training.threads import step_operations, training_threads
+from tests.processes import python
 
 
 @pytest.fixture
@@ -117,5 +115,5 @@ schema = TensorSchema((IdColumn("city", 9),), ("x",), (Target("label", "binary")
 rows = PackedTable.from_columns(schema, [torch.arange(6, dtype=torch.int32)], [torch.arange(6.0)], [torch.ones(6)])
 print(spec.table_parameters > 0, step_operations(spec.build(), rows, 64) > 0, "torch._dynamo" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "True", "False"]
+    done = python(code)  # of a process that has imported the package, and no compiler either
+    assert (done.stdout.split(), done.stderr) == (["True", "True", "False"], "")

@@ -1,7 +1,9 @@
 """A warm start over lists: rows of lists' vocabularies, their own and shared ones, go with the elements that they are
 of, with their optimizer rows."""
 
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -37,6 +39,7 @@ INPUTS = ("city", "item", "history", "tags", "again")  # as a model has them
 OWNERS = dict(zip(INPUTS, ("city", "item", "item", "tags", "tags"), strict=True))
 
 
+@cache
 def rows_of_day(day: int) -> pd.DataFrame:
     """Each day has values and elements of its own, and the frequencies of others turn round."""
     random = np.random.default_rng(day)
@@ -60,6 +63,11 @@ def rows_of_day(day: int) -> pd.DataFrame:
 
 def fitted(*days: int) -> Preprocessor:
     """Of these days' rows alone, with the fills, scales and edges of day 0, as `preprocess.from` keeps them."""
+    return deepcopy(_fitted(*days))
+
+
+@cache
+def _fitted(*days: int) -> Preprocessor:
     found, first = Preprocessor(SCHEMA).fit([*map(rows_of_day, days)]), Preprocessor(SCHEMA).fit([rows_of_day(0)])
     found.fills, found.scales, found.edges = first.fills, first.scales, first.edges
     return found
@@ -77,6 +85,14 @@ def batch_of(preprocessor: Preprocessor, day: int, stop: int = ROWS):
 
 def saved(folder, name="deepfm", optimizer="lamb") -> WarmStart:
     """A start from a model whose weights have some size, and that an optimizer has moved on day 0."""
+    bundle, record = _moved(name, optimizer)
+    bundle.save(folder / "model")
+    record.save(folder / "training")
+    return WarmStart.load(folder, "pandas")
+
+
+@cache
+def _moved(name: str, optimizer: str) -> tuple[Bundle, TrainingRecord]:
     preprocessor = fitted(0)
     torch.manual_seed(3)
     model = spec_for(name, preprocessor).build()
@@ -90,11 +106,9 @@ def saved(folder, name="deepfm", optimizer="lamb") -> WarmStart:
         moving.zero_grad()
         model.train().training_loss(batch_of(preprocessor, 0, stop), TargetLoss([("binary", 1)])).backward()
         moving.step()
-    Bundle(preprocessor, model.eval(), {"name": "shop", "loss": "log loss", "model": name}).save(folder / "model")
+    bundle = Bundle(preprocessor, model.eval(), {"name": "shop", "loss": "log loss", "model": name})
     held = held_ids(pack(preprocessor, rows_of_day(0)))
-    record = TrainingRecord(read_moments(model, moving), moment_kinds(model, moving), trained=held)
-    record.save(folder / "training")
-    return WarmStart.load(folder, "pandas")
+    return bundle, TrainingRecord(read_moments(model, moving), moment_kinds(model, moving), trained=held)
 
 
 def carried(start: WarmStart, preprocessor: Preprocessor, new_rows: str = "mean"):
@@ -176,7 +190,8 @@ def test_new_elements_start_at_the_mean_of_trained_ones_or_where_unseen_ones_wer
 def test_carried_rows_stay_bit_for_bit_over_growths(tmp_path):
     start, random = saved(tmp_path), torch.Generator().manual_seed(1)
     grown = start.bundle.preprocessor
-    for night in range(1, 11):
+    nights = 4
+    for night in range(1, 1 + nights):
         grown = replace(grown, vocabularies=dict(grown.vocabularies))
         grown.update([rows_of_day(night)])
         model, taken = carried(start, grown)
@@ -192,14 +207,14 @@ def test_carried_rows_stay_bit_for_bit_over_growths(tmp_path):
                 parameter.add_(torch.randn(parameter.shape, generator=random) * 0.01)
         start = replace(start, bundle=replace(start.bundle, preprocessor=grown, model=model), record=taken.record)
     assert {row["column"]: row["new"] for row in taken.columns}["tags"] == 2
-    assert len(grown.vocabularies["tags"].values) == 8 + 10 * 2
+    assert len(grown.vocabularies["tags"].values) == 8 + nights * 2
 
 
 def test_a_width_that_a_rule_gave_stays_over_growths_of_a_list(tmp_path):
     start = saved(tmp_path, "tabular")
     grown = fitted(0)
-    for day in range(1, 30):
-        grown.update([rows_of_day(day)])
+    for first in (1, 15):
+        grown.update([pd.concat([rows_of_day(day) for day in range(first, first + 14)], ignore_index=True)])
     before, plain = (spec_for("tabular", preprocessor).table_shapes for preprocessor in (fitted(0), grown))
     assert plain[2][1] > before[2][1]
     model, _ = carried(start, grown)

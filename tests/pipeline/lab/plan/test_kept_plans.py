@@ -13,6 +13,7 @@ from gigabatch.pipeline.lab.plan import kept
 from gigabatch.pipeline.lab.plan.kept import PLANS, KeptPlans, Plan
 from gigabatch.pipeline.machine import Machine, this_machine
 from tests.pipeline.clicks import ROWS, SETTINGS, in_a_process, write_clicks
+from tests.pipeline.lab.plan.forked_probes import forked_probes
 
 PLANNED = SETTINGS | {"train": {"epochs": 1, "batch_size": 32}}
 
@@ -25,7 +26,8 @@ def planned(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(kept, "SETTLED_NS", 0)
-        assert main(["plan", "--config", "clicks.yaml"]) == 0
+        with forked_probes():
+            assert main(["plan", "--config", "clicks.yaml"]) == 0
     return folder
 
 

@@ -24,6 +24,7 @@ from gigabatch.pipeline.lab.plan.plan import _sample_text, make_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError, Size, measure, sample_files
 from gigabatch.pipeline.machine import Machine, available_memory
 from gigabatch.pipeline.training import beside
+from tests.pipeline.lab.plan.forked_probes import forked_probes
 
 GIB = 1 << 30
 
@@ -194,7 +195,7 @@ def test_hostile_inputs(tmp_path):
 
 def test_what_the_stages_say_of_a_sample_is_passed_on(tmp_path):
     rows_of(500).assign(label=7).to_csv(tmp_path / "rows.csv", index=False)
-    with pytest.raises(PlanError, match=r"the stages fail on a sample of the inputs: .*'label'"):
+    with forked_probes(), pytest.raises(PlanError, match=r"the stages fail on a sample of the inputs: .*'label'"):
         make_plan(config_of(tmp_path, tmp_path / "rows.csv"))
     assert list((tmp_path / "artifacts").iterdir()) == []
 
@@ -234,7 +235,8 @@ def test_of_few_rows_the_whole_is_run_and_that_is_said(tmp_path, capsys):
     rows_of(1500).to_csv(tmp_path / "rows.csv", index=False)
     config = config_of(tmp_path, tmp_path / "rows.csv")
     (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
-    assert main(["plan", "--config", str(tmp_path / "c.yaml")]) == 0
+    with forked_probes():
+        assert main(["plan", "--config", str(tmp_path / "c.yaml")]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "so few that the whole run was made and measured" in out
     assert "verdict it fits" in out
@@ -245,7 +247,8 @@ def test_epochs_without_end_are_not_trained_to_be_counted(tmp_path, capsys):
     rows_of(1500).to_csv(tmp_path / "rows.csv", index=False)
     config = config_of(tmp_path, tmp_path / "rows.csv", train={"epochs": 10**9, "batch_size": 256})
     (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
-    assert main(["plan", "--json", "--config", str(tmp_path / "c.yaml")]) == 0
+    with forked_probes():
+        assert main(["plan", "--json", "--config", str(tmp_path / "c.yaml")]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["exact"] is False
     assert told["sample"].endswith("was made and measured, with 3 epochs of training")
