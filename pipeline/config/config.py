@@ -1170,9 +1170,15 @@ def checked_settings(kind: type, given: Any, where: str) -> Any:
         raise ConfigError(f"{where}: expected keys and values, found {type(given).__name__}.")
     require_known_keys(kind, given, section=where)
     try:
-        return TypeAdapter(kind).validate_python(given)
+        return _validator(kind).validate_python(given)
     except ValidationError as error:
         raise ConfigError(" ".join(_describe(item, where) for item in error.errors())) from error
+
+
+@lru_cache(maxsize=256)  # a notebook may define a class anew with each run of a cell
+def _validator(kind: Any) -> TypeAdapter:
+    """Made once of a type: it takes 5 ms."""
+    return TypeAdapter(kind)
 
 
 def require_known_keys(kind: type, given: Mapping[str, Any], where: str = "", section: str = "") -> None:
@@ -1225,7 +1231,8 @@ def _unknown_keys(kinds: Sequence[type], given: Mapping[str, Any], section: str)
                 yield from _unknown_keys(inside, item, part)
 
 
-def _fields(kind: type) -> dict[str, Any]:
+@lru_cache(maxsize=256)
+def _fields(kind: type) -> Mapping[str, Any]:
     """Name and type of each setting of a pydantic model or a dataclass, where `from_` stands for YAML's `from`."""
     if issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}

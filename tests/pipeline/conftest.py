@@ -9,14 +9,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from gigabatch.features.recipes import RECIPES
+from tests.processes import Forked, python
 
 if TYPE_CHECKING:  # a box that lacks a package of these has its training step tested all the same
     from gigabatch.pipeline.stages.finished import Run
@@ -53,16 +55,16 @@ def drawn():
 
 
 class Nothing:
-    """In the place of matplotlib's axes: takes every call. As an interval it is 0 to 1."""
+    """Axes on which nothing is drawn, and whatever they hold; as an interval, one of positive numbers."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Nothing:
         return self
 
-    def __call__(self, *given, **named):
+    def __call__(self, *_: Any, **__: Any) -> Nothing:
         return self
 
-    def __iter__(self):
-        return iter((0.0, 1.0))
+    def __iter__(self) -> Iterator[float]:
+        return iter((1.0, 10.0))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,15 +81,17 @@ def _nothing_drawn_or_flushed(drawn):
 
             from gigabatch.pipeline.reports import charts
 
-            def empty(ax, label, key):
+            def empty(ax: Any, label: str, key: str) -> Markup:
                 return Markup(f'<svg aria-label="{label}"></svg>')
 
-            def axes(*given, **named):  # those of matplotlib take 15 ms a chart
-                return Nothing() if charts._svg is empty else of_matplotlib(*given, **named)
-
-            of_matplotlib = charts._axes
+            real_axes, real_styled = charts._axes, charts._styled  # for a test that puts back the function `_svg` alone
             patch.setattr(charts, "_svg", empty)
-            patch.setattr(charts, "_axes", axes)
+            patch.setattr(
+                charts, "_axes", lambda *of, **more: Nothing() if charts._svg is empty else real_axes(*of, **more)
+            )
+            patch.setattr(
+                charts, "_styled", lambda: contextlib.nullcontext() if charts._svg is empty else real_styled()
+            )
         yield
 
 
@@ -160,12 +164,15 @@ class Tiny:
         kinds = (".tmp-*", ".damaged-*", ".removed-*", "*.tmp")
         return sorted(str(p.relative_to(self.folder)) for kind in kinds for p in self.folder.rglob(kind))
 
-    def start(self, code: str) -> subprocess.Popen:
-        """`code` in a process of its own, with the tiny recipe known and `config` set."""
+    def start(self, code: str, fresh: bool = False) -> subprocess.Popen:
+        """`code` in a process of its own, with the tiny recipe known and `config` set; fresh: which has imported only
+        what `Pipeline` needs (else it is a fork of one that has imported more)."""
         preamble = PREAMBLE.format(paths=[str(ROOT), str(HERE)], config=str(self.config))
         environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # the last bits depend on it
         pipes: dict[str, Any] = {"text": True} | dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen([sys.executable, "-c", preamble + code], env=environment, cwd=self.folder, **pipes)
+        pipes |= {"env": environment, "cwd": self.folder}
+        code = preamble + code
+        return subprocess.Popen([sys.executable, "-c", code], **pipes) if fresh else Forked(code, **pipes)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess:
         """The command line in a process of its own."""
@@ -211,3 +218,13 @@ def finished(tiny, trained) -> Tiny:
 @pytest.fixture(scope="session")
 def tiny_in() -> Callable[[Path], Tiny]:
     return Tiny
+
+
+@pytest.fixture
+def forked_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples of a plan run in forks, where a test does not look at the memory and the seconds that they take."""
+
+    def run(_: list[str], input: str, env: Mapping[str, str], **__: Any) -> subprocess.CompletedProcess:
+        return python("from gigabatch.pipeline.lab.plan.probe import main; main()", input=input, env=env)
+
+    monkeypatch.setattr("gigabatch.pipeline.lab.plan.forecast.subprocess", SimpleNamespace(run=run))

@@ -609,7 +609,8 @@ def test_a_run_needs_nothing_that_linux_alone_has(tiny):
         f"code = main(['train', '--config', {str(tiny.config)!r}])\n"
         "from gigabatch.pipeline.machine import this_machine\n"
         "assert this_machine(pathlib.Path('.'), 'cpu').cores == os.cpu_count()\n"
-        "sys.exit(code)"
+        "sys.exit(code)",
+        fresh=True,
     )
     _, err = done.communicate(timeout=500)
     assert done.returncode == 0, err

@@ -14,6 +14,7 @@ from gigabatch.pipeline.commands.outputs import _Output
 from gigabatch.pipeline.nightly.codes import FAILED, PROMOTED
 from tests.pipeline.clicks import ROOT, write_clicks
 from tests.pipeline.tiny_recipe import write_day
+from tests.processes import python
 
 STARTS = f"""
 import sys
@@ -31,9 +32,13 @@ def ends(code: str, *arguments: str, unread=("stdout", "stderr"), cwd: Path | No
     reader, writer = os.pipe()
     os.close(reader)
     outputs = {name: writer if name in unread else subprocess.PIPE for name in ("stdout", "stderr")}
+    code, options = f"{STARTS}{code}\nsys.exit(app.main())", {"cwd": cwd, "text": True, **outputs}
     try:
-        program = [sys.executable, "-c", f"{STARTS}{code}\nsys.exit(app.main())", *arguments]
-        done = subprocess.run(program, cwd=cwd, env=os.environ | environment, text=True, check=False, **outputs)
+        if environment:  # which an interpreter reads when it starts
+            program, found = [sys.executable, "-c", code, *arguments], os.environ | environment
+            done = subprocess.run(program, env=found, check=False, **options)
+        else:
+            done = python(code, *arguments, **options)
     finally:
         os.close(writer)
     return done.returncode, done.stdout or "", done.stderr or ""
@@ -58,8 +63,7 @@ def told(out: Path) -> list[list]:
     return list(map(json.loads, out.read_text().splitlines())) if out.exists() else []
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "unbuffered"), [(signal.SIGTERM, "1"), (signal.SIGINT, "")])
 def test_a_night_that_is_stopped_early_is_on_record_and_told_though_nobody_reads(tiny, number, unbuffered):
     """It ended with 1 or -6, wrote no line, and told nobody."""
     overrides, out = told_by(tiny)

@@ -881,8 +881,15 @@ def swapped(day):
     return shop_day(day).assign(city=lambda rows: rows["city"].replace({"Oslo": "Lima", "Lima": "Oslo"}))
 
 
-@pytest.mark.parametrize("before", ["quarantine", "any night", "a night that was killed"])
-@pytest.mark.parametrize("choice", ["warn", "refuse", "cold"])
+@pytest.mark.parametrize(
+    ("choice", "before"),
+    [
+        ("warn", "any night"),
+        ("refuse", "a night that was killed"),
+        ("cold", "quarantine"),
+        ("cold", "a night that was killed"),
+    ],
+)
 def test_drift_of_a_file_that_a_person_takes_is_told_and_means_a_cold_start(learned, choice, before):
     """It was never measured, so that `--accept` passed by `on_drift` without a word."""
     home = learned.root / "runs" / "shop"

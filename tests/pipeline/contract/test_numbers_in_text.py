@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -32,12 +34,22 @@ def texts(day: int, times: float = 1.0) -> pd.DataFrame:
     return frame.assign(price=[euros(times * number) for number in frame["price"]])
 
 
-@pytest.fixture
-def priced(tmp_path) -> Shop:
-    shop = Shop(tmp_path)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> tuple[Shop, Path]:
+    """A shop whose contract was learned, and a copy of its folder."""
+    shop = Shop(tmp_path_factory.mktemp("priced"))
     for day in range(6):
         shop.write(day, texts(day))
     learn_contract(shop.config(**STEPS))
+    return shop, shutil.copytree(shop.root, shop.root.with_name("priced-kept"))
+
+
+@pytest.fixture
+def priced(kept) -> Shop:
+    """That shop as it was, at the same path."""
+    shop, saved = kept
+    shutil.rmtree(shop.root)
+    shutil.copytree(saved, shop.root)
     return shop
 
 

@@ -3,8 +3,7 @@
 import importlib.util
 import json
 import logging
-import subprocess
-import sys
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -43,6 +42,7 @@ from gigabatch.pipeline.export.export_check import (
 from gigabatch.pipeline.export.onnx_rows import NULL_INTEGER, onnx_inputs, rows_graph
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import THOROUGH, examples, some
+from tests.processes import python
 
 UNTRACEABLE = {
     "gplvmf": "its first call solves a system for every user",
@@ -273,7 +273,6 @@ def test_a_model_of_which_nobody_knew_that_it_cannot_be_traced_gives_torchs_reas
     [
         ("ft_transformer", {"token_dim": 16, "num_heads": 2, "num_blocks": 2}),
         ("multi_task", {"layers": (8,), "num_experts": 2}),
-        ("tabm", {"members": 4, "layers": (8,)}),
         ("realmlp", {"layers": (8,)}),
         *([("ple", {"layers": (8, 4)})] if THOROUGH else []),
         ("esmm", {"layers": (8,)}),
@@ -321,7 +320,7 @@ def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
 
 
 def test_numbers_of_several_kinds_go_through_both_formats(tmp_path):
-    preprocessor = fitted()
+    preprocessor = fitted((CLICK, VALUE))
     kinds = {"age": "periodic", "count": "plain", "*": "bins"}
     settings = model_class("tabm").Settings(members=2, layers=(8,), numeric=kinds)
     torch.manual_seed(0)
@@ -378,8 +377,7 @@ except OSError as error:
 
 def test_a_disk_that_is_full_ends_no_process(tmp_path):
     """torch's own writer called abort(), so a night that exports had no line."""
-    arguments = [sys.executable, "-c", NO_ROOM, str(tmp_path / "model.pt2")]
-    told = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    told = python(NO_ROOM, str(tmp_path / "model.pt2"))
     assert (told.returncode, told.stdout.split()) == (0, ["EFBIG"]), told.stderr[-2000:]
 
 
@@ -554,17 +552,6 @@ def test_predictions_of_a_target_far_from_0_are_compared_in_its_deviations():
         difference("x", expected + 1e-3, expected, sample)
 
 
-def test_the_command_writes_the_files_of_a_run(trained, tmp_path, capsys):
-    tiny, _ = trained
-    out = tmp_path / "out"
-    command = ["export", "--config", str(tiny.config), "--formats", "torch, onnx_rows", "--out", str(out)]
-    assert main(command) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
-    assert "rows.onnx" in capsys.readouterr().out
-    assert main([*command[:3], "--formats", "onxx", "--out", str(out)]) == 2
-    assert "Known: torch, onnx_rows" in capsys.readouterr().err
-
-
 def test_the_command_prints_its_own_lines_alone(trained, tmp_path, capsys, caplog, monkeypatch):
     """H3: those of onnxscript stood between. They go to the log at debug level, as all that these libraries log."""
     real = torch.onnx.export
@@ -582,6 +569,7 @@ def test_the_command_prints_its_own_lines_alone(trained, tmp_path, capsys, caplo
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("exported run ")
     assert [line.split()[0] for line in told[3:] if line] == [str(out / "model.pt2"), str(out / "rows.onnx")]
+    assert sorted(path.name for path in out.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
     heard = [record for record in caplog.records if "Applied" in record.getMessage()]
     messages = {record.getMessage() for record in heard}
     assert messages >= {"printed: Applied 3 rules", "Applied 4 rules", "Applied 5 rules"}
@@ -596,32 +584,33 @@ def test_an_export_whose_second_format_fails_leaves_the_one_before_as_it_was(bun
         (tmp_path / name).write_bytes(content)
     monkeypatch.setattr("gigabatch.pipeline.export.export.onnx_inputs", lambda *_: {})
     with pytest.raises(Exception, match="Required inputs"):
-        export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch", "onnx_rows"])
+        export_bundle(bundle_of(fitted((CLICK,)), "lr"), tmp_path, ["torch", "onnx_rows"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("killed_at", ["model.pt2", "rows.onnx"])
 def test_a_killed_export_leaves_no_export_json_and_the_next_one_removes_what_it_left(killed_at, folder, tmp_path):
-    for path in folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    out = shutil.copytree(folder, tmp_path / "out")
+    bundle = bundle_of(fitted((CLICK,)), "lr")
+    bundle.save(tmp_path / "bundle")
     work = (
         "import os, sys, pathlib\n"
-        "from tests.pipeline.export.test_export import CLICK, bundle_of, fitted\n"
+        "from gigabatch import load_bundle\n"
         "from gigabatch.pipeline.export import export\n"
         "replace = os.replace\n"
         "def killed(source, target):\n"
         f"    if pathlib.Path(target).name == {killed_at!r}: os._exit(9)\n"
         "    replace(source, target)\n"
         "export.os.replace = killed\n"
-        "export.export_bundle(bundle_of(fitted((CLICK,))), sys.argv[1], ['torch', 'onnx_rows'])\n"
+        "export.export_bundle(load_bundle('bundle'), sys.argv[1], ['torch', 'onnx_rows'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", work, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = python(work, str(out), cwd=tmp_path)
     assert done.returncode == 9, done.stderr
-    assert not (tmp_path / "export.json").exists()
-    assert any(path.name.startswith(".tmp-") for path in tmp_path.iterdir())
-    export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"], run="b")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2"]
-    assert list(json.loads((tmp_path / "export.json").read_text())["files"]) == ["model.pt2"]
+    assert not (out / "export.json").exists()
+    assert any(path.name.startswith(".tmp-") for path in out.iterdir())
+    export_bundle(bundle, out, ["torch"], run="b")
+    assert sorted(path.name for path in out.iterdir()) == ["export.json", "model.pt2"]
+    assert list(json.loads((out / "export.json").read_text())["files"]) == ["model.pt2"]
 
 
 def test_an_export_of_fewer_formats_removes_the_file_of_the_other_one_and_says_so(bundle, folder, tmp_path, caplog):
@@ -629,7 +618,7 @@ def test_an_export_of_fewer_formats_removes_the_file_of_the_other_one_and_says_s
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "notes.txt").write_text("mine")
-    export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"])
+    export_bundle(bundle_of(fitted((CLICK,)), "lr"), tmp_path, ["torch"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export.json", "model.pt2", "notes.txt"]
     assert f"{tmp_path / 'rows.onnx'} of an earlier export is removed" in caplog.text
 
@@ -640,7 +629,7 @@ def test_a_file_that_no_export_named_stays_and_is_told_of(tmp_path, caplog, list
     (tmp_path / "rows.onnx").write_text("mine")
     if listed is not None:
         (tmp_path / "export.json").write_text(listed)
-    export_bundle(bundle_of(fitted((CLICK,))), tmp_path, ["torch"])
+    export_bundle(bundle_of(fitted((CLICK,)), "lr"), tmp_path, ["torch"])
     assert (tmp_path / "rows.onnx").read_text() == "mine"
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert told.startswith(f"{tmp_path / 'rows.onnx'} stays: no export.json named it")

@@ -219,11 +219,11 @@ def test_every_model_that_takes_lists_is_traced_for_any_number_of_rows(name, bun
             assert close(found, model(ids[start:stop], floats[start:stop], own).numpy())
 
 
-def test_a_file_whose_lists_are_others_is_not_left_behind(bundle, tmp_path, monkeypatch):
+def test_a_file_whose_lists_are_others_is_not_left_behind(tmp_path, monkeypatch):
     other = fitted((LISTS[0], ListColumn("tags", "int64", weights="w", max_length=2), LISTS[2]))
     monkeypatch.setattr("gigabatch.pipeline.export.export.rows_graph", lambda _, model: rows_graph(other, model))
     with pytest.raises(ExportError, match="its tags/encoded_ids are not those of the preprocessor"):
-        export_bundle(bundle, tmp_path, ["onnx_rows"])
+        export_bundle(bundle_of(fitted(), "lr"), tmp_path, ["onnx_rows"])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -64,16 +64,19 @@ def read_back(made):
     return frame.sort_values(made.features.get("keys", ["row_number"])).reset_index(drop=True)
 
 
-def trained(tmp_path, path, target, **options):
-    """The run of one short epoch, and the draft that it was made of."""
+ALONE = {"evaluate.importance": False, "evaluate.baselines": []}  # nothing but the model is evaluated
+
+
+def trained(tmp_path, path, target, whole=False, **options):
+    """The run of one short epoch, and the draft that it was made of; whole: with all of its evaluation."""
     out, made = init(path, target, tmp_path / "made.yaml", **options)
     overrides = {**FAST, "runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
-    run = Pipeline.from_config(out, overrides).train()
+    run = Pipeline.from_config(out, overrides if whole else overrides | ALONE).train()
     return run.summary, made
 
 
 def test_a_shops_table(tmp_path):
-    summary, made = trained(tmp_path, written(tmp_path, shop()), "bought")
+    summary, made = trained(tmp_path, written(tmp_path, shop()), "bought", whole=True)
     found = made.features
     assert found["targets"] == {"bought": {"task": "binary", "positive": "yes"}}
     assert found["time"] == "created_at"
@@ -837,7 +840,7 @@ def test_a_null_word_beside_two_labels_is_a_missing_label(tmp_path, others, word
     assert frame["y"].sum() == (expected.str.lower() == settings["positive"].lower()).sum()
     assert set(frame["seen"]) == {"unknown", "-"}
     homes = {"runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts")}
-    run = fit(table, {**FAST, **homes}, target="y")
+    run = fit(table, {**FAST, **ALONE, **homes}, target="y")
     assert run.summary["rows"] == 285
 
 

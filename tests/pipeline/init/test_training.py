@@ -55,12 +55,15 @@ def test_rows_without_a_label_are_not_counted(tmp_path):
     assert not [remark for remark in made.remarks if "copies" in remark]
 
 
+ALONE = {"evaluate.importance": False, "evaluate.baselines": []}  # nothing but the model is evaluated
+
+
 def chosen_epochs(folder, table, target):
     """Epochs that `init` writes, and that `fit` trains."""
     table.to_csv(folder / "rows.csv", index=False)
     path, _ = init(str(folder / "rows.csv"), target, folder / "rows.yaml")
     places = {"artifacts": str(folder / "a"), "runs": str(folder / "r")}
-    run = fit(table, places, {"model.layers": [4]}, target=target)
+    run = fit(table, places, ALONE | {"model.layers": [4]}, target=target)
     train = yaml.safe_load(path.read_text())["train"]
     assert list(train) == ["epochs"]
     return train["epochs"], run.curve[-1]["epoch"]
@@ -92,7 +95,7 @@ def test_waves_over_time_and_place_are_learnt_of_few_rows(tmp_path):
     wave = np.sin(6 * np.pi * time + place) + random.normal(size=1_500) * 0.1
     table = pd.DataFrame({"place": np.array(list("abcdefgh"))[place], "time": time, "wave": wave})
     places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
-    run = fit(table[:1_200], places, {"evaluate.importance": False}, target="wave")
+    run = fit(table[:1_200], places, ALONE, target="wave")
     left = wave[1_200:] - run.predict(table[1_200:].drop(columns="wave"))["wave"].to_numpy()
     assert 1 - left.var() / wave[1_200:].var() > 0.9
 
@@ -126,7 +129,7 @@ def test_what_three_names_tell_together_is_learnt(tmp_path):
     won = (boards[:, np.array(lines)] == "x").all(2).any(1)
     table = pd.DataFrame(boards, columns=[f"s{place}" for place in range(9)]).assign(won=np.where(won, "yes", "no"))
     places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
-    run = fit(table[:766], places, {"evaluate.importance": False}, target="won")
+    run = fit(table[:766], places, ALONE, target="won")
     found = run.predict(table[766:].drop(columns="won"))["won"].to_numpy()
     assert roc_auc_score(won[766:], found) > 0.97
 

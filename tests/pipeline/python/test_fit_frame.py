@@ -597,7 +597,8 @@ def test_rows_with_a_null_that_hardly_any_row_has_are_not_predicted_far_off(tmp_
     table["x"] = random.normal(size=12_000)
     table.loc[[5, 4_000], "x"] = np.nan
     places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r"), "model.kind": "tabular", "seed": 2}
-    run = fit(table, places, {"evaluate.importance": False}, target={"y": {"task": "regression"}}, final=False)
+    given = {"evaluate.importance": False, "evaluate.baselines": []}
+    run = fit(table, places, given, target={"y": {"task": "regression"}}, final=False)
     rows = table.drop(columns="y").head(500)
     found, known = (run.predict(given)["y"] for given in (rows.assign(x=np.nan), rows))
     assert table["y"].min() < found.min() < found.max() < table["y"].max()

@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.processes import Forked
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,9 +26,7 @@ class Server:
         arguments = [json.dumps({"port": 0, **settings}), *map(str, folders)]
         self.log = log
         with open(log, "w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code, *arguments], stderr=out, cwd=ROOT, env=os.environ | (environment or {})
-            )
+            self.process = Forked(code, *arguments, stderr=out, cwd=ROOT, env=os.environ | (environment or {}))
         self.port = int(self.wait_for(r"serving at http://.*:(\d+)")[1])
         self.url = f"http://127.0.0.1:{self.port}"
 

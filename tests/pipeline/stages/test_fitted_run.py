@@ -198,7 +198,7 @@ def test_a_prior_starts_from_the_share_of_the_valid_rows_that_its_lines_are_fitt
     assert found.prior_shift == pytest.approx(np.log(0.01 / 0.99) - np.log(share / (1 - share)))
 
 
-def test_a_plan_of_it_takes_no_steps(home):  # noqa: F811
+def test_a_plan_of_it_takes_no_steps(home, forked_probes):  # noqa: F811
     plan = make_plan(load_config(home / "run.yaml", [*overrides("ease")]))
     assert plan.fits
     assert np.isfinite(plan.seconds)

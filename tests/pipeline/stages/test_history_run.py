@@ -192,7 +192,7 @@ def test_what_takes_no_lists_refuses_histories(trained, changes, said):
         Pipeline.from_config(path, *flat).train()
 
 
-def test_a_plan_and_a_night_take_histories(trained):
+def test_a_plan_and_a_night_take_histories(trained, forked_probes):
     pipeline = Pipeline.from_config(trained[1])
     plan = make_plan(pipeline.config)
     assert plan.fits

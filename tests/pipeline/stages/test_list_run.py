@@ -298,7 +298,7 @@ def test_what_uses_a_trained_model_without_its_lists_is_refused(tmp_path, encode
         trained.model(batch.ids, batch.floats)
 
 
-def test_a_plan_of_few_rows_measures_its_lists(tmp_path):
+def test_a_plan_of_few_rows_measures_its_lists(tmp_path, forked_probes):
     config = config_of(tmp_path)
     plan = make_plan(config)
     assert plan.fits

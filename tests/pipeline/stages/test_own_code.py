@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import types
@@ -37,7 +38,7 @@ from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.stages.stages import Pipeline, write_features
-from tests.processes import python
+from tests.processes import Forked, python
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "own_code.md").read_text(encoding="utf-8")
@@ -538,20 +539,24 @@ def test_the_command_line_trains_scores_and_evaluates(trips, capsys):
     assert "my_model.py cannot be read" in capsys.readouterr().err
 
 
-def test_ranks_of_torchrun_import_too(trips):
+def test_ranks_import_too(trips):
+    """Two processes in what torchrun sets; torchrun itself: test_torchrun.py."""
     code = "import sys; from gigabatch.pipeline.commands.app import main; sys.exit(main(sys.argv[1:]))"
-    Path("script.py").write_text(code)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
-    done = subprocess.run(
-        [*command, "train", "--config", "run.yaml"], capture_output=True, text=True, timeout=300, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
+    told |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    ranks = [
+        Forked(code, "train", "--config", "run.yaml", env=os.environ | told | {"RANK": rank}, **given) for rank in "01"
+    ]
+    for rank in ranks:
+        error = rank.communicate(timeout=300)[1]
+        assert rank.returncode == 0, error
     assert load_bundle("runs/trips/current/model").info["name"] == "trips"
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_workers_of_a_cluster_import_too_and_give_the_same_features(trips):
+def test_workers_of_a_cluster_import_too_and_give_the_same_features(trips, workers_of_one_import):
     here = Pipeline.from_config("run.yaml").features().encode()
     settings = ("cluster=local", "artifacts=other", "cluster_settings={workers: 1, threads_per_worker: 1}")
     there = Pipeline.from_config("run.yaml", *settings).features().encode()

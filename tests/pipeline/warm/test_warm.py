@@ -21,6 +21,7 @@ from gigabatch.pipeline.warm import listed as listing
 from gigabatch.pipeline.warm import warm as warming
 from gigabatch.pipeline.warm.listed import Loop, WarmError, listed, missing, written
 from gigabatch.pipeline.warm.record import TABLE, runs, table, write_tables
+from tests.processes import python
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 SHORT = [
@@ -101,8 +102,8 @@ def test_a_training_calls_listed_loops_alone(tmp_path, run, model, some):
     config |= table(features, asked["model"] | model, **asked["train"] | {"batch_size": 512})
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     out = tmp_path / "called.jsonl"
-    command = [sys.executable, "-m", "gigabatch.pipeline.warm.record", "--followed", str(out), "train", "--config"]
-    subprocess.run([*command, "run.yaml"], cwd=tmp_path, check=True, capture_output=True)
+    code = "import runpy; runpy.run_module('gigabatch.pipeline.warm.record', run_name='__main__', alter_sys=True)"
+    python(code, "--followed", str(out), "train", "--config", "run.yaml", cwd=tmp_path).check_returncode()
     called = {tuple(json.loads(line)[:2]) for line in out.read_text().splitlines()}
     assert some < {name for name, _ in called}
     assert called <= {(loop.name, loop.arguments) for loop in listed()}
