@@ -11,14 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from gigabatch.features.recipes import RECIPES
-from tests.processes import Forked, python
+from tests.processes import Forked
 
 if TYPE_CHECKING:  # a box that lacks a package of these has its training step tested all the same
     from gigabatch.pipeline.stages.finished import Run
@@ -221,10 +220,9 @@ def tiny_in() -> Callable[[Path], Tiny]:
 
 
 @pytest.fixture
-def forked_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_probes() -> Iterator[None]:
     """The samples of a plan run in forks, where a test does not look at the memory and the seconds that they take."""
+    from tests.pipeline.lab.plan.forked_probes import forked_probes
 
-    def run(_: list[str], input: str, env: Mapping[str, str], **__: Any) -> subprocess.CompletedProcess:
-        return python("from gigabatch.pipeline.lab.plan.probe import main; main()", input=input, env=env)
-
-    monkeypatch.setattr("gigabatch.pipeline.lab.plan.forecast.subprocess", SimpleNamespace(run=run))
+    with forked_probes():
+        yield

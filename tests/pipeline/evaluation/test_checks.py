@@ -91,6 +91,38 @@ def test_means_that_differ_are_written_differently():
     assert found.short == f"mean is not train's {told[0]:g}"
 
 
+@pytest.mark.parametrize(
+    ("rows", "far", "held"),
+    [
+        (150, [1e6], True),  # a mistyped label: R² of test was -6e7, and nothing told why
+        (150, [-9999.0], True),  # a code for an unknown one
+        (5_000, [1e6] * 5, True),
+        (5_000, [60.0], False),
+        (5_000, [1e6] * 500, False),  # many are another kind of rows
+        (19, [1e6], False),
+    ],
+)
+def test_few_labels_that_hold_the_spread_are_told(rows, far, held):
+    labels = np.random.default_rng(5).lognormal(0, 1.5, rows)
+    labels[: len(far)] = far
+    found = label_warnings({"train": labelled("regression", labels)})
+    assert len(found) == held
+    if held:
+        squares = np.sort((labels - np.median(labels)) ** 2)
+        share = squares[-max(rows // 1000, 1) :].sum() / squares.sum()
+        assert f"train rows hold {share:.1%} of the label's squared distances" in found[0]
+        assert f"the farthest is {far[0]:.6g}." in found[0]
+        assert found[0].about == "y"
+
+
+def test_a_far_label_of_no_weight_holds_nothing():
+    labels = np.random.default_rng(5).normal(size=100)
+    labels[3] = 1e4
+    heavy = np.where(np.arange(100) == 3, 1e-9, 1.0)
+    assert label_warnings({"train": weighed("regression", labels, heavy)}) == []
+    assert len(label_warnings({"train": weighed("regression", labels, np.ones(100))})) == 1
+
+
 def test_a_difference_within_chance_is_not_told():
     tables = {"train": labelled("binary", drawn("binary", 1)), "test": labelled("binary", [1.0] * 10 + [0.0] * 20)}
     assert label_warnings(tables) == []  # .33 of thirty rows
@@ -160,7 +192,8 @@ def test_rows_without_weights_make_no_column_of_weights(task):
     tables = {"train": labelled(task, drawn(task, 1)), "test": labelled(task, drawn(task, 2))}
     with MadeBytes() as made:
         label_warnings(tables)
-    assert made.total < 2 * ROWS * 8 + 2000
+    columns = 4 if task == "regression" else 2  # of float64
+    assert made.total < columns * ROWS * 8 + 2000
     with MadeBytes() as made:
         target_means(tables["train"])
     assert made.total < ROWS * 8 + 2000

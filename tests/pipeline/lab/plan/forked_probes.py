@@ -5,26 +5,20 @@ What they take is as it is, but for the memory of the imports. test_plan.py make
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gigabatch.pipeline.lab.plan import forecast
 from tests.processes import python
 
-PROBE = """
-import io, sys
-sys.stdin = io.StringIO({task!r})
-from gigabatch.pipeline.lab.plan.probe import main
-main()
-"""
-
 
 @contextlib.contextmanager
 def forked_probes() -> Iterator[None]:
-    def run(command: list[str], *, input: str, **_) -> subprocess.CompletedProcess[str]:
-        return python(PROBE.format(task=input))
+    def run(_: list[str], input: str, env: Mapping[str, str], **__: Any) -> subprocess.CompletedProcess[str]:
+        return python("from gigabatch.pipeline.lab.plan.probe import main; main()", input=input, env=env)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast, "subprocess", SimpleNamespace(run=run))
