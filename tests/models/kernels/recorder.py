@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo.variables.torch  # which lists functions as they are then, and some are replaced here
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.variables.torch  # which lists functions as they are then, and some are replaced here
 import triton
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
