@@ -25,14 +25,10 @@ from gigabatch.pipeline.config.config import ClusterSettings, ConfigError, parse
 from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, _lost, cuda_arguments, open_cluster
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.examples import THOROUGH
-from tests.processes import Forked
 
 ROOT = Path(__file__).resolve().parents[3]
 # Dask and tornado close sockets and loops of lost workers in their own time.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.usefixtures("workers_of_one_import"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 SPLITS = ("train", "valid", "test")
 
 
@@ -98,17 +94,17 @@ def test_two_local_workers_make_the_artifacts_of_this_process(log, in_process, t
 
 
 @pytest.fixture
-def scheduler(tmp_path, monkeypatch, request):
+def scheduler(tmp_path, monkeypatch):
     """The address of `dask scheduler` with two `dask worker` processes, none of which knows this one's folder."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    processes: list[subprocess.Popen] = []
+    processes = []
     for name in ("CONNECT_SECONDS", "WORKER_SECONDS"):  # both start only now
         monkeypatch.setattr(f"gigabatch.pipeline.stages.cluster.{name}", 300)
 
     def start(*arguments):
-        code = "import sys; sys.argv[0] = 'dask'; from dask.__main__ import main; main()"
+        command = [sys.executable, "-m", "dask", *arguments]
         with open(tmp_path / f"dask-{len(processes)}.log", "w") as out:
-            processes.append(Forked(code, *arguments, env=environment, cwd=tmp_path, stdout=out, stderr=out))
+            processes.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=out, stderr=out))
 
     try:
         start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", "scheduler.json")
@@ -118,9 +114,8 @@ def scheduler(tmp_path, monkeypatch, request):
             time.sleep(0.1)
             with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # not there yet, or half written
                 address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
-        given = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / "work"))
-        for _ in range(getattr(request, "param", 2)):
-            start("worker", address, *given)
+        for _ in range(2):
+            start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "work"))
         yield address
     finally:
         for process in reversed(processes):
@@ -153,7 +148,6 @@ def dying(function, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", [2 + len(DEATHS)], indirect=True)  # none is started again
 def test_workers_killed_in_the_middle_change_nothing(log, in_process, scheduler, tmp_path, monkeypatch):
     folder = tmp_path / "deaths"
     folder.mkdir()
@@ -177,12 +171,16 @@ WAYS = {
 }
 
 
+def kill_own_process(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_task_that_kills_its_workers_is_one_line_however_it_is_handed_out(tmp_path, way):
     def work(cluster):
         cluster.client.cluster.scheduler.allowed_failures = 0  # else four workers die in turn
-        WAYS[way](cluster, os._exit, [1])  # a function for which a worker imports nothing
+        WAYS[way](cluster, kill_own_process, [1])
 
     settings = ClusterSettings(workers=1, threads_per_worker=1)
     with (
@@ -195,10 +193,11 @@ def test_a_task_that_kills_its_workers_is_one_line_however_it_is_handed_out(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_a_scheduler_that_ends_in_the_middle_is_one_line(scheduler, tmp_path, way):
+def test_a_scheduler_that_ends_in_the_middle_is_one_line(scheduler, tmp_path, way, monkeypatch):
+    # For so long what is handed out after the end waits for the scheduler to come back.
+    monkeypatch.setattr("gigabatch.pipeline.stages.cluster.CONNECT_SECONDS", 30)
 
     def work(cluster):
-        cluster.client._timeout = 5  # for so long what is handed out after the end waits for the scheduler
         threading.Timer(1, os.kill, (cluster.client.run_on_scheduler(os.getpid), signal.SIGKILL)).start()
         WAYS[way](cluster, time.sleep, [0.3] * 60)
 
@@ -214,11 +213,11 @@ def test_a_scheduler_that_ends_in_the_middle_is_one_line(scheduler, tmp_path, wa
     ("way", "status"),
     [(way, status) for place, way in enumerate(WAYS) for status in ENDS if THOROUGH or status == ENDS[place % 2]],
 )
-def test_a_scheduler_that_ends_while_this_process_works_is_one_line(scheduler, tmp_path, way, status):
+def test_a_scheduler_that_ends_while_this_process_works_is_one_line(scheduler, tmp_path, way, status, monkeypatch):
     """What is handed out next meets another error of Dask's, by what its client has noticed."""
+    monkeypatch.setattr("gigabatch.pipeline.stages.cluster.CONNECT_SECONDS", 10)
 
     def work(cluster):
-        cluster.client._timeout = 3  # for so long it seeks the scheduler
         cluster.client.wait_for_workers(2)  # one that seeks the scheduler in vain would not end at the test's end
         os.kill(cluster.client.run_on_scheduler(os.getpid), signal.SIGKILL)
         while cluster.client.status != status:

@@ -99,7 +99,7 @@ def test_parts_of_workers_are_the_bytes_of_one_frame(rows, cuts):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_two_workers_encode_lists_as_this_process(tmp_path, monkeypatch, workers_of_one_import):
+def test_two_workers_encode_lists_as_this_process(tmp_path, monkeypatch):
     for module in ("asked", "stages"):
         monkeypatch.setattr(f"gigabatch.pipeline.stages.{module}.source_hash", lambda modules: "sources")
     config, found = list_config(tmp_path, "tabular", rows=600), []
