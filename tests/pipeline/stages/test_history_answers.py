@@ -147,11 +147,6 @@ def test_an_unknown_user_is_ranked_by_the_history_that_is_sent(answers):
 
 
 def test_recommend_and_stored_vectors_find_the_best_of_all_predictions(answers):
-    if answers.kind == "din":  # it has no vectors of users and items
-        assert not hasattr(answers.bundle.model, "item_vectors")
-        with pytest.raises(urllib.error.HTTPError, match="409"):
-            answers.post("/recommend", {"user": 1, "k": 5, "context": {"hour": 2}})
-        return
     items = answers.tags.index.tolist()
     stored = StoredEmbeddings.load(answers.run / STAGE, answers.bundle)
     assert sorted(stored.item.keys.tolist()) == sorted(items)
