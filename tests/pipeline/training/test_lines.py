@@ -152,6 +152,20 @@ def test_more_columns_than_rows_and_pure_noise_leave_the_network_its_part():
     assert found.rest == pytest.approx(1, abs=0.01)
 
 
+def test_quantiles_of_a_target_have_its_line_which_is_fitted_once(monkeypatch):
+    floats, label = correlated()
+    table, fits, ridge = table_of(floats, {"y": label}), [], lines_module._ridge
+    monkeypatch.setattr(lines_module, "_ridge", lambda *given: fits.append(given) or ridge(*given))
+    model = started(table)
+    (line,) = lines(model, table).values()
+    (scale,) = model.target_scales
+    model.target_scales = tuple(scale._replace(output=output) for output in range(3))
+    fits.clear()
+    found = lines(model, table)
+    assert (list(found), len(fits)) == ([0, 1, 2], 1)
+    assert all(torch.equal(own.weight, line.weight) for own in found.values())
+
+
 def test_too_many_columns_have_no_line(monkeypatch):
     monkeypatch.setattr(lines_module, "MOST_FLOATS", 4)
     floats, label = correlated()
