@@ -71,6 +71,7 @@ class Ensemble(Model):
             )
         super().__init__(first.inputs, first.settings)
         self.members = nn.ModuleList(members)
+        self.item_is_its_key = first.item_is_its_key
         if first.target_scales:
             self.scale_targets(first.target_scales)
 

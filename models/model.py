@@ -165,7 +165,7 @@ class Model(nn.Module):
     trace_obstacle: ClassVar[str | None] = None
     takes_lists: ClassVar[bool] = False
     needs_lists: ClassVar[bool] = False
-    item_is_its_key: ClassVar[bool] = False
+    item_is_its_key: bool = False  # of an ensemble, as of its members
     averages_from: ClassVar[int] = 60_000
     targets_are_steps: ClassVar[bool] = False
     for_positives: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

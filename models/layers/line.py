@@ -27,7 +27,8 @@ class BesideLine(nn.Module):
     """Outputs of a network, in units of what a line leaves, beside that line: rest_o * output_o + w_o . floats + b_o.
 
     Lines are constant in training and saved with the weights. Until there are some (`set`), outputs are the network's.
-    Computed in float32 also under autocast.
+    Computed in float64 also under autocast: weights of columns that are nearly alike are large and cancel, so that a
+    sum in float32 would differ by more than `SCORE_RTOL` and `SCORE_ATOL` between a row alone and among others.
 
     Examples
     --------
@@ -58,5 +59,5 @@ class BesideLine(nn.Module):
     def forward(self, outputs: Tensor, floats: Tensor) -> Tensor:
         """outputs [B, O], or of k members [B, k, O], and floats [B, F] -> as the outputs."""
         with torch.autocast(floats.device.type, enabled=False):
-            line = torch.addmm(self.bias, floats.to(self.weight.dtype), self.weight)
+            line = torch.addmm(self.bias.double(), floats.double(), self.weight.double()).to(self.weight.dtype)
             return outputs * self.rest + (line if outputs.dim() == 2 else line[:, None])

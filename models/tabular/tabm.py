@@ -19,8 +19,9 @@ Shapes: B rows of a batch, C id columns, F float columns, k members, O outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -154,8 +155,7 @@ class TabM(Model):
         )
         self.dropout = Dropout(settings.dropout)
         self.output = MemberOutput(members, settings.layers[-1], inputs.num_outputs)
-        regressions = any(task == "regression" for task, _ in inputs.targets)
-        self.beside = BesideLine(inputs) if settings.linear and regressions and inputs.num_floats else None
+        self.beside = BesideLine(inputs) if settings.linear and _may_have_line(inputs) else None
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`: outputs whose prediction is the mean of the members' (`mean_of_members`).
@@ -201,6 +201,12 @@ class TabM(Model):
         assert self.beside is not None
         self.beside.set(lines)
 
+    @classmethod
+    def settings_after(cls, settings: Any, inputs: ModelInputs, before: Any, inputs_before: ModelInputs) -> Any:
+        """As `Model.settings_after`; where there can be no line, `linear` is nothing that has changed."""
+        found = super().settings_after(settings, inputs, before, inputs_before)
+        return found if _may_have_line(inputs) else replace(found, linear=before.linear)
+
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:
         """Task and number of outputs of each target."""
@@ -227,3 +233,7 @@ class TabM(Model):
         for layer in self.layers:
             hidden = self.dropout(torch.relu(layer(hidden)))
         return self.output(hidden)
+
+
+def _may_have_line(inputs: ModelInputs) -> bool:
+    return inputs.num_floats > 0 and any(task == "regression" for task, _ in inputs.targets)

@@ -318,19 +318,23 @@ def _few_that_hold_the_spread(target: Target, labels: Tensor, mass: Tensor | Non
     """A sentence where one row in `FEW`, or one alone, holds nearly all of a label's spread. Of 17,914 columns of
     numbers of public tables one in two hundred is such: typing errors, codes such as 999999, and sums among the parts.
     """
+    if mass is not None:  # a row that counts for nothing is not one of the few
+        labels, mass = labels[mass > 0], mass[mass > 0]
     if len(labels) < FEWEST_LABELS:
         return []
     values = labels.double()
     median = float(values.median())
-    squares = (values - median).square_()
-    far = squares.topk(max(len(values) // FEW, 1)).indices
-    weighed = squares if mass is None else squares * mass
+    weighed = (values - median).square_()
+    if mass is not None:
+        weighed *= mass
+    far = weighed.topk(max(len(values) // FEW, 1)).indices
     share = float(weighed[far].sum() / weighed.sum())
     if not share > HOLD:  # labels that are all alike have none
         return []
+    farthest = values[far[(values[far] - median).abs().argmax()]]
     text = (
         f"target {target.name!r}: {len(far):,} of {len(values):,} train rows hold {share:.1%} of the label's squared "
-        f"distances from its median, {median:.4g}; the farthest is {values[far[0]]:.6g}. So they decide nearly alone "
+        f"distances from its median, {median:.4g}; the farthest is {farthest:.6g}. So they decide nearly alone "
         "what is learnt, and how it is judged. Correct or leave out what is a mistake or stands for an unknown label; "
         "else learn its logarithm."
     )

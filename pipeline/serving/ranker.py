@@ -299,15 +299,17 @@ class Ranker:
         return [self.items.keys[int(place)] for place in found[order.numpy()]], numbers(scores[order])
 
     def _scan(self, asker: Asker, k: int, unwanted: Tensor) -> TopK:
-        """Rows of the greatest scores of all items."""
+        """Rows of the greatest scores of all items, but for those whose score is no number."""
         model = self.bundle.model
         if isinstance(model, WholeRows):
             of_ids = model.catalogue_scores(*self._rows(asker, 1))[0]
             scores = of_ids.index_select(0, self._item_ids[:, self._item.ids.index(self._item.key)].long())
         else:
             scores = self._outputs(asker, np.arange(len(self.items)))[:, 0]
-        require(bool(scores.isfinite().all()), "a score is NaN or infinite.")
-        return best_of(scores.index_fill(0, unwanted.to(scores.device), -torch.inf)[None], k)
+        finite = scores.isfinite()
+        require(bool(finite.any()), "every score is NaN or infinite.")
+        scores = scores.masked_fill(~finite, -torch.inf).index_fill(0, unwanted.to(scores.device), -torch.inf)
+        return best_of(scores[None], k)
 
     def _search(self, query: Tensor, count: int, unwanted: Tensor) -> TopK:
         """Rows of the greatest products with the query [1, d], from the index where there is one, else exact."""

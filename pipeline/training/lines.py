@@ -36,9 +36,12 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     one value get weight 0. No line where labels are all alike, where no penalty leaves enough rows, or for more than
     `MOST_FLOATS` columns. train: rows that weigh something.
     """
-    scales = [scale for scale in model.target_scales if not scale.log]
+    outputs: dict[int, list[int]] = {}  # by target: those of its quantiles have one scale, and so one line
+    for scale in model.target_scales:
+        if not scale.log:
+            outputs.setdefault(scale.target, []).append(scale.output)
     size = len(train.schema.floats)
-    if not (scales and 0 < size <= MOST_FLOATS and len(train)):
+    if not (outputs and 0 < size <= MOST_FLOATS and len(train)):
         return {}
     ids, width = [], size
     for place, column in enumerate(train.schema.ids):
@@ -47,14 +50,14 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
             width += column.num_ids
     first = None
     total = squares = 0.0
-    moments = torch.zeros(1 + width + len(scales), 1 + width + len(scales), dtype=torch.float64)
+    moments = torch.zeros(1 + width + len(outputs), 1 + width + len(outputs), dtype=torch.float64)
     for words in train.words.split(max(BLOCK_NUMBERS // len(moments), 1)):
         batch = unpack(train.schema, words.cpu())
         floats = batch.floats.double()
         first = floats[0].clone() if first is None else first  # so that what is far from 0 loses no digits
         values = [functional.one_hot(batch.ids[:, place].long(), train.schema.ids[place].num_ids) for place in ids]
         labels = model.standardised(batch.targets)
-        columns = [labels[scale.target].double() for scale in scales]
+        columns = [labels[target].double() for target in outputs]
         one = torch.ones(len(floats), dtype=torch.float64)
         weight = one if batch.weight is None else batch.weight.double()
         rows = torch.cat([one[:, None], floats - first, *values, torch.stack(columns, dim=1)], dim=1)
@@ -67,7 +70,7 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     squared = covariance.diagonal() * (covariance.diagonal() > 1e-14 * moments.diagonal()[1:] / total)
     deviation, effective = squared.sqrt().where(squared > 0, torch.inf), total**2 / squares
     found = {}
-    for place, scale in enumerate(scales, start=width):
+    for place, own_outputs in enumerate(outputs.values(), start=width):
         chosen, start = list(range(size)), size
         best = _ridge(covariance, deviation, chosen, place, effective)
         for own in ids:
@@ -82,7 +85,8 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
         left = covariance[place, place] - 2 * weight @ covariance[:size, place]
         left += weight @ covariance[:size, :size] @ weight
         bias = float(mean[place] - (mean[:size] + first) @ weight)
-        found[scale.output] = Line(weight, bias, max(max(float(left), 0.0) ** 0.5 / best.share, LEAST_REST))
+        line = Line(weight, bias, max(max(float(left), 0.0) ** 0.5 / best.share, LEAST_REST))
+        found |= dict.fromkeys(own_outputs, line)
     return found
 
 

@@ -123,6 +123,18 @@ def test_a_far_label_of_no_weight_holds_nothing():
     assert len(label_warnings({"train": weighed("regression", labels, np.ones(100))})) == 1
 
 
+@pytest.mark.parametrize("light", [0.0, 1e-12])
+def test_a_far_label_of_no_weight_hides_no_other(light):
+    labels = np.random.default_rng(5).normal(size=100)
+    labels[3:5] = 1e6, 1e3
+    weights = np.where(np.arange(100) == 3, light, 1.0)
+    (found,) = label_warnings({"train": weighed("regression", labels, weights)})
+    assert "the farthest is 1000." in found
+    labels[5:80], weights[5:80] = 1e3, 0.0  # rows of weight 0 move the median neither
+    (found,) = label_warnings({"train": weighed("regression", labels, weights)})
+    assert "the farthest is 1000." in found
+
+
 def test_a_difference_within_chance_is_not_told():
     tables = {"train": labelled("binary", drawn("binary", 1)), "test": labelled("binary", [1.0] * 10 + [0.0] * 20)}
     assert label_warnings(tables) == []  # .33 of thirty rows

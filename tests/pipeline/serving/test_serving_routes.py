@@ -1,14 +1,18 @@
 """What the routes answer: the batch's scores within the tolerance, cold users, unknown items, retrieval."""
 
+import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving import served as served_module
 from gigabatch.pipeline.serving.served import load_served
 from tests.pipeline.serving.small_bundles import CREATED, interactions, random_bundle, write_run
 
@@ -156,13 +160,18 @@ def test_recommendations_are_the_best_of_the_whole_catalogue(kind, frame, tmp_pa
 
 
 @pytest.mark.parametrize("index", ["exact", "approximate"])
+@pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("kind", ["mf", "two_tower"])
 def test_items_that_train_does_not_have_are_recommended_by_what_else_is_known_of_them_alone(
-    kind, index, frame, tmp_path, make_caller
+    kind, members, index, frame, tmp_path, make_caller
 ):
     """Those of mf share one vector, so whoever likes it was given all of them."""
+    if members > 1 and index == "approximate":
+        pytest.skip("an ensemble has no vectors to search")
     new = set(range(1000, 1010))
     made = random_bundle(frame[~frame["item_id"].isin(new)], kind)
+    if members > 1:
+        made = replace(made, model=Ensemble([made.model, copy.deepcopy(made.model)]))
     caller = make_caller(load_served(write_run(tmp_path / "run", made, frame, index=index, recall=0.8)))
     for user in ("u2", "u30"):
         found = caller.post("/recommend", {"user": user, "k": 60}).json()["items"]
@@ -333,3 +342,25 @@ def test_ids_may_be_numbers_where_they_are_text_and_text_where_they_are_numbers(
         assert (refused.status_code, refused.json()["fields"][0]["field"]) == (422, "items[1]")
         assert "are integers" in refused.json()["message"]
     assert caller.post("/rank", {"user": "07", "items": [1001]}).json()["user_known"] is False
+
+
+def test_an_item_whose_score_is_no_number_is_left_out_and_keeps_no_other_from_being_found(
+    frame, tmp_path, make_caller, monkeypatch
+):
+    """One price far beyond the data overflows within the model, as it may of an item that came after the training."""
+    monkeypatch.setattr(served_module, "TESTED", 3)  # of a large catalogue the item is not among those of the self-test
+    bundle = random_bundle(frame, "tabular")
+    with torch.no_grad():
+        for weights in bundle.model.parameters():
+            weights.mul_(5)
+    far = frame["item_id"] == 1003
+    assert far.any()
+    later = frame.assign(price=frame["price"].mask(far, 3e38).astype("float32"))
+    caller = make_caller(load_served(write_run(tmp_path / "run", bundle, later)))
+    scores = caller.post("/rank", {"user": "u1", "items": list(range(1000, 1060))}).json()["scores"]
+    assert [place for place, score in enumerate(scores) if score is None] == [3]
+    found = caller.post("/recommend", {"user": "u1", "k": 60}).json()
+    assert set(found["items"]) == set(range(1000, 1060)) - {1003}
+    assert found["scores"] == sorted((score for score in scores if score is not None), reverse=True)
+    nothing = caller.post("/recommend", {"user_features": {"city": "Oslo", "age": 3e38, "visits": 2**62}})
+    assert nothing.status_code == 422

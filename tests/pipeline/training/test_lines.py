@@ -1,5 +1,6 @@
 """Regressions of TabM are learnt beside a ridge regression of the floats, on every way to a prediction."""
 
+import copy
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.line import Line
 from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.config.config import TrainSettings
 from gigabatch.pipeline.export.export import export_bundle
@@ -150,6 +152,20 @@ def test_more_columns_than_rows_and_pure_noise_leave_the_network_its_part():
     assert found.rest == pytest.approx(1, abs=0.01)
 
 
+def test_quantiles_of_a_target_have_its_line_which_is_fitted_once(monkeypatch):
+    floats, label = correlated()
+    table, fits, ridge = table_of(floats, {"y": label}), [], lines_module._ridge
+    monkeypatch.setattr(lines_module, "_ridge", lambda *given: fits.append(given) or ridge(*given))
+    model = started(table)
+    (line,) = lines(model, table).values()
+    (scale,) = model.target_scales
+    model.target_scales = tuple(scale._replace(output=output) for output in range(3))
+    fits.clear()
+    found = lines(model, table)
+    assert (list(found), len(fits)) == ([0, 1, 2], 1)
+    assert all(torch.equal(own.weight, line.weight) for own in found.values())
+
+
 def test_too_many_columns_have_no_line(monkeypatch):
     monkeypatch.setattr(lines_module, "MOST_FLOATS", 4)
     floats, label = correlated()
@@ -173,6 +189,31 @@ def test_outputs_and_members_are_added_to_the_line():
         model.beside.set({0: Line(line.weight, line.bias, 0.0)})
         exact = rows[0].double() @ line.weight + line.bias
         torch.testing.assert_close(model(rows[1], rows[0])[:, 0].double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_has_its_score_alone_and_among_many_where_weights_are_large_and_cancel():
+    """Of two columns that differ by a thousandth, of which the label is the difference."""
+    draw = np.random.default_rng(0)
+    floats, label = draw.normal(size=(500, 1)).repeat(2, 1), draw.normal(size=500)
+    floats[:, 1] += 1e-3 * label
+    model = started(table_of(floats, {"y": label})).eval()
+    assert float(model.beside.weight.abs().max()) > 100
+    rows, ids = torch.tensor(floats, dtype=torch.float32), torch.zeros(500, 0, dtype=torch.int64)
+    with torch.no_grad():
+        many = model(ids, rows)
+        alone = torch.cat([model(ids[:1], row[None]) for row in rows])
+        exact = copy.deepcopy(model).double()(ids, rows.double())
+    torch.testing.assert_close(many, alone, rtol=SCORE_RTOL, atol=SCORE_ATOL)
+    torch.testing.assert_close(many.double(), exact, rtol=SCORE_RTOL, atol=SCORE_ATOL)
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_a_night_goes_on_from_a_run_without_the_setting_where_there_can_be_no_line(task):
+    kind, inputs = model_class("tabm"), ModelInputs((), 2, 1, targets=((task, 1),))
+    before = ModelSpec.from_dict({**ModelSpec("tabm", inputs, kind.Settings()).to_dict(), "settings": {}}).settings
+    assert before.linear is False
+    after = kind.settings_after(kind.Settings(), inputs, before, inputs)
+    assert (after == before) is (task == "binary")
 
 
 @pytest.mark.parametrize("linear", [True, False])
