@@ -16,6 +16,7 @@ from gigabatch.models.model import Model
 MOST_FLOATS = 1_000  # more have no line: time grows with the cube of their number
 MOST_VALUES = 50  # of an id column that may be among the regression's columns
 GAIN = 0.9  # at most times the error without them
+MOST_ROWS = 1 << 18  # of more each second, third, ... is looked at: tens of millions would take an hour
 BLOCK_NUMBERS = 1 << 24  # in float64 at a time
 PENALTIES = tuple(10 ** (half / 2) for half in range(-16, 5))  # times the rows, of columns of deviation 1
 LEAST_OF_ROWS = 0.1  # that the degrees of freedom leave
@@ -32,6 +33,7 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     The penalty is the one of `PENALTIES` of the least generalised cross-validation (Golub, Heath and Wahba,
     Technometrics 1979): with n rows and d degrees of freedom, mean square / (1 - d / n)^2. By the root of this divisor
     the `rest` too, the deviation of what the line leaves, is larger than in the train rows.
+    Of more than `MOST_ROWS` rows each second, third, ... is one of the regression's.
     A row of weight 2 counts twice in the sums, and n is (sum of weights)^2 / sum of squared weights (Kish). Columns of
     one value get weight 0. No line where labels are all alike, where no penalty leaves enough rows, or for more than
     `MOST_FLOATS` columns. train: rows that weigh something.
@@ -51,7 +53,8 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     first = None
     total = squares = 0.0
     moments = torch.zeros(1 + width + len(outputs), 1 + width + len(outputs), dtype=torch.float64)
-    for words in train.words.split(max(BLOCK_NUMBERS // len(moments), 1)):
+    step = -(-len(train) // MOST_ROWS)
+    for words in train.words[::step].split(max(BLOCK_NUMBERS // len(moments), 1)):
         batch = unpack(train.schema, words.cpu())
         floats = batch.floats.double()
         first = floats[0].clone() if first is None else first  # so that what is far from 0 loses no digits

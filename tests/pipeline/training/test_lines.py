@@ -166,6 +166,19 @@ def test_quantiles_of_a_target_have_its_line_which_is_fitted_once(monkeypatch):
     assert all(torch.equal(own.weight, line.weight) for own in found.values())
 
 
+def test_of_many_rows_some_are_looked_at_all_over_the_table(monkeypatch):
+    floats, label = correlated()
+    some = lines(started(table := table_of(floats[::4], {"y": label[::4]})), table)[0]
+    table = table_of(floats, {"y": label})
+    model = started(table)
+    (scale,), (of_some,) = model.target_scales, started(table_of(floats[::4], {"y": label[::4]})).target_scales
+    monkeypatch.setattr(lines_module, "MOST_ROWS", 66)
+    found = lines(model, table)[0]
+    np.testing.assert_allclose(found.weight * scale.std, some.weight * of_some.std, rtol=1e-6)
+    monkeypatch.setattr(lines_module, "MOST_ROWS", 200)
+    assert lines(model, table)[0].weight.tolist() != found.weight.tolist()
+
+
 def test_too_many_columns_have_no_line(monkeypatch):
     monkeypatch.setattr(lines_module, "MOST_FLOATS", 4)
     floats, label = correlated()
