@@ -72,7 +72,7 @@ def lines(model: Model, train: PackedTable) -> dict[int, Line]:
     # What rounding leaves of a column of one value is none.
     squared = covariance.diagonal() * (covariance.diagonal() > 1e-14 * moments.diagonal()[1:] / total)
     deviation, effective = squared.sqrt().where(squared > 0, torch.inf), total**2 / squares
-    found = {}
+    found: dict[int, Line] = {}
     for place, own_outputs in enumerate(outputs.values(), start=width):
         chosen, start = list(range(size)), size
         best = _ridge(covariance, deviation, chosen, place, effective)
