@@ -38,6 +38,7 @@ from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.stages.stages import Pipeline, write_features
+from tests.models.parallel.together import PRELOADED
 from tests.processes import Forked, python
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -553,6 +554,17 @@ def test_ranks_import_too(trips):
         error = rank.communicate(timeout=300)[1]
         assert rank.returncode == 0, error
     assert load_bundle("runs/trips/current/model").info["name"] == "trips"
+
+
+@pytest.fixture
+def workers_of_one_import():
+    """Workers that this process starts are forks of one that has imported the package, which takes seconds."""
+    import dask
+    from distributed.utils import get_mp_context
+
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload([*PRELOADED, "distributed", "gigabatch.pipeline.stages.stages"])
+        yield
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
