@@ -65,10 +65,9 @@ class Slot:
         if self.served.ranker is not None and served.ranker is None:
             raise ServingError(f"it cannot rank, as the one that answers can: {served.obstacle}")
         if self.served.can_recommend and not served.can_recommend:
-            obstacle = served.ranker.recommend_obstacle if served.ranker is not None else served.obstacle
             raise ServingError(
-                f"it cannot recommend, as the one that answers can: {obstacle} Start the service anew to do without "
-                "/recommend."
+                f"it cannot recommend, as the one that answers can: {served.require_ranker().recommend_obstacle} Start "
+                "the service anew to do without /recommend."
             )
 
     def take(self, served: ServedBundle) -> None:
