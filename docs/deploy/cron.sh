@@ -4,12 +4,12 @@
 #   15 3 * * *  /srv/gigabatch/docs/deploy/cron.sh conf/flights.yaml
 # A second job while one runs ends at once with 40 and names the first, so no flock is needed around it.
 set -u
-cd "${GIGABATCH_HOME:-/srv/gigabatch}" || exit 40
+cd "${GIGABATCH_HOME:-$(dirname "$0")/../..}" || exit 40 # the checkout that this script lies in
 log=$(mktemp) || exit 40
 trap 'rm -f "$log"' EXIT
 .venv/bin/gigabatch nightly --config "$1" >"$log" 2>&1
 code=$?
-cat "$log" >>"${GIGABATCH_LOG:-/var/log/gigabatch/nightly.log}"
+mkdir -p runs && cat "$log" >>"${GIGABATCH_LOG:-runs/cron.log}"
 case $code in
 0 | 10) ;;    # promoted, kept
 130 | 143) ;; # asked to stop; the next night goes on

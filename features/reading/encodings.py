@@ -22,6 +22,7 @@ MARKS = (  # UTF-32's begins with that of UTF-16
     (codecs.BOM_UTF8, UTF8), (b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
+SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip (.xlsx, .ods), and of .xls
 CHUNK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 20
 ZSTD = ".zst"
@@ -211,6 +212,11 @@ def _decoded(path: str, encoding: str, content: bytes | None) -> Iterator[str]:
     with opened(path, content) as file:
         while True:
             chunk = file.read(CHUNK_BYTES)
+            if not done and chunk.startswith(SHEETS):
+                raise DataError(
+                    f"input {path}: it is no text, but a workbook (.xlsx, .xls, .ods) or a packed file. Save the sheet "
+                    "as CSV (UTF-8), or let the name of a packed CSV file end as it is packed (.zip)."
+                )
             if utf8 is not None and not done and chunk.startswith(codecs.BOM_UTF8):
                 raise DataError(f"input {path}: it begins with UTF-8's byte order mark, and encoding is {encoding}.")
             done += len(chunk)

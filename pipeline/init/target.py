@@ -59,6 +59,7 @@ LEAST_DELTA = 1e-3  # of Huber's loss, in deviations of the target
 MOST_INTEGER_CLASSES = 10
 MOST_CLASSES = 1000
 MOST_CODES, LEAST_ROWS_A_CODE = 100, 5
+AMONG_NUMBERS = 0.01  # share at most of the labels, such as a unit or a total, that are none among numbers
 FAR, LEAST_FAR, MOST_FAR = 10, 5e-5, 0.05  # distances of the quartiles; shares of the values, of which 5e-5 is 0.01 %
 # Deviation over mean of amounts whose effects may multiply; and the share of the largest that is left out, so that no
 # error of input decides. Of exponential amounts it is near 1 (docs/tried.md).
@@ -163,6 +164,12 @@ def labels_of(name: str, column: pd.Series, arrow: pa.DataType | None, task: str
             null[~null] = ~is_number
             known, raw, scales = known[is_number], raw[is_number], tuple(options.get("scales", ()))
             numbers, numeric, told, task = pd.Series(written.values), True, f"; {written.note}", "regression"
+        elif written is None and len(odd := _odd_among_numbers(name, known, decimal)):
+            shown = ", ".join(map(repr, odd[:3])) + (", ..." if len(odd) > 3 else "")
+            raise DataError(
+                f"target {name!r}: {shown} is no number, as the other labels are. Where that is a unit, a total or a "
+                "note, delete its row from the file; where all labels are classes, set the task to multiclass."
+            )
     labels = set(numbers.drop_duplicates().astype("float64")) if numeric else set(counts.index)
     # Of numbers, and not of floats, which whole numbers of 2^53 and beyond share.
     if len(labels) == 1 and task in (None, "regression") and len({Decimal(str(label)) for label in set(numbers)}) == 1:
@@ -371,6 +378,24 @@ def _written_numbers(name: str, known: pd.Series, task: str | None, decimal: str
     if own:
         found.note += f"{', ' * bool(found.note)}{', '.join(map(repr, own))} {'is' if len(own) == 1 else 'are'} null"
     return found, is_number.to_numpy()
+
+
+def _odd_among_numbers(name: str, known: pd.Series, decimal: str) -> list[str]:
+    """The few labels that are no numbers where all others are numbers, of more values than codes have; empty where it
+    is not so. They are told by what is left of a text without its number, which few labels share.
+
+    >>> prices = pd.Series([f"{price} €" for price in range(500)] + ["Total: 124750 €"])
+    >>> _odd_among_numbers("price", prices, "")
+    ['Total: 124750 €']
+    """
+    known = known[~known.isin(WEAK_NULL_WORDS)]
+    beside = known.str.replace(r"[0-9.,'\s+-]+", "", regex=True)
+    is_odd = beside.map(beside.value_counts()) <= AMONG_NUMBERS * len(known)
+    left = known[~is_odd]
+    if not 0 < is_odd.sum() <= AMONG_NUMBERS * len(known) or left.nunique() <= MOST_CODES:
+        return []
+    found = values_seen(name, left, True, (), decimal)
+    return list(known[is_odd].unique()) if found is not None and found.kind == "number" else []
 
 
 def _task(labels: set[Any], num_written: int, numeric: bool, named: bool) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import gzip
+import io
 import re
 import subprocess
 import sys
@@ -136,6 +137,14 @@ def test_fsspec_urls_are_read(tmp_path):
     pd.testing.assert_frame_equal(read(f"file://{path}"), read(path))
 
 
+def workbook():
+    """The bytes of a zip file, as an .xlsx is one."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("xl/workbook.xml", bytes(range(256)) * 9)
+    return out.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -146,6 +155,7 @@ def test_fsspec_urls_are_read(tmp_path):
         ("a.csv", "name,size,price\nx,one,1\n", "a.csv, line 2: column 'size' is declared int64 but holds"),
         ("a.csv", "name,size,price\nx,1.5,1\n", "a.csv: column 'size' is declared int64.*fraction"),
         ("a.csv", "name,size,price\nx,,1\ny,2,2\n", r"a.csv: column 'size' is declared int64.*1 null"),
+        ("a.csv", workbook(), r"a.csv: it is no text, but a workbook \(.*Save the sheet as CSV \(UTF-8\)"),
         ("a.csv", "name,size,price\nx,1,2,3,4\nx,1\n\"", "a.csv: cannot be read"),
         ("a.csv.gz", "name,size\nx,1\n", "a.csv.gz: cannot be read"),
         ("a.csv.zip", "name,size\nx,1\n", "a.csv.zip: cannot be read"),

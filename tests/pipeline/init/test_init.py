@@ -640,6 +640,16 @@ def test_dates_of_no_one_form_are_left_out_where_their_null_is_a_value_elsewhere
         ("x,Sold \n" + "1,0\n2,1\n" * 50, "sold", r"no such column\. Did you mean 'Sold '"),
         ("x,y,y\n" + "1,0,1\n2,1,1\n" * 50, "y", "cannot be used, 2 columns have this name"),
         ("x,y\n" + "".join(f"{k % 7},name{k}\n" for k in range(1500)), "y", "1,500 different labels"),
+        (
+            "x;y\n;EUR\n" + "".join(f"{k % 7};{k % 450},50 €\n" for k in range(900)) + "7;Summe: 202.500,00 €\n",
+            "y",
+            "'EUR', 'Summe: 202.500,00 €' is no number, as the other labels are. Where that is a unit, a total or a",
+        ),
+        (
+            "x,y\n" + "".join(f"{k % 7},{k}.5\n" for k in range(1500)) + "7,as of 2024\n",
+            "y",
+            "'as of 2024' is no number, as the other labels are",
+        ),
         ("x,y\n1,0\n2,1\n", "y", "no random split"),
         ("x,y\n" + "1,31.12.2024\n2,1.1.2025\n3,2.1.2025\n" * 50, "y", "is a date, and a date is no target"),
     ],
