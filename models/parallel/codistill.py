@@ -10,6 +10,7 @@ Shapes: B rows of a batch, O outputs, K classes.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -102,6 +103,19 @@ def _distance(task: str, own: RegressionLoss, output: Tensor, taught: Tensor) ->
     return functional.mse_loss(output, taught, reduction="none").mean(1)
 
 
+def _in_scales_of(own: Model, peer: Model, outputs: Tensor) -> Tensor:
+    """A peer's outputs [B, O] as `own` would give them: scales of regression targets are those of a group's rows."""
+    if peer.target_scales == own.target_scales:
+        return outputs
+    columns = list(outputs.double().unbind(1))
+    for theirs, ours in zip(peer.target_scales, own.target_scales, strict=True):
+        value, ratio = columns[theirs.output], theirs.std / ours.std
+        columns[theirs.output] = (
+            value + math.log(ratio) if ours.log else value * ratio + (theirs.mean - ours.mean) / ours.std
+        )
+    return torch.stack(columns, dim=1).to(outputs.dtype)
+
+
 class Peers:
     """Copies of a model with the weights that other groups had some steps ago, on the device of the first.
 
@@ -125,6 +139,7 @@ class Peers:
     """
 
     def __init__(self, model: Model, groups: Iterable[int], weight: float) -> None:
+        self._model = model
         self._models = {group: copy.deepcopy(model).requires_grad_(False).eval() for group in groups}
         self.known: set[int] = set()
         self.is_teaching = False
@@ -152,5 +167,6 @@ class Peers:
         if not self.is_teaching or not self.known:
             return loss
         given = batch.ids, batch.floats, lists_of(batch)
-        outputs = [model_call(self._models[group], *given) for group in sorted(self.known)]
+        peers = [self._models[group] for group in sorted(self.known)]
+        outputs = [_in_scales_of(self._model, peer, model_call(peer, *given)) for peer in peers]
         return CodistilledLoss(loss, outputs, self.weight)

@@ -13,6 +13,7 @@ from gigabatch.models.click.qnn import QNN
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ListInputs, ModelInputs
 from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.model import TargetScale
 from gigabatch.models.parallel.codistill import CodistilledLoss, Peers
 
 
@@ -173,3 +174,27 @@ def test_a_loss_without_peers_or_with_other_rows_is_an_error():
     taught = CodistilledLoss(loss, [torch.zeros(3, 1)], 1.0)
     with pytest.raises(ValueError, match="size"):
         taught(torch.zeros(2, 1), [torch.zeros(2)])
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_peers_teach_values_in_the_targets_unit_whatever_rows_their_scales_are_of(log):
+    """Each group has the mean and deviation of its own rows: what a peer gives as 1 may be 0.3 here."""
+    torch.manual_seed(5)
+    model, kinds = LogisticRegression(ModelInputs((7,), 2), LogisticRegression.Settings()), [("regression", 1)]
+    own, theirs = ((0.0, 40.0), (0.0, 8.0)) if log else ((100.0, 40.0), (130.0, 8.0))
+    model.scale_targets([TargetScale(0, 0, *own, log)])
+    loss, peers = TargetLoss(kinds, [RegressionLoss("poisson" if log else "mse")]), Peers(model, [1], weight=0.7)
+    peer = LogisticRegression(ModelInputs((7,), 2), LogisticRegression.Settings()).eval()
+    peer.load_state_dict({name: random_like(tensor) for name, tensor in peer.state_dict().items()})
+    peer.scale_targets([TargetScale(0, 0, *theirs, log)])
+    peers.put(1, peer.state_dict())
+    peers.is_teaching = True
+    batch = Batch(torch.tensor([[1], [6]]), torch.randn(2, 2), (torch.tensor([0.3, 1.0]),), None, None)
+    outputs = model(batch.ids, batch.floats)
+    said, value = (of.in_target_units(of(batch.ids, batch.floats))[:, 0].detach().numpy() for of in (peer, model))
+    if log:
+        psi = sklearn.metrics.mean_poisson_deviance(said / own[1], value / own[1])
+    else:
+        psi = (((value - said) / own[1]) ** 2).mean()
+    found = peers.loss(loss, batch)(outputs, batch.targets).item()
+    assert found == pytest.approx(loss(outputs, batch.targets).item() + 0.7 * psi, rel=1e-5)
