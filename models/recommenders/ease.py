@@ -171,8 +171,9 @@ def chosen_l2(
 
     Of each user with two rows or more one is left out, of at most `MOST_USERS_TO_CHOOSE` users, by `pair_hashes`, so
     that other numbers of users and items choose the same l2, but where several items have the very same users. Its item
-    is ranked as an evaluation ranks it: among all that the user does not have otherwise, also where another row of the
-    pair stays, so that it is known; of equal scores half count as above it.
+    is ranked among all that the user does not have otherwise; where another row of the pair stays, so that the user
+    comes back to it, among all, or the l2 would be chosen that tells best what a user has. Of equal scores half count
+    as above it.
 
     Parameters
     ----------
@@ -231,7 +232,8 @@ def chosen_l2(
             known[of_question[of_part] - part[0], places[of_part]] = 1
             scores, place = known @ weights, wanted[part, None]
             own = scores.gather(1, place)
-            scores.masked_fill_(known > 0, -torch.inf).scatter_(1, place, own)
+            new = known.gather(1, place) == 0  # [b, 1]
+            scores.masked_fill_((known > 0) & new, -torch.inf)
             rank = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
             gains.append(torch.where(rank < CUTOFF, 1 / torch.log2(rank + 2), 0).double().sum())
         found.append(float(torch.stack(gains).sum()))

@@ -13,6 +13,9 @@ from typing import Any
 NEGATIVES = {"per_positive": 8}
 OPTIMIZER = {"optimizer": "adamw", "optimizer_settings": {"rowwise": True}, "weight_decay": 1.0}
 RANKING = {"negatives": None}  # among all items; of drawn ones a small catalogue may have too few
+# Where valid and test ask about what users had in train, too (`repeats: all`): were it no candidate but for the one
+# that is asked about, a model that only remembers a user's items would rank it first.
+AGAIN: dict[str, Any] = {"catalogue_is_without": []}
 
 
 def left_to_positives(

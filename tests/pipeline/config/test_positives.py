@@ -54,6 +54,18 @@ def test_positives_get_negatives_a_loss_that_compares_them_and_a_ranking(kind, m
     assert not parse_config(raw).chosen
 
 
+@pytest.mark.parametrize("ranking", [{}, {"evaluate": {"ranking": {"k": [5]}}}])
+def test_where_users_come_back_what_they_had_is_a_candidate(ranking):
+    again = PLAYS | {"repeats": "all"}
+    found = config({"kind": "mf"}, again, **ranking)
+    assert found.evaluate.ranking.catalogue_is_without == ()
+    assert found.chosen["evaluate"]["ranking"]["catalogue_is_without"] == []
+    assert parse_config(found.to_dict()).evaluate.ranking.catalogue_is_without == ()
+    assert config({"kind": "mf"}, **ranking).evaluate.ranking.catalogue_is_without == ("train",)
+    said = config({"kind": "mf"}, again, evaluate={"ranking": {"catalogue_is_without": ["train"]}})
+    assert said.evaluate.ranking.catalogue_is_without == ("train",)
+
+
 def test_what_is_set_stays():
     found = config(
         {"kind": "mf", "loss": "bpr"}, train={"negatives": {"per_positive": 2}, "optimizer": "lamb"},
