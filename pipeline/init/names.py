@@ -14,6 +14,7 @@ NOTE = "numbers taken for names, by the labels of their rows"
 DENSE = 0.25  # share of the numbers between the ends that there are: things are counted, amounts leave gaps
 AS_WHOLE = r"[-+]?[0-9]+(\.0*)?$"
 FEWEST_VALUES = 10
+HALVES = (slice(0, None, 2), slice(1, None, 2))
 # Share of the variance of the labels' ranks that values tell, in all and in deviations of chance; share of that which
 # neighbours may tell.
 FEWEST_TOLD, FEWEST_DEVIATIONS, MOST_OF_NEIGHBOURS = 0.005, 6, 0.5
@@ -46,35 +47,61 @@ def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
     """
     rows = shuffled(len(label))[:MOST_ROWS]
     rows = rows[~np.isnan(values[rows])]
-    if task == "multiclass":  # some are in the order of their names, such as marks; else the most frequent one tells
-        most = np.bincount(label.astype("int64")).argmax()
-        return any(_are_names(values[rows], found[rows]) for found in (label, label == most))
-    return _are_names(values[rows], label[rows])
+    if task != "multiclass":
+        return _are_names(values[rows], label[rows])
+    # Some classes are in the order of their names, such as marks; else the most frequent one tells. Of an amount by
+    # which each class has a range of its own, either jumps from value to value, but all classes together do not.
+    most = np.bincount(label.astype("int64")).argmax()
+    if not any(_are_names(values[rows], found[rows]) for found in (label, label == most)):
+        return False
+    distinct, codes = np.unique(values[rows], return_inverse=True)
+    classes, numbers = np.unique(label[rows], return_inverse=True)
+    told, beside = 0.0, np.zeros(1)
+    for number in range(len(classes)):  # the deviation of each is left as it is, so that rare classes weigh little
+        products, weights, between, least = _told(distinct, codes, (numbers == number).astype("float64"))
+        told, beside = told + products.sum() / weights.sum(), beside + between / least.sum()
+    return bool(beside.sum() + 2 * np.sqrt((beside**2).sum()) < MOST_OF_NEIGHBOURS * told)
 
 
 def _are_names(values: np.ndarray, label: np.ndarray) -> bool:
     distinct, codes = np.unique(values, return_inverse=True)
-    halves = [slice(0, None, 2), slice(1, None, 2)]
-    counts = np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in halves])
+    counts = _counts(distinct, codes)
     often = (counts > 0).all(axis=0)
     if often.sum() < FEWEST_VALUES or counts[:, often].sum() < 0.5 * len(values):
         return False
     ranks = pd.Series(label).rank()
     if ranks.nunique() < 2:
         return False
-    scores = ((ranks - ranks.mean()) / ranks.std(ddof=0)).to_numpy()
-    sums = np.stack([np.bincount(codes[half], scores[half], len(distinct)) for half in halves])
+    products, weights, beside, least = _told(distinct, codes, ((ranks - ranks.mean()) / ranks.std(ddof=0)).to_numpy())
+    told = products.sum() / weights.sum()
+    most = (beside.sum() + 2 * np.sqrt((beside**2).sum())) / least.sum()
+    sure = products.sum() > FEWEST_DEVIATIONS * np.sqrt(len(products))
+    return bool(sure and told > FEWEST_TOLD and most < MOST_OF_NEIGHBOURS * told)
+
+
+def _counts(distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Rows of each value in two halves, (2, values)."""
+    return np.stack([np.bincount(codes[half], minlength=len(distinct)) for half in HALVES])
+
+
+def _told(
+    distinct: np.ndarray, codes: np.ndarray, scores: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Products of a value's mean scores in two halves of the rows, and of neighbouring values' means, each with its
+    weights; of the values that both halves have.
+
+    Without a difference between values, the first have the deviation 1 for scores of that deviation.
+    """
+    counts = _counts(distinct, codes)
+    sums = np.stack([np.bincount(codes[half], scores[half], len(distinct)) for half in HALVES])
+    often = (counts > 0).all(axis=0)
     counts, sums = counts[:, often], sums[:, often]
     middle = sums.sum() / counts.sum()
     weights = np.sqrt(counts.prod(axis=0))
-    products = weights * (sums / counts - middle).prod(axis=0)  # by chance alone of deviation 1
-    told = products.sum() / weights.sum()
     means, rows_of = sums.sum(axis=0) / counts.sum(axis=0) - middle, counts.sum(axis=0)
-    weights = np.minimum(rows_of[1:], rows_of[:-1])
-    beside = weights * means[1:] * means[:-1]
-    most = (beside.sum() + 2 * np.sqrt((beside**2).sum())) / weights.sum()
-    sure = products.sum() > FEWEST_DEVIATIONS * np.sqrt(len(products))
-    return bool(sure and told > FEWEST_TOLD and most < MOST_OF_NEIGHBOURS * told)
+    least = np.minimum(rows_of[1:], rows_of[:-1])
+    products = weights * (sums / counts - middle).prod(axis=0)
+    return products, weights, least * means[1:] * means[:-1], least
 
 
 def are_dense(values: np.ndarray) -> bool:

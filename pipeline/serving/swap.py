@@ -67,7 +67,7 @@ class Slot:
         if self.served.can_recommend and not served.can_recommend:
             raise ServingError(
                 f"it cannot recommend, as the one that answers can: {served.require_ranker().recommend_obstacle} Start "
-                "the service anew to do without /recommend."
+                "the service anew, with a larger serve.max_scan or to do without /recommend."
             )
 
     def take(self, served: ServedBundle) -> None:

@@ -125,6 +125,16 @@ def test_nothing_is_said_of_amounts_and_of_too_few_values_or_rows():
     assert are_names(some, mark.to_numpy(), "regression")
 
 
+@pytest.mark.parametrize(("num_classes", "ways", "seed"), [(10, 2, 2), (10, 2, 7), (26, 2, 2), (26, 1, 1)])
+def test_amounts_of_which_each_class_has_its_own_range_are_no_names(num_classes, ways, seed):
+    """As of letters, some written in two ways: the mean of any one class jumps from value to value."""
+    draw = np.random.default_rng(seed)
+    label = draw.integers(0, num_classes, 3000)
+    middle, way = draw.uniform(0, 15, (2, num_classes)), draw.integers(0, 2, 3000) * (ways - 1)
+    amount = np.round(middle[way, label] + 0.5 * draw.normal(size=3000)).clip(0, 15)
+    assert not are_names(amount, label.astype("float64"), "multiclass")
+
+
 def test_ids_are_told_from_words_that_end_like_them_and_from_quantities():
     ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid", "childid",
            "idno", "idNum", "id_nr", "IDCODE")  # fmt: skip
