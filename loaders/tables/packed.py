@@ -298,6 +298,29 @@ class PackedTable:
         """A table of these rows [M, W] of this one, with its lists."""
         return PackedTable(words, self.schema, self.lists)
 
+    @classmethod
+    def concat(cls, tables: Sequence["PackedTable"]) -> "PackedTable":
+        """The rows of these tables one after the other, with their lists, on the device of the first's words.
+
+        Raises:
+            LoaderError: for tables of several schemas.
+        """
+        first = tables[0]
+        if any(table.schema != first.schema for table in tables):
+            raise LoaderError("packed table: tables of several schemas are not one table.")
+        parts, before = [], [0] * len(first.lists)
+        for table in tables:
+            words = table.words.to(first.device, copy=bool(first.lists))
+            for place, column in enumerate(table.lists):
+                words[:, first.schema.first_list + place] += before[place]
+                before[place] += column.num_rows
+            parts.append(words)
+        lists = [
+            JaggedColumn.concat([column.to(columns[0].ids.device) for column in columns])
+            for columns in zip(*(table.lists for table in tables), strict=True)
+        ]
+        return cls(torch.cat(parts), first.schema, tuple(lists))
+
     def to(self, device: torch.device | str) -> "PackedTable":
         return PackedTable(self.words.to(device), self.schema, tuple(column.to(device) for column in self.lists))
 

@@ -46,7 +46,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.schedule import build_schedule
 from gigabatch.models.shelf import MODELS, model_class, require_model, setting_names
 from gigabatch.own_code import import_all, located
-from gigabatch.pipeline.config.positives import left_to_positives
+from gigabatch.pipeline.config.positives import AGAIN, left_to_positives
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.store.files import require_there
 
@@ -408,6 +408,11 @@ class TrainSettings(Settings):
         le=64,
         description="models of different seeds whose mean is predicted, on a CPU trained side by side; 1: one model",
     )
+    ensemble_by: Literal["seeds", "folds"] = Field(
+        "seeds",
+        description="by what several members differ: seeds; or folds too: each learns train and valid but for a part "
+        "of its own, by which its best epoch is chosen",
+    )
     codistill: CodistillSettings | None = Field(
         None, description="one of several trainings that learn from each other's predictions; null: a training alone"
     )
@@ -442,6 +447,11 @@ class TrainSettings(Settings):
         if isinstance(value, float) and not 0 < value < 1:
             raise ValueError("must be between 0 and 1, auto, or null for the weights themselves")
         return value
+
+    @property
+    def by_folds(self) -> bool:
+        """Whether there are several members, each without a fold of its own."""
+        return self.ensemble > 1 and self.ensemble_by == "folds"
 
     @field_validator("max_grad_norm")
     @classmethod
@@ -526,7 +536,9 @@ class RankingSettings(Settings):
     )
     full_catalogue: bool = Field(True, description="also rank each positive among all items")
     catalogue_is_without: tuple[Split, ...] = Field(
-        ("train",), description="splits whose other positives of the user are no candidates"
+        ("train",),
+        description="splits whose other positives of the user are no candidates; none with `repeats: all` of "
+        "interactions",
     )
     max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
     baselines: tuple[Literal["popularity", "item_knn", "ease"], ...] = Field(
@@ -857,6 +869,11 @@ class RunConfig(Settings):
             new = {name: TypeAdapter(fields[name].annotation).validate_python(value)
                    for name, value in found.get(section, {}).items()}  # fmt: skip
             object.__setattr__(self, section, settings.model_copy(update=new))
+        again, ranking = getattr(self.features, "repeats", None) == "all", self.evaluate.ranking
+        if again and ranking is not None and "catalogue_is_without" not in ranking.model_fields_set:
+            ranking = ranking.model_copy(update={"catalogue_is_without": ()})
+            object.__setattr__(self, "evaluate", self.evaluate.model_copy(update={"ranking": ranking}))
+            found["evaluate"] = {"ranking": found.get("evaluate", {}).get("ranking", {}) | AGAIN}
         self._chosen = found
 
     @property

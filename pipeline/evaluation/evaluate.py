@@ -106,6 +106,7 @@ def evaluate(
     loss: TargetLoss | None = None,
     prior_shift: float = 0.0,
     prior_serve: float | None = None,
+    outputs: Tensor | None = None,
 ) -> Evaluation:
     """Measure every metric of every target over a whole table, its rows by their weights where they have some.
 
@@ -131,6 +132,8 @@ def evaluate(
         What `train.prior` has raised the binary target's logit by.
     prior_serve
         Share of label 1 where the model serves, if the prior names it (`weight_of_label_0`).
+    outputs
+        [N, O] of the rows, as the model gives them, where they are known; None computes them.
 
     Returns
     -------
@@ -154,7 +157,7 @@ def evaluate(
     """
     batch = table.unpack(table.words)
     weight = None if batch.weight is None else batch.weight.to(device)
-    outputs = table_outputs(model, table, device, ranks, in_units=False)
+    outputs = table_outputs(model, table, device, ranks, in_units=False) if outputs is None else outputs
     predictions = target_loss(schema).predict(model.in_target_units(outputs))
     if ranks is not None and not ranks.is_first:
         return Evaluation({}, {}, predictions)

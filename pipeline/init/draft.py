@@ -21,7 +21,7 @@ from gigabatch.features.operators.categories.text_tokens import TextTokens
 from gigabatch.features.operators.rows.date_parts import DateParts
 from gigabatch.features.reading.encodings import GUESS, is_utf8
 from gigabatch.features.recipes.base import SplitFractions
-from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.features.recipes.table.recipe import PARTED_BY, TableRecipe, TableSettings
 from gigabatch.features.schema import indicator_name
 from gigabatch.features.workflow.steps import to_steps
 from gigabatch.features.workflow.workflow import ROW
@@ -171,6 +171,11 @@ class Draft:
         """Whether words of categories are among the lists, which tell of the label, and all lists are words."""
         named = any(name in self.categories for name in self.texts)
         return named and set(self.features.get("lists", ())) <= set(self.words)
+
+    @property
+    def at_random(self) -> bool:
+        """Whether the splits are random parts of the rows, row by row."""
+        return self.recipe == "table" and not any(self.features.get(name) for name in PARTED_BY)
 
     @property
     def has_features(self) -> bool:
@@ -361,15 +366,16 @@ def draft_columns(
         _hash_too(made, taken)
     made.features = {name: value for name, value in made.features.items() if value not in (None, [], {}, ())}
     if rows is not None:  # of a CSV file that was not read to its end nobody knows; it is larger than the sample
-        rows = round(rows * made.labelled)
+        rows, of_one = round(rows * made.labelled), set(table.paths) <= {"path"}
         made.training = training_for(
             rows,
             bool(made.features.get("categorical")),
             len(made.features.get("continuous", ())),
             task=task_of(found.settings["task"] for found in labels.values()),
             names=made.of_names,
+            at_random=made.at_random and of_one,
         )
-        _split(made, rows, labels, of_one=set(table.paths) <= {"path"})
+        _split(made, rows, labels, of_one=of_one)
     if made.words:
         made.training.setdefault("preprocess", {})["columns"] = made.words
     return made

@@ -17,6 +17,14 @@ BY_PASSES = ("binary", "regression", "multiclass")
 MANY_VISITS, MOST_EPOCHS_OF_MANY = 3_000_000, 20  # rows gone through, where more rows tell more than yes or no
 LONG_EPOCHS = 30  # where a row tells more than yes or no: of three classes and more also of many rows
 NAMES_ALONE_EPOCHS = 40  # without a float: what several names tell together alone is learnt late (docs/tried.md)
+# Of rows and floats that members by folds were measured on (docs/tried.md), and are quick to train on.
+FOLD_ROWS, FOLD_FLOATS, MEMBERS = range(200, 3_001), 1_000, 4
+# Epochs without a better one that end a member's training: of 352 members three had a better one later.
+PATIENCE = 10
+# Settings of `train` that folds do not go with, or that say themselves how many models there are.
+NOT_BY_FOLDS = frozenset({
+    "ensemble", "ensemble_by", "calibration", "negatives", "residency", "codistill", "start_from"
+})  # fmt: skip
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
 WARM_EPOCHS = 1  # of nights, which go on from weights that have been learnt
@@ -26,7 +34,13 @@ MOST_HELD, LEAST_HELD, ENOUGH_HELD, ROWS_OF_THE_RARER, ROWS_A_CLASS = 0.1, 0.025
 
 
 def training_for(
-    rows: int, has_ids: bool, num_floats: int = 0, *, task: str = "binary", names: bool = False
+    rows: int,
+    has_ids: bool,
+    num_floats: int = 0,
+    *,
+    task: str = "binary",
+    names: bool = False,
+    at_random: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Sections of a configuration: of few rows many networks that share weights, on floats that no outlier leaves.
 
@@ -49,6 +63,9 @@ def training_for(
     names
         Whether its lists are words, some of them of names in few rows each that tell of the label, such as titles of
         jobs. TabM pools them by `root`; for texts alone a mean is as good or better (docs/tried.md).
+    at_random
+        Whether valid is a random part of the rows, row by row. Then of 200 to 3,000 rows four members are trained,
+        each on train and valid but for a fold of its own (docs/tried.md).
 
     Returns
     -------
@@ -74,6 +91,8 @@ def training_for(
     {'scale': 'robust', 'bins': 16}
     >>> training_for(300, True, 1)
     {'preprocess': {'scale': 'robust'}, 'model': {'kind': 'tabm'}, 'train': {'batch_size': 32}}
+    >>> training_for(2_000, True, 3, at_random=True)["train"]
+    {'epochs': 15, 'ensemble': 4, 'ensemble_by': 'folds', 'patience': 10}
     >>> training_for(80, True, 3)["train"], training_for(80, True, 3, task="multiclass")["train"]
     ({'epochs': 60}, {'epochs': 120})
     >>> training_for(100_000, True), training_for(100_000, True, task="regression")
@@ -99,6 +118,8 @@ def training_for(
         found["train"] = {"epochs": most if task == "multiclass" else min(most, round(ROW_VISITS / rows))}
     if rows < LEAST_ROWS_OF_BATCHES:
         found.setdefault("train", {})["batch_size"] = SMALL_BATCH
+    if at_random and rows in FOLD_ROWS and num_floats <= FOLD_FLOATS:
+        found["train"] = found.get("train", {}) | {"ensemble": MEMBERS, "ensemble_by": "folds", "patience": PATIENCE}
     return found
 
 
@@ -170,16 +191,18 @@ def left_to_rows(
     *,
     task: str = "binary",
     names: bool = False,
+    at_random: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What `training_for` chooses of the settings that a user leaves out, key by key.
 
-    Another model than the chosen one goes without its scale and epochs, which were measured with it.
+    Another model than the chosen one goes without its scale and epochs, which were measured with it. Folds go where
+    a setting of `train` says how many models there are, or needs valid rows that none has learnt.
 
     Parameters
     ----------
     given
         Sections of a configuration that the user sets.
-    rows, has_ids, num_floats, task, names
+    rows, has_ids, num_floats, task, names, at_random
         As of `training_for`.
 
     Returns
@@ -199,7 +222,9 @@ def left_to_rows(
     >>> left_to_rows({"model": {"kind": "tabular"}}, 5_000, True)
     {}
     """
-    chosen, asked = training_for(rows, has_ids, num_floats, task=task, names=names), given.get("model", {})
+    train, asked = given.get("train", {}), given.get("model", {})
+    at_random = at_random and not (isinstance(train, Mapping) and NOT_BY_FOLDS & train.keys())
+    chosen = training_for(rows, has_ids, num_floats, task=task, names=names, at_random=at_random)
     if not chosen or not isinstance(asked, Mapping):
         return {}
     kind = chosen.get("model", {}).get("kind", "tabular")
@@ -217,4 +242,6 @@ def left_to_rows(
         known = given.get(name, {})
         if isinstance(known, Mapping) and (left := {key: value for key, value in section.items() if key not in known}):
             found[name] = left
+    if isinstance(train, Mapping) and train.get("select") == "last":
+        found.get("train", {}).pop("patience", None)  # or the epoch ten behind the best would be kept
     return found

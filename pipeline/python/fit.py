@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.arrow_tables import arrow_table
 from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes.table.recipe import PARTED_BY
 from gigabatch.features.workflow.steps import parse_steps
 from gigabatch.models.shelf import MODELS, model_class
 from gigabatch.pipeline.config.config import ConfigError, load_config, overrides_alone
@@ -159,7 +160,13 @@ def fit(
     task = task_of(item.get("task", "binary") for item in found["targets"].values())
     num_floats = len(found.get("continuous", ()))
     left = left_to_rows(
-        sections, round(len(table) * made.labelled), bool(made.categories), num_floats, task=task, names=made.of_names
+        sections,
+        round(len(table) * made.labelled),
+        bool(made.categories),
+        num_floats,
+        task=task,
+        names=made.of_names,
+        at_random=made.at_random and not any(said.get(name) for name in PARTED_BY),
     )
     if made.words:
         left.setdefault("preprocess", {})["columns"] = with_words(made.words, sections.get("preprocess", {}))

@@ -142,6 +142,7 @@ def final_configs(
     taught = {
         "epochs": epochs, "batch_size": settings.batch_size, "lr_max": settings.lr_max, "ema_decay": settings.ema_decay,
         "select": "last", "patience": None, "schedule_settings": shorter_warmup(settings, epochs, rows),
+        "ensemble_by": "seeds",
     }  # fmt: skip
     return [
         config.model_copy(

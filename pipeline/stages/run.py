@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.ensemble import Ensemble
@@ -76,7 +78,7 @@ from gigabatch.pipeline.training.defaults import id_sizes, rows_seen
 from gigabatch.pipeline.training.ensemble import MEMBER
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.target_metrics import mean_of_targets
-from gigabatch.pipeline.training.train import PEERS, SENT
+from gigabatch.pipeline.training.train import PEERS, SENT, table_outputs
 
 MOST_CLASSES = 20  # of a target, whose shares are shown by split
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
@@ -92,7 +94,8 @@ class EvaluationData:
     nulls by split and column, of the features stage. raw_of: the raw columns that one of these is made of. earlier:
     by a label's name the columns that are made of it in earlier rows alone.
     item_column: place of the items' ids where negatives are drawn. ranks: that compute the model's outputs together;
-    all of them evaluate. keep_baselines: where what baselines predict is kept.
+    all of them evaluate. keep_baselines: where what baselines predict is kept. left_out: of an ensemble by folds the
+    rows that each member has left out, whose metrics are those of `valid`.
     """
 
     config: RunConfig
@@ -107,6 +110,15 @@ class EvaluationData:
     item_column: int | None
     ranks: Ranks | None = None
     keep_baselines: Keep | None = None
+    left_out: tuple[PackedTable, ...] = ()
+
+    @cached_property
+    def measured_tables(self) -> dict[str, PackedTable]:
+        """The evaluation tables, with those rows as `valid`."""
+        if not self.left_out:
+            return {**self.evaluation_tables}
+        first, words = self.left_out[0], torch.cat([part.words for part in self.left_out])
+        return {"valid": first.with_words(words), **self.evaluation_tables}
 
 
 @dataclass(frozen=True)
@@ -176,7 +188,8 @@ def evaluate_bundle(
     curve, steps: of the training, for the advice where a baseline is better.
     """
     settings, schema, model, split = data.config.evaluate, bundle.schema, bundle.model, data.split
-    evaluated, bins = data.evaluation_tables[split], settings.calibration_bins
+    tables, bins = data.measured_tables, settings.calibration_bins
+    evaluated = tables[split]
     found, metric, importance, members = shared_evaluation(bundle, data)
     sample = shuffled_sample(data) if importance else None
     compared: dict[str, Any] | None = None
@@ -189,7 +202,7 @@ def evaluate_bundle(
             data.tables["train"],
             data.evaluation_tables,
             # Baselines learn from the rows as they are, so the model is compared at their share of label 1.
-            {name: item.without_prior or item for name, item in found.items()},
+            {name: found[name].without_prior or found[name] for name in data.evaluation_tables},
             seed=data.config.seed,
             split=split,
             bins=bins,
@@ -239,8 +252,8 @@ def evaluate_bundle(
             bins,
             costs=Costs(settings.false_positive_cost, settings.false_negative_cost),
             split=split,
-            beside=("valid", found["valid"], data.evaluation_tables["valid"])
-            if split != "valid" and "valid" in found and len(data.evaluation_tables["valid"])
+            beside=("valid", found["valid"], tables["valid"])
+            if split != "valid" and "valid" in found and len(tables["valid"])
             else None,
             drawn=drawn,
             quantiles=quantiles,
@@ -268,14 +281,18 @@ def shared_evaluation(
     settings, device, ranks = data.config.evaluate, data.device, data.ranks
     rest = bundle.schema, device, settings.calibration_bins, ranks, target_loss(bundle.schema, data.config.train.losses)
     prior = bundle.info.get("prior_shift", 0.0), bundle.info.get("prior_serve")
-    found = {name: evaluate(bundle.model, table, *rest, *prior) for name, table in data.evaluation_tables.items()}
+    found = {
+        name: evaluate(bundle.model, table, *rest, *prior, outputs=_left_out_outputs(bundle.model, data, name))
+        for name, table in data.measured_tables.items()
+    }
     members: list[dict[str, Any]] = []
     if isinstance(bundle.model, Ensemble):
         alone = [
             {name: evaluate(member, table, *rest).headline for name, table in data.evaluation_tables.items()}
             for member in bundle.model.models
         ]
-        members = member_rows(found, alone) if ranks is None or ranks.is_first else []
+        both = {name: found[name] for name in data.evaluation_tables}
+        members = member_rows(both, alone) if ranks is None or ranks.is_first else []
     if not settings.importance:
         return found, None, [], members
     evaluated = data.evaluation_tables[data.split]
@@ -283,6 +300,15 @@ def shared_evaluation(
     shuffled = settings.model_copy(update={"importance_rows": sample.rows, "importance_repeats": sample.repeats})
     asked = bundle.model, evaluated, bundle.schema, shuffled, data.config.seed, device, ranks, prior[0]
     return found, *permutation_importance(*asked), members
+
+
+def _left_out_outputs(model: Model, data: EvaluationData, name: str) -> Tensor | None:
+    """Of rows that members of an ensemble have left out the outputs [N, O] of that member; None of other tables."""
+    if name != "valid" or not data.left_out:
+        return None
+    assert isinstance(model, Ensemble)
+    pairs = zip(model.models, data.left_out, strict=True)
+    return torch.cat([table_outputs(member, part, data.device, in_units=False) for member, part in pairs])
 
 
 def shuffled_sample(data: EvaluationData) -> ImportanceSample:

@@ -150,7 +150,7 @@ def _evaluated(pipeline: Pipeline, run: str | Path | None, split: str, out: Path
     if known != today:
         raise DataError("evaluate: the model predicts other targets than today's features hold. Train again.")
     if learnt := learnt_of(features, split, Run(path).summary, bundle.info):
-        log.warning("evaluate: final run %s has learnt from rows of %r (%s): no measurement.", used.id, split, learnt)
+        log.warning("evaluate: run %s has learnt from rows of %r (%s): no measurement.", used.id, split, learnt)
     pipeline.config = _trained_by(pipeline.config, was["train"])  # of which features know nothing
     started = time.perf_counter()
     with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:

@@ -123,6 +123,7 @@ from gigabatch.pipeline.training.defaults import (
     settle,
 )
 from gigabatch.pipeline.training.ensemble import members_text, require_members_differ, train_members
+from gigabatch.pipeline.training.folds import Folds, require_folds_fit
 from gigabatch.pipeline.training.negatives import (
     first_id,
     implicit_batches,
@@ -135,7 +136,12 @@ from gigabatch.pipeline.training.negatives import (
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import FLOAT_BYTES, large_tables
-from gigabatch.pipeline.training.target_scales import require_labels, require_steps_in_order, require_weights
+from gigabatch.pipeline.training.target_scales import (
+    fitted_loss,
+    require_labels,
+    require_steps_in_order,
+    require_weights,
+)
 from gigabatch.pipeline.training.threads import threads_of_training, training_threads
 from gigabatch.pipeline.training.train import (
     Trained,
@@ -178,6 +184,7 @@ SOURCES = {
         "gigabatch.pipeline.training.start",
         "gigabatch.pipeline.training.codistill",
         "gigabatch.pipeline.training.ensemble",
+        "gigabatch.pipeline.training.folds",
         "gigabatch.pipeline.training.threads",
         "gigabatch.pipeline.training.window",
         "gigabatch.pipeline.bundle",
@@ -237,6 +244,7 @@ class Pipeline:
         self.store = ArtifactStore(config.artifacts, config.name)
         self.lease = Lease(config.runs)
         require_tracking(config)
+        require_folds_fit(config, self.ranks.num_ranks)
         self.starts: list[FoundRun] = []
         self.measured: Run | None = None  # of a final run: the one whose best epoch it takes
         tell_of_compilation()
@@ -908,6 +916,11 @@ class Encoded:
                 "train.start_from: final run %s has learnt from test rows (%s): no measurement. Start from the run "
                 "that was measured.", found.id, learnt,
             )  # fmt: skip
+        if learnt := learnt_of(self.features, "valid", Run(found.path).summary, start.bundle.info):
+            log.warning(
+                "train.start_from: run %s has learnt from valid rows (%s): valid is no measurement, and chooses the "
+                "epoch by what is known. Start from a run of train.ensemble_by=seeds.", found.id, learnt,
+            )  # fmt: skip
         return start, ""
 
     @property
@@ -1022,13 +1035,17 @@ class Encoded:
         if self.handed is not None:
             table, kind = self._trained_rows(), "host" if device == "cpu" else "device"
             log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
-            size = batch_size_for(len(table), self.train_settings)
-            return open_source(table, kind, size, device=device, seed=seed, drop_last=True)
+            return self.source_of(table, kind, seed)
         stored = PackedShards(self._train_path)
         residency, ranks = self.residency(stored), self.features.pipeline.ranks
         shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
         shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
         return open_source(shards, residency, device=device, seed=seed, drop_last=True, **shares)
+
+    def source_of(self, table: PackedTable, kind: str, seed: int) -> BatchSource:
+        """Batches of train rows that are in memory; kind: of the residency."""
+        size = batch_size_for(len(table), self.train_settings)
+        return open_source(table, kind, size, device=self.features.pipeline.device, seed=seed, drop_last=True)
 
     def residency(self, stored: PackedShards) -> Residency:
         """Where the rows that are trained on are to be, which are `stored`; the log says it."""
@@ -1054,6 +1071,7 @@ class Encoded:
         # the number of ranks, is where a training lies: with another one it goes on.
         asks = ("start_from", "changed", "tables") + (() if start is not None else ("new_rows", "sums_kept", "window"))
         asks += ("ensemble",) if config.train.ensemble == 1 else ()
+        asks += () if config.train.by_folds else ("ensemble_by",)
         train = {name: value for name, value in raw["train"].items() if name not in asks}
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
@@ -1212,7 +1230,8 @@ class Encoded:
         elif self.cold_note:
             told["notes"] = [self.cold_note]
         if members:
-            told["ensemble"], info["members"] = members, {"seeds": members["seeds"]}
+            told["ensemble"] = members
+            info["members"] = {name: members[name] for name in ("seeds", "folds") if name in members}
             told["notes"] = [*told.get("notes", []), members_text(members)]
             log.info(told["notes"][-1])
         if codistillation is not None:
@@ -1258,8 +1277,11 @@ class Encoded:
 
         def evaluated() -> EvaluationData:
             tables = {split: self.table(split) for split in SPLITS}
-            data = evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test")
-            return replace(data, keep_baselines=self._keep_baselines)
+            by_folds = config.train.by_folds
+            measured = ("test",) if by_folds else ("valid", "test")  # whose rows members by folds have learnt
+            data = evaluation_data(features, self.preprocessor, tables, measured, "test")
+            left_out = self._left_out() if by_folds else ()
+            return replace(data, keep_baselines=self._keep_baselines, left_out=left_out)
 
         if not ranks.is_first:
             if ranks.tell(None, "evaluation"):
@@ -1300,6 +1322,12 @@ class Encoded:
         ranks.tell(False, "evaluation")  # there is none, or it is over
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
 
+    def _left_out(self) -> tuple[PackedTable, ...]:
+        """The rows that each member by folds has left out."""
+        members, rows = self.config.train.ensemble, (self.table("train"), self.evaluation_table("valid"))
+        folds = Folds.deal(*rows, members, self.seed)
+        return tuple(folds.tables(number)[1] for number in range(members))
+
     def _keep_baselines(self, asked: dict[str, Any], write: Callable[[Path], dict[str, Any]]) -> Path:
         """The folder of what baselines predict of these tables."""
         key = artifact_key("baselines", {"encode": self.key}, asked, source_hash(BASELINE_SOURCES))
@@ -1338,12 +1366,18 @@ class ModelTraining:
         return self.encoded.evaluation_table("valid")
 
     @cached_property
+    def folds(self) -> Folds:
+        """Of all members, dealt once."""
+        rows, members = self.encoded._resident("train"), self.encoded.train_settings.ensemble
+        return Folds.deal(rows, self.valid, members, self.encoded.seed)
+
+    @cached_property
     def held(self) -> dict[str, torch.Tensor]:
         """The ids that the train split's rows have, by column."""
         return held_ids(self.encoded._resident("train"))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("valid", "held")}
+        return {name: value for name, value in vars(self).items() if name not in ("valid", "folds", "held")}
 
     @property
     def of_a_step(self) -> int:
@@ -1379,16 +1413,24 @@ class ModelTraining:
         preprocessor, start, window = encoded.preprocessor, encoded.warm_start, encoded.window
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := encoded.made, Writing) else {}
-        rows = encoded._resident("train")
-        source = encoded.train_source(asked.seed) if encoded.learns_by_steps else rows
+        whole = encoded._resident("train")
+        rows, valid = whole, self.valid
+        if settings.by_folds:
+            rows, valid = self.folds.tables(asked.number)
+            kind = "host" if device == "cpu" or settings.residency == "host" else "device"
+            source: BatchSource | PackedTable = encoded.source_of(rows, kind, asked.seed)
+        else:
+            source = encoded.train_source(asked.seed) if encoded.learns_by_steps else rows
         negatives = None
         if settings.negatives is not None:
             inputs = self.spec.inputs
             negatives = implicit_batches(preprocessor, inputs, rows, settings.negatives, asked.seed, device)
         if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
-            self.valid = self.valid.to(source.device)
+            valid = valid.to(source.device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
-            model, carried = new_model(self.spec, rows, asked.seed, self.loss), None
+            # A fold may lack a class: what is fitted to labels is of all train rows.
+            loss = fitted_loss(self.loss, whole) if settings.by_folds else self.loss
+            model, carried = new_model(self.spec, rows, asked.seed, loss, scaled_by=whole), None
             require_labels_or_negatives(model, rows, negatives)
             if start is not None:
                 own = start if settings.ensemble == 1 else start.of_member(asked.number)
@@ -1398,15 +1440,15 @@ class ModelTraining:
                 if self.few:
                     log.warning("few steps: %s", self.few)
             tracked = training_callbacks(config, self.work.name, asked.folder.name if asked.folder != self.work else "")
-            shared = model, self.valid, self.of_a_step, device, config.num_threads, ranks.num_ranks
+            shared = model, valid, self.of_a_step, device, config.num_threads, ranks.num_ranks
             with training_threads(*shared) as self.threads:
                 if device == "cpu" and (text := busy_text(self.threads)):
                     log.warning("the machine is busy: %s", text)
                 trained = train_model(
                     model,
                     source,
-                    self.valid,
-                    self.loss,
+                    valid,
+                    loss,
                     asked.settings,
                     seed=asked.seed,
                     device=device,
@@ -1618,9 +1660,12 @@ def split_times(features: Features, split: str) -> np.ndarray | None:
 
 
 def learnt_of(features: Features, split: str, summary: Mapping[str, Any], info: Mapping[str, Any]) -> str:
-    """Which rows of a split a final run has learnt from, in words; empty where there are none, or it is no final run.
+    """Which rows of a split that was held out a run has learnt from, in words: a final run, or by folds those of valid.
+    Empty where there are none.
 
     summary, info: of the run, and of its bundle."""
+    if split == "valid" and "folds" in info.get("members", {}):
+        return f"all but one fold in {info['members']['folds']} by each member"
     if not summary.get("measured"):
         return ""
     times = split_times(features, split)

@@ -1,5 +1,6 @@
-"""An ensemble's members: trained on the same rows, in turn or side by side, each with a seed, checkpoints and a best
-epoch of its own, and then put together as the model whose predictions are the mean of theirs.
+"""An ensemble's members: trained on the same rows, or on all but a fold of their own (`folds.py`), in turn or side by
+side, each with a seed, checkpoints and a best epoch of its own, and then put together as the model whose predictions
+are the mean of theirs.
 
 A member that is finished lies in the folder of checkpoints until the last one is, so that a killed training goes on
 with the members that it was at. This process holds at most one member in training, and all of them once none trains
@@ -38,6 +39,7 @@ from gigabatch.pipeline.training.checkpoint import (
     require_run,
     write_checked,
 )
+from gigabatch.pipeline.training.folds import num_folds
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.train import Trained, calibrate, table_loss, write_curve
@@ -184,6 +186,7 @@ def train_members(
         number of its `member`. What a warm start has carried. For the run's manifest: of each member `seeds`,
         `best_epochs` (from 0), `valid_losses` (of the weights that are kept) and `seconds`; the ensemble's
         `valid_loss`; how many were trained `at_once`, and the seconds that all took by the clock (`elapsed_seconds`).
+        By folds their number (`folds`), each member's loss is of the fold that it left out, and `valid_loss` is None.
 
     Raises
     ------
@@ -227,7 +230,9 @@ def train_members(
             return Trained(spec.build(), [], -1, 0, 0), None, {}
     members = [_Finished.read(path) for path in finished]
     model = _together(spec, members).to(device)
-    valid_loss = table_loss(model, valid, fitted_loss(loss, rows), device)
+    losses, by_folds = [_kept_loss(member) for member in members], settings.by_folds
+    # By folds there is no row that no member has learnt.
+    valid_loss = None if by_folds else table_loss(model, valid, fitted_loss(loss, rows), device)
     earlier = [members[number].seconds for number in known] + [member.earlier_seconds for member in done]
     earlier_seconds = max(sum(earlier) / at_once, max(earlier))  # as of so many at once; nobody has kept the clock
     calibrate(model, valid, settings.calibration, shift, device)
@@ -236,12 +241,12 @@ def train_members(
     told = {
         "seeds": seeds,
         "best_epochs": [member.best_epoch for member in members],
-        "valid_losses": [_kept_loss(member) for member in members],
+        "valid_losses": losses,
         "seconds": [member.seconds for member in members],
         "valid_loss": valid_loss,
         "at_once": at_once,
         "elapsed_seconds": earlier_seconds + elapsed,
-    }
+    } | ({"folds": num_folds(spec.members)} if by_folds else {})
     together = Trained(
         model=model,
         curve=curve,
@@ -310,8 +315,11 @@ def members_text(told: dict[str, Any]) -> str:
             f"{at_once} at a time, in {told['elapsed_seconds']:.1f} s by the clock and {seconds:.1f} s of all members "
             "together."
         )
-    return (
-        f"Ensemble of {len(seeds)} members (seeds {', '.join(map(str, seeds))}): valid loss {told['valid_loss']:.5f} "
-        f"of their mean prediction, {statistics.mean(losses):.5f} of a member on average ({min(losses):.5f} to "
-        f"{max(losses):.5f}). They were trained {how}"
-    )
+    named = f"Ensemble of {len(seeds)} members (seeds {', '.join(map(str, seeds))}): "
+    of_each = f"{statistics.mean(losses):.5f} of a member on average ({min(losses):.5f} to {max(losses):.5f})"
+    if "folds" in told:
+        return (
+            f"{named}each learnt train and valid but for one of {told['folds']} folds of its own; metrics of valid are "
+            f"of these rows, each by the member that left it out, with a loss of {of_each}. They were trained {how}"
+        )
+    return f"{named}valid loss {told['valid_loss']:.5f} of their mean prediction, {of_each}. They were trained {how}"

@@ -34,6 +34,7 @@ from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.dropout import FallingDropout
+from gigabatch.models.layers.line import BesideLine
 from gigabatch.models.losses import TargetLoss, weighted
 from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
@@ -268,6 +269,10 @@ def train_model(
     copies = 1 if negatives is None else negatives.copies
     tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies, list_lengths(source.lists))
     model.to(device)
+    for module in model.modules():
+        if isinstance(module, BesideLine):  # its last bits are those of a processor and its threads
+            for buffer in module.buffers():
+                ranks.broadcast(buffer, "lines")
     model.require_targets([target.task for target in source.schema.targets])
     for split, given_rows in (("train", train), ("valid", valid_table)):
         require_steps_in_order(model, given_rows, split)
@@ -642,10 +647,17 @@ def list_lengths(lists: Sequence[JaggedColumn]) -> tuple[float, ...]:
     return tuple(len(column.ids) / max(column.num_rows, 1) for column in lists)
 
 
-def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss | None = None) -> Model:
+def new_model(
+    spec: ModelSpec,
+    train: PackedTable,
+    seed: int,
+    loss: TargetLoss | None = None,
+    scaled_by: PackedTable | None = None,
+) -> Model:
     """The model with the weights that a run of this seed starts from, on the host, and with what it keeps of `train`.
 
-    loss: that it is trained with, where it asks for other scales of targets (`target_scales`).
+    loss: that it is trained with, where it asks for other scales of targets (`target_scales`). scaled_by: the rows
+    whose scales these are, where they are not those of `train`.
 
     torch's generator is seeded and goes on from there.
     """
@@ -654,7 +666,7 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss |
     model.require_targets([target.task for target in train.schema.targets])
     require_weights(train, "train")
     train = train.counted()
-    model.scale_targets(target_scales(train, loss))
+    model.scale_targets(target_scales(train if scaled_by is None else scaled_by.counted(), loss))
     if type(model).start_at is not Model.start_at:
         model.start_at(log_odds(train, loss))
     if model.takes_lines:

@@ -68,6 +68,10 @@ TIME_FEATURE = (
 )
 
 
+# Settings by which a split is no random part of the rows, row by row.
+PARTED_BY = ("time", "split_key", "group", "train_path", "valid_path")
+
+
 @dataclass(frozen=True)
 class TableSettings:
     """Set how a table of one's own is read, split and used; what `features` may hold under `recipe: table`.

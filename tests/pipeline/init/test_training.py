@@ -51,22 +51,23 @@ def test_rows_without_a_label_are_not_counted(tmp_path):
     table["paid"] = pd.Series(price + random.normal(size=70_000)).where(np.arange(70_000) % 35 == 0)
     table.to_csv(tmp_path / "rows.csv", index=False)
     made = draft_config(str(tmp_path / "rows.csv"), "paid", None, 200_000)
-    assert made.training == training_for(2_000, True, 1, task="regression")
+    assert made.training == training_for(2_000, True, 1, task="regression", at_random=True)
     assert not [remark for remark in made.remarks if "copies" in remark]
 
 
+BY_FOLDS = {"ensemble": 4, "ensemble_by": "folds", "patience": 10}
 ALONE = {"evaluate.importance": False, "evaluate.baselines": []}  # nothing but the model is evaluated
 
 
 def chosen_epochs(folder, table, target):
-    """Epochs that `init` writes, and that `fit` trains."""
+    """Epochs that `init` writes, and that `fit` sets."""
     table.to_csv(folder / "rows.csv", index=False)
     path, _ = init(str(folder / "rows.csv"), target, folder / "rows.yaml")
     places = {"artifacts": str(folder / "a"), "runs": str(folder / "r")}
     run = fit(table, places, ALONE | {"model.layers": [4]}, target=target)
     train = yaml.safe_load(path.read_text())["train"]
-    assert list(train) == ["epochs"]
-    return train["epochs"], run.curve[-1]["epoch"]
+    assert list(train) == ["epochs", *BY_FOLDS]
+    return train["epochs"], run.summary["config"]["train"]["epochs"]
 
 
 def test_three_classes_and_more_get_twice_the_passes(tmp_path):
@@ -144,7 +145,9 @@ def test_the_file_says_model_scale_and_epochs(tmp_path):
     rows_of(1_200).to_csv(tmp_path / "shop.csv", index=False)
     path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
-    assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(1_200, True, 1)
+    assert {name: found[name] for name in ("preprocess", "model", "train")} == training_for(
+        1_200, True, 1, at_random=True
+    )
     assert "kind: tabm  # the better one" in path.read_text()
 
 
@@ -156,7 +159,7 @@ def test_nights_go_once_through_their_rows_where_a_new_model_takes_many_passes(t
     rows.to_csv(tmp_path / "shop.csv", index=False)
     path, _ = init(str(tmp_path / "shop.csv"), "sold", tmp_path / "shop.yaml")
     found = yaml.safe_load(path.read_text())
-    assert found["train"] == {"epochs": 15}
+    assert found["train"] == {"epochs": 15} | ({} if timed else BY_FOLDS)
     assert found.get("nightly") == ({"warm_epochs": 1, "min_window_rows": 60} if timed else None)
 
 
@@ -175,7 +178,9 @@ def test_an_estimator_chooses_as_fit_does_unless_it_is_told():
     own = GigabatchClassifier(random_state=0, train={"epochs": 1}, model="lr").fit(
         rows[["city", "price"]], rows["sold"]
     )
-    assert [type(one.bundle_.model).__name__ for one in (chosen, own)] == ["TabM", "LogisticRegression"]
+    models = chosen.bundle_.model, own.bundle_.model
+    assert [type(model).__name__ for model in models] == ["Ensemble", "LogisticRegression"]
+    assert [type(member).__name__ for member in models[0].models] == ["TabM"] * 4
 
 
 CHOSEN = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}, "train": {"epochs": 15}}
@@ -198,6 +203,48 @@ CHOSEN = {"preprocess": {"scale": "robust"}, "model": {"kind": "tabm"}, "train":
 )
 def test_each_key_that_is_left_out_follows_from_the_rows(given, left):
     assert left_to_rows(given, 1_200, True, 3) == {name: section for name, section in left.items() if section}
+
+
+@pytest.mark.parametrize(
+    ("rows", "floats", "taken"), [(199, 3, 0), (200, 3, 1), (3_000, 1_000, 1), (3_000, 1_001, 0), (3_001, 3, 0)]
+)
+def test_few_rows_that_are_parted_at_random_get_members_by_folds(rows, floats, taken):
+    found = training_for(rows, True, floats, at_random=True)
+    alone = training_for(rows, True, floats)
+    assert found == (alone | {"train": alone.get("train", {}) | BY_FOLDS} if taken else alone)
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({}, True),
+        ({"epochs": 3, "select_by": "auc"}, True),
+        ({"ensemble": 1}, False),
+        ({"ensemble_by": "seeds"}, False),
+        ({"calibration": "isotonic"}, False),
+        ({"residency": "stream"}, False),
+    ],
+)
+def test_folds_go_where_a_setting_says_how_many_models_there_are_or_needs_valid_rows(given, taken):
+    found = left_to_rows({"train": given}, 1_200, True, 3, at_random=True).get("train", {})
+    assert (found.items() & BY_FOLDS.items() == BY_FOLDS.items()) is taken
+    assert ("ensemble_by" in found) is taken
+
+
+def test_whoever_keeps_the_last_epoch_trains_to_the_last():
+    found = left_to_rows({"train": {"select": "last"}}, 1_200, True, 3, at_random=True)["train"]
+    assert found == {"epochs": 15, "ensemble": 4, "ensemble_by": "folds"}
+
+
+@pytest.mark.parametrize("parted", [{}, {"time": "at"}, {"split_key": "shop"}])
+def test_fit_takes_folds_of_rows_that_are_parted_at_random_alone(tmp_path, parted):
+    rows = rows_of(400)
+    rows["at"] = pd.date_range("2025-01-01", periods=400, freq="h")
+    rows["shop"] = [f"s{row % 40}" for row in range(400)]
+    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r"), "train.epochs": 1} | ALONE
+    run = fit(rows if parted else rows.drop(columns="at"), places, target="sold", final=False, **parted)
+    assert run.summary["config"]["train"]["ensemble_by"] == ("seeds" if parted else "folds")
+    assert (run.summary["ensemble"] is None) is bool(parted)
 
 
 def test_a_setting_of_another_model_is_refused_with_the_one_that_has_it():

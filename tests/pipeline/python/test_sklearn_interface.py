@@ -432,7 +432,7 @@ def test_a_grid_over_epochs_and_rates_keeps_the_best():
 
 
 def test_an_ensembles_members_are_trainings_of_their_own_whose_mean_is_predicted(rows, sold):
-    settings = {"epochs": 3, "label_smoothing": 0.1}
+    settings = {"epochs": 3, "label_smoothing": 0.1, "ensemble": 1}
     alone = GigabatchClassifier(random_state=0, train=settings).fit(rows, sold)
     both = GigabatchClassifier(random_state=0, train=settings | {"ensemble": 2}).fit(rows, sold)
     first, second = both.bundle_.model.models
@@ -477,7 +477,7 @@ def test_every_setting_of_train_acts_or_is_refused():
         "epochs", "batch_size", "optimizer", "optimizer_settings", "lr_max", "weight_decay", "schedule",
         "schedule_settings", "precision", "accumulate_steps", "max_grad_norm", "ema_decay", "patience", "select",
         "select_by", "cuda_graph", "kernels", "compile", "losses", "calibration", "prior", "dropout_schedule",
-        "label_smoothing", "ensemble",
+        "label_smoothing", "ensemble", "ensemble_by",
     }  # fmt: skip
     assert acting | WITHOUT_EFFECT.keys() == TrainSettings.model_fields.keys()
     assert not acting & WITHOUT_EFFECT.keys()
@@ -632,8 +632,8 @@ def test_what_needs_rows_that_are_not_trained_on_is_refused_where_there_are_none
 def test_settings_of_a_model_that_is_not_named_are_of_the_one_that_the_rows_choose(rows):
     many, labels = pd.concat([rows] * 5, ignore_index=True), np.arange(1000) % 2
     model = GigabatchClassifier(random_state=0, train={"epochs": 1}, model_settings={"layers": [16]}).fit(many, labels)
-    assert type(model.bundle_.model).__name__ == "TabM"
-    assert model.bundle_.model.settings.layers == (16,)
+    assert [type(member).__name__ for member in model.bundle_.model.models] == ["TabM"] * 4
+    assert {member.settings.layers for member in model.bundle_.model.models} == {(16,)}
     assert model.bundle_.preprocessor.settings.scale == "robust"
     named = GigabatchClassifier("tabular", {"layers": [16]}, train={"epochs": 1}, random_state=0).fit(many, labels)
     assert named.bundle_.preprocessor.settings.scale != "robust"

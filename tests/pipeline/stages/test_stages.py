@@ -96,7 +96,7 @@ OF_A_START = {
     "encode": {"from", "refresh_scales"}, "train": {"start_from", "changed", "new_rows", "sums_kept", "window"}
 }  # fmt: skip
 OF_RANKS = {"tables"}  # as the number of ranks, it says where the training lies, not what comes of it
-OF_ONE = {"ensemble"}  # a model alone has the key of before there were ensembles
+OF_ONE = {"ensemble", "ensemble_by"}  # a model alone has the key of before there were ensembles
 OF_NO_KEY = OF_RANKS | OF_ONE
 
 

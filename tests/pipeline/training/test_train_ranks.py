@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,13 +19,13 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.shelf import model_class
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.config.config import EvaluateSettings, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.training import train as module
 from gigabatch.pipeline.training.defaults import settle
 from gigabatch.pipeline.training.start import Carried
-from gigabatch.pipeline.training.train import train_model
+from gigabatch.pipeline.training.train import new_model, train_model
 from tests.models.parallel.together import together
 
 NUM_IDS = (7, 40)
@@ -447,3 +448,26 @@ def test_tables_of_lists_stay_whole_or_are_sharded_where_a_rank_has_no_room(monk
     tables = module.spread_tables(*asked, list_lengths=(2.0, 3.5, 0.1))
     assert (tables is not None) == spread
     assert model.linear.tables.is_sharded == spread
+
+
+def beside_lines(ranks: Ranks):
+    """A regression whose line is another one on each rank, as of processors of two kinds, and what came of it."""
+    given = table(ROWS, 1)
+    schema = replace(given.schema, targets=(Target("label", "regression"),))
+    rows, loss = PackedTable(given.words, schema), TargetLoss([("regression", 1)])
+    asked = ModelInputs(NUM_IDS, 3, 1, targets=(("regression", 1),))
+    spec = ModelSpec("tabm", asked, model_class("tabm").Settings(members=3, layers=(8,)))
+    model = new_model(spec, rows, 1, loss)
+    of_first = model.beside.weight.clone()
+    model.beside.weight *= 1 + 1e-6 * ranks.rank
+    settings = TrainSettings(epochs=1, batch_size=BATCH, lr_max=0.02, precision="float32")
+    found = train_model(model, rows, rows, loss, settings, seed=3, device="cpu", folder=None, ranks=ranks)
+    return of_first, dict(found.model.state_dict())
+
+
+def test_ranks_have_the_line_of_the_first(tmp_path):
+    """It is a sum and a root of each one's processor; an epoch ended with weights that are no longer equal."""
+    (of_first, one), (_, other) = together(beside_lines, 2, tmp_path)
+    assert of_first.abs().sum() > 0
+    assert torch.equal(one["beside.weight"], of_first)
+    assert all(torch.equal(other[name], value) for name, value in one.items())
