@@ -498,7 +498,7 @@ def as_list(column: Any) -> list[Any]:
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
-    with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:  # pq.read_table would import pandas
         table = file.read()
     if table.column_names != ["value", "count"] or table["value"].null_count:
         raise DataError(f"vocabulary {path}: damaged, it must hold the columns value and count without nulls.")

@@ -249,7 +249,7 @@ class Vocabulary:
         table = pa.Table.from_pandas(frame, preserve_index=False)
         layout = json.dumps({"layout": asdict(self.layout)}, allow_nan=False).encode()
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA: layout})
-        pq.write_table(table, path, compression="zstd", compression_level=1)
+        pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)
 
     @classmethod
     def load(cls, path: Path, engine: str) -> Vocabulary:
@@ -260,7 +260,7 @@ class Vocabulary:
         """
         where = f"vocabulary {path}"
         try:
-            table = pq.read_table(path)
+            table = pq.read_table(path, page_checksum_verification=True)
             table.validate(full=True)  # text that is no UTF-8, for one
             layout = _layout((table.schema.metadata or {}).get(METADATA), where)
             frame = load_engine(engine).read_parquet(path)
