@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import io
 import os
@@ -735,8 +736,8 @@ def cast(
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0, 1, 0.0 and 1.0 in upper or lower case.
     Numbers in text are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Text is
     an integer with or without a point and zeros behind it, as in 28.0, which is exact at any size. Floats are integers
-    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text. A column of
-    nulls alone may be of any type.
+    below 2^53 (float32: 2^24), where they begin to skip some. string takes timestamps as ISO 8601 text, durations and
+    times of day as `parse_duration` reads them. A column of nulls alone may be of any type.
 
     Parameters
     ----------
@@ -982,7 +983,8 @@ def _plain(column: Column, dtype: str) -> Any:
     if kind != "object" or engine_of(column).NAME != "pandas":
         inner = column.cat.categories.dtype if kind == "category" else column.dtype
         words = ("list", "struct", "decimal", "binary", "complex", "interval")
-        if getattr(inner, "kind", "O") not in "OUiufb" or any(word in str(inner) for word in words):
+        kinds = "OUiufbm" if dtype == "string" else "OUiufb"
+        if getattr(inner, "kind", "O") not in kinds or any(word in str(inner) for word in words):
             raise TypeError(
                 _of_decimals(column)
                 if "decimal" in str(inner)
@@ -992,7 +994,8 @@ def _plain(column: Column, dtype: str) -> Any:
         return column
     known = column[column.notna()]
     types = {type(value) for value in known}
-    strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))
+    fitting = (*PLAIN, datetime.time, datetime.timedelta) if dtype == "string" else PLAIN
+    strange = sorted(found.__name__ for found in types if not issubclass(found, fitting))
     if strange == ["Decimal"]:
         raise TypeError(_of_decimals(column))
     if set(strange) & {"list", "ndarray"}:

@@ -261,7 +261,9 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
             if whole:  # float64 skips whole numbers from 2^53 on
                 seen.values = _texts(column.astype("str").where(column.notna(), None))
         return seen
-    if is_text(arrow):
+    if pa.types.is_duration(arrow) or pa.types.is_time(arrow):
+        column = column.astype("str")
+    if is_text(arrow) or pa.types.is_duration(arrow) or pa.types.is_time(arrow):
         return _of_text(name, column, False, decimal)
     if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
         zone = getattr(arrow, "tz", None) or ""
@@ -277,8 +279,6 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
     of_pandas = arrow.extension_name if isinstance(arrow, pa.BaseExtensionType) else ""
     way = (
         "write each of its fields as a column" if pa.types.is_struct(arrow)
-        else "write a number, such as seconds" if pa.types.is_duration(arrow)
-        else "write text, such as 14:05" if pa.types.is_time(arrow)
         else "write the time at which each begins" if of_pandas == "pandas.period"
         else "write text, or an end of each as a number" if of_pandas == "pandas.interval" else ""
     )  # fmt: skip

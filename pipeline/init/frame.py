@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from gigabatch.features.engines.arrow_types import is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import without_null_words
 from gigabatch.pipeline.init.decimals import columns_seen
@@ -23,6 +24,7 @@ def draft_frame(
     taken: Iterable[str] = (),
     categorical: Sequence[str] | Mapping[str, str] = (),
     continuous: Sequence[str] = (),
+    stepped: Collection[str] = (),
     drop: Sequence[str] = (),
     timed: bool = False,
     time: str | None = None,
@@ -41,7 +43,10 @@ def draft_frame(
     taken
         Columns that have another role.
     categorical, continuous
-        Columns whose role is given; `categorical` may be a mapping to types.
+        Columns whose role is given; `categorical` may be a mapping to types. Continuous ones of text or of durations
+        get the steps that make numbers of them.
+    stepped
+        Columns that steps of the user's own read or make, which get no others.
     drop
         Columns to leave out.
     timed
@@ -100,10 +105,34 @@ def draft_frame(
     made.features["null_values"] = list(null_values)
     made.features["categorical"] = types
     made.features["continuous"] = [*made.features.get("continuous", ()), *continuous]
+    _make_numbers(made, table.select([name for name in continuous if name not in stepped]), null_values)
     made.left_out = dict.fromkeys(drop, "drop") | made.left_out
     if phrases:
         split_phrases(made, seen)
     return made
+
+
+def _make_numbers(made: Draft, table: pa.Table, null_values: Sequence[str]) -> None:
+    """Add the steps that make numbers of columns whose role alone is given, where all their values are such texts."""
+    table = table.select([field.name for field in table.schema if _is_written(field.type)])
+    if not table.num_columns:
+        return
+    sample = look_at(table, MOST_ROWS)
+    sample.sample = without_null_words(sample.sample, null_values, dict.fromkeys(sample.sample.columns, "string"))
+    for name, seen in columns_seen(sample).columns.items():
+        steps = seen.steps if seen.kind == "number" else []
+        if pa.types.is_time(table.schema.field(name).type):  # else the parts of a day that follow from it
+            steps = [{"parse_duration": {"column": name}}]
+        if steps:
+            made.features.setdefault("steps", []).extend(steps)
+            made.features.setdefault("inputs", {})[name] = "string"
+
+
+def _is_written(arrow: pa.DataType) -> bool:
+    """Whether values of the type are texts, or are read as texts."""
+    if pa.types.is_dictionary(arrow):
+        return is_text(arrow.value_type)
+    return is_text(arrow) or pa.types.is_duration(arrow) or pa.types.is_time(arrow)
 
 
 def _category_type(arrow: pa.DataType) -> str:

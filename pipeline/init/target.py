@@ -293,7 +293,7 @@ def _texts(name: str, column: pd.Series, arrow: pa.DataType | None) -> np.ndarra
         return np.array(
             [None if np.isnan(v) else str(int(v)) if v == np.floor(v) and abs(v) < 2**53 else repr(float(v))
              for v in floats], dtype=object)  # fmt: skip
-    elif pa.types.is_integer(arrow):
+    elif pa.types.is_integer(arrow) or pa.types.is_duration(arrow):
         column = column.astype("str").where(column.notna(), None)
     elif pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
         raise DataError(_is_date(name, str(column.dropna().iloc[0]) if column.notna().any() else str(arrow)))

@@ -139,6 +139,7 @@ def fit(
     made = draft_frame(
         table, labels={label: _task(item) for label, item in labels.items()},
         taken=[column for column in taken if column != by_time], categorical=categorical, continuous=continuous,
+        stepped={name for step in parse_steps(said.get("steps", ())) for name in (*step.inputs, *step.outputs)},
         drop=drop, timed=timed, time=by_time, null_values=said.get("null_values", ("",)),
         lists=lists, phrases=lists and "lists" not in said and "list_separator" not in said,
     )  # fmt: skip

@@ -1208,13 +1208,60 @@ def test_lines_above_the_header_are_shown(tmp_path):
 def test_of_types_that_are_not_read_it_is_said_what_to_write(tmp_path):
     rows = 60
     table = pa.table({
-        "x": pa.array(range(rows)), "s": pa.array([{"a": 1}] * rows), "d": pa.array([5] * rows, pa.duration("ms")),
-        "t": pa.array([datetime.time(3)] * rows), "y": pa.array([k % 2 for k in range(rows)]),
+        "x": pa.array(range(rows)), "s": pa.array([{"a": 1}] * rows), "y": pa.array([k % 2 for k in range(rows)]),
     })  # fmt: skip
     made = draft_frame(table, labels={"y": None})
     assert made.left_out["s"].endswith("struct<a: int64>; write each of its fields as a column")
-    assert made.left_out["d"].endswith("duration[ms]; write a number, such as seconds")
-    assert made.left_out["t"].endswith("time64[us]; write text, such as 14:05")
+
+
+def of_durations(rows=300):
+    rng = np.random.default_rng(3)
+    seconds = rng.integers(-500, 5000, rows) * 1.5
+    frame = pd.DataFrame({
+        "x": rng.normal(size=rows), "wait": pd.to_timedelta(seconds, unit="s"),
+        "at": [datetime.time(int(k) % 24, int(k) % 60, 5) for k in rng.integers(0, 999, rows)],
+    })  # fmt: skip
+    frame.loc[3, "wait"] = pd.NaT
+    return frame, np.where(np.arange(rows) == 3, np.nan, seconds)
+
+
+@pytest.mark.parametrize("given", [{}, {"continuous": ["x", "wait", "at"]}])
+def test_durations_and_times_of_a_frame_are_seconds(tmp_path, given):
+    """Whether the roles are given or found; predictions take them as they are, as Arrow has them, or as text."""
+    frame, seconds = of_durations()
+    cheap = {"train.epochs": 1, "train.ensemble": 1, "evaluate.importance": False, "evaluate.baselines": ["constant"]}
+    places = {"artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r")}
+    label = np.arange(len(frame)) % 2
+    run = fit(frame.assign(y=label), places, cheap, target="y", name="waits", **given)
+    bundle = run.bundle()
+    made = bundle.from_raw(frame)
+    np.testing.assert_array_equal(made["wait"], seconds.astype("float32"))
+    clock = [time.hour * 3600 + time.minute * 60 + time.second for time in frame["at"]]
+    column, unit = ("at", 1) if given else ("at_minute_of_day", 60)
+    np.testing.assert_array_equal(made[column], np.array(clock, dtype="float32") // unit)
+    others = (
+        frame.astype({"wait": "timedelta64[ms]"}), frame.astype({"wait": "object"}),
+        frame.astype({"wait": "duration[us][pyarrow]", "at": "time64[us][pyarrow]"}),
+        frame.assign(wait=frame["wait"].astype("str").replace("NaT", None), at=frame["at"].astype("str")),
+    )  # fmt: skip
+    for other in others:
+        pd.testing.assert_frame_equal(bundle.from_raw(other), made)
+
+
+def test_a_target_of_the_type_duration_is_seconds():
+    frame, _ = of_durations()
+    table = pa.Table.from_pandas(frame[["x", "wait"]])
+    made = draft_frame(table, labels={"wait": None})
+    assert made.features["targets"] == {"wait": {"task": "regression", "label_steps": [{"parse_duration": {}}]}}
+
+
+def test_texts_whose_role_alone_is_given_are_numbers_unless_a_step_of_ones_own_reads_them():
+    """The hint about a possible leak names the role, with which the column has to be readable."""
+    prices = pa.table({"price": [f"${k},{k:03}.50" for k in range(1, 60)], "x": list(range(59))})
+    made = draft_frame(prices, continuous=["price"])
+    ((operator, options),) = made.features["steps"][0].items()
+    assert (operator, options["column"], made.features["inputs"]) == ("parse_number", "price", {"price": "string"})
+    assert "steps" not in draft_frame(prices, continuous=["price"], stepped={"price"}).features
 
 
 @pytest.mark.parametrize("more", [True, False])

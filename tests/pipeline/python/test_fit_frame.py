@@ -167,9 +167,9 @@ def test_a_line_says_what_columns_are_taken_for_without_any_setting_of_logging(r
             "type list.* no target",
         ),
         (
-            lambda frame: frame[["sold"]].assign(lag=pd.Timedelta("1h")),
+            lambda frame: frame[["sold"]].assign(lag=b"1h"),
             {"target": "sold"},
-            r"no column is left.*lag \(the recipe does not read columns of type duration",
+            r"no column is left.*lag \(the recipe does not read columns of type binary",
         ),
         (lambda frame: frame.to_dict("list"), {"target": "sold"}, "expected a data frame of pandas, .* found dict"),
         (lambda frame: frame.assign(sold=None).head(1).assign(sold=[None]), {"target": "sold"}, "it holds no label"),
