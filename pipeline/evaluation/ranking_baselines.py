@@ -1,8 +1,8 @@
 """How high models that take no steps rank what users chose, beside the model of the run.
 
-Popularity, own counts, item k-nearest neighbours and EASE, each with its defaults, fitted to the same train rows and asked the same
-questions among the same candidates. A network that such a model beats has not learnt what its data hold (Ferrari
-Dacrema, Cremonesi and Jannach, "Are we really making much progress?", RecSys 2019).
+Popularity, own counts where users come back, item k-nearest neighbours and EASE, each with its defaults, fitted to the
+same train rows and asked the same questions among the same candidates. A network that such a model beats has not learnt
+what its data hold (Ferrari Dacrema, Cremonesi and Jannach, "Are we really making much progress?", RecSys 2019).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Popularity, own counts, item k-nearest neighbours and EASE, held against pandas, scikit-learn and the papers' formulas."""
+"""Models that take no steps, held against pandas, scikit-learn and the papers' formulas."""
 
 import numpy as np
 import pandas as pd
