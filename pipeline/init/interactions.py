@@ -382,9 +382,9 @@ def _take_repeats(made: Draft, table: Table, user: str, item: str) -> bool:
         made.features["repeats"] = "all"
         made.role_notes["repeats"] = "each is kept, and what a user had is asked about and recommended again"
         made.remarks.append(
-            f"{repeated:.0%} of the rows looked at repeat a {in_short(user)} and {in_short(item)}: users come back, and "
-            "what each chose most often is what they choose next. To recommend what is new to them alone delete the "
-            "line repeats: all, and take another model."
+            f"{repeated:.0%} of the rows looked at repeat a {in_short(user)} and {in_short(item)}: users come back, "
+            "and what each chose most often is what they choose next. To recommend what is new to them alone delete "
+            "the line repeats: all, and take another model."
         )
         return True
     if repeated >= TOLD_REPEATS:

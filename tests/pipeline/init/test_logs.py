@@ -182,7 +182,7 @@ def test_where_users_come_back_what_they_chose_most_is_asked_about_and_recommend
     own = np.where(draw.random(len(rows)) < 0.7, rows["customer_id"] * 2 % 50, rows["customer_id"] * 2 % 50 + 1)
     rows["shop_id"] = np.where(draw.random(len(rows)) < 0.85, own, draw.integers(0, 50, len(rows)))
     rows["visited_at"] += draw.permutation(len(rows)) * 3600
-    out, made = init(written(tmp_path, rows, "visits.csv"), user="customer_id", item="shop_id")
+    out, _ = init(written(tmp_path, rows, "visits.csv"), user="customer_id", item="shop_id")
     assert "repeats: all" in out.read_text()
     run = Pipeline.from_config(str(out)).train()
     own = run.summary["ranking"]["catalogue"]["ndcg@10"]
