@@ -89,12 +89,13 @@ AGAIN = {"features.repeats": "all", "model.kind": "top_frequency"}
 
 @pytest.mark.parametrize(
     ("ranking", "come_back"),
-    [(None, True), ({}, True), ({"catalogue_is_without": ["train"]}, False), ({"catalogue_is_without": []}, True)],
+    [(None, True), ({"k": [5]}, True), ({"catalogue_is_without": ["train"]}, False), ({"catalogue_is_without": []}, True)],
 )
 def test_what_a_user_has_is_recommended_where_the_ranking_asks_about_it(config, ranking, come_back):
     """Of users who come back, with rows of their own that repeat; a loop counts them."""
     rows = log()
     pd.concat([rows, rows.assign(at=rows["at"] + 7), rows.iloc[::3]]).to_csv("log.csv", index=False)
+    ranking = ranking and {"negatives": None, "baselines": ["popularity"], **ranking}
     given = (SMALL | {"evaluate.ranking": ranking}, AGAIN)
     Pipeline.from_config(config, *given).train()
     found, both = recommend(config, *given, k=3), {flag: recommend(config, *given, k=3, again=flag) for flag in (0, 1)}
