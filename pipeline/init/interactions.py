@@ -43,6 +43,7 @@ MOST_EVENTS = 20  # kinds of them
 MOST_WORDS = 10  # that rate
 MOST_RATINGS = 200  # different ones; of a greater number they are an amount, such as plays
 WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,17})")  # as int64 holds and writes them
+MOST_EASE_ITEMS = 5_000  # up to which EASE chooses its l2; where it is the better one says docs/tried.md
 LEAST_USERS = 50  # of whom one interaction each is left out; where there are fewer, shares of all are
 MOST_CONTEXT_VALUES = 1_000
 TOLD_REPEATS = 0.01  # share of rows from which on they are spoken of
@@ -111,7 +112,11 @@ def draft_interactions(
     _tell_kinds(made, left)
     _take_split(made, table, user, item)
     _propose_columns(made, table, left, keys)
-    kind = "top_frequency" if _take_repeats(made, table, user, item) else "mf"
+    kind = "mf"
+    if _take_repeats(made, table, user, item):
+        kind = "top_frequency"
+    elif "time" not in made.features and table.whole and table.sample[item].nunique() <= MOST_EASE_ITEMS:
+        kind = "ease"
     made.training = {"model": {"kind": kind}}
     others = [name for name in ("mf", "ease", "item_knn", "two_tower") if name != kind]
     made.remarks.append(

@@ -89,7 +89,12 @@ AGAIN = {"features.repeats": "all", "model.kind": "top_frequency"}
 
 @pytest.mark.parametrize(
     ("ranking", "come_back"),
-    [(None, True), ({"k": [5]}, True), ({"catalogue_is_without": ["train"]}, False), ({"catalogue_is_without": []}, True)],
+    [
+        (None, True),
+        ({"k": [5]}, True),
+        ({"catalogue_is_without": ["train"]}, False),
+        ({"catalogue_is_without": []}, True),
+    ],
 )
 def test_what_a_user_has_is_recommended_where_the_ranking_asks_about_it(config, ranking, come_back):
     """Of users who come back, with rows of their own that repeat; a loop counts them."""

@@ -164,6 +164,17 @@ def test_a_few_repeats_are_said(tmp_path):
     assert made.training["model"]["kind"] != "top_frequency"
 
 
+def test_without_times_and_of_a_catalogue_that_it_can_hold_the_model_is_ease(tmp_path, monkeypatch):
+    timed, rows = written(tmp_path, log()), log().drop(columns="timestamp")
+    path = written(tmp_path, rows, "untimed.csv")
+    made = [draft_interactions(name, None, None, 10_000) for name in (timed, path)]
+    assert [found.training["model"]["kind"] for found in made] == ["mf", "ease"]
+    assert any("--models 'ease, mf, item_knn, two_tower'" in remark for remark in made[1].remarks)
+    assert draft_interactions(path, None, None, 200).training["model"]["kind"] == "mf"  # more items may be in the rest
+    monkeypatch.setattr("gigabatch.pipeline.init.interactions.MOST_EASE_ITEMS", rows["movieId"].nunique() - 1)
+    assert draft_interactions(path, None, None, 10_000).training["model"]["kind"] == "mf"
+
+
 def test_copies_of_rows_are_no_users_who_come_back(tmp_path):
     """As many at another moment are, and where nothing says when."""
     moments = log().assign(timestamp=lambda rows: rows["timestamp"] + 5)
