@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gigabatch.models.recommenders.ncf import NCF
     from gigabatch.models.recommenders.popularity import Popularity
     from gigabatch.models.recommenders.sasrec import SASRec
+    from gigabatch.models.recommenders.top_frequency import TopFrequency
     from gigabatch.models.recommenders.two_tower import TwoTower
     from gigabatch.models.shelf import register_model
     from gigabatch.models.tabular.ft_transformer import FTTransformer
@@ -114,6 +115,7 @@ _PLACES = {
     "ProgressiveLayeredExtraction": "models.click.ple",
     "EntireSpace": "models.click.esmm",
     "SASRec": "models.recommenders.sasrec",
+    "TopFrequency": "models.recommenders.top_frequency",
     "TwoTower": "models.recommenders.two_tower",
     "MatrixFactorization": "models.recommenders.mf",
     "NCF": "models.recommenders.ncf",
@@ -174,6 +176,7 @@ __all__ = [
     "Schema",
     "TabM",
     "TabularModel",
+    "TopFrequency",
     "TwoTower",
     "WideDeep",
     "Workflow",

@@ -46,6 +46,7 @@ MODELS = {
     "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
     "popularity": "gigabatch.models.recommenders.popularity:Popularity",
+    "top_frequency": "gigabatch.models.recommenders.top_frequency:TopFrequency",
     "item_knn": "gigabatch.models.recommenders.item_knn:ItemKNN",
     "ease": "gigabatch.models.recommenders.ease:EASE",
 }

@@ -92,7 +92,7 @@ class FittedModel(Model):
         ----------
         rows : Rows
             ids [M, C] with the target float32 [M], of which 1 is a positive, and weight [M] or None. Their order
-            matters to no score; how often a pair comes to those of popularity, and to what EASE chooses its l2 by.
+            matters to no score; how often a pair comes to those that count rows, and to what EASE chooses its l2 by.
 
         Raises
         ------
@@ -193,14 +193,15 @@ class FittedModel(Model):
         first = users * self.num_items
         return torch.searchsorted(self.pairs, first), torch.searchsorted(self.pairs, first + self.num_items)
 
-    def _chosen(self, users: Tensor) -> Tensor:
-        """x [B, V] of users, in the dtype of `slope`."""
+    def _chosen(self, users: Tensor, of_pairs: Tensor | None = None) -> Tensor:
+        """x [B, V] of users, in the dtype of `slope`; of_pairs [N]: what stands for the 1 of each of `pairs`."""
         first, stop = self._spans(users)
         counts = stop - first
         row = torch.arange(len(users), device=users.device).repeat_interleave(counts)
         place = torch.arange(len(row), device=users.device) - (counts.cumsum(0) - counts)[row] + first[row]
         chosen = torch.zeros(len(users), self.num_items, dtype=self.slope.dtype, device=users.device)
-        chosen[row, self.pairs[place] % self.num_items] = 1
+        given = 1 if of_pairs is None else of_pairs[place].to(chosen.dtype)
+        chosen[row, self.pairs[place] % self.num_items] = given
         return chosen
 
     def _popularity(self, items: Tensor) -> Tensor:

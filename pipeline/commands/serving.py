@@ -22,7 +22,14 @@ def recommend(
             "--users", metavar="FILES", show_default="all", help="Files with a column of the users to ask for."
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also items that a user has chosen before.")] = False,
+    again: Annotated[
+        bool | None,
+        typer.Option(
+            "--again/--new",
+            show_default="as evaluate.ranking ranks",
+            help="Also items that a user has chosen before, or new ones alone.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", show_default="inside the run's folder", metavar="FILE", help="A .csv or .parquet file."),

@@ -541,10 +541,10 @@ class RankingSettings(Settings):
         "interactions",
     )
     max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
-    baselines: tuple[Literal["popularity", "item_knn", "ease"], ...] = Field(
+    baselines: tuple[Literal["popularity", "top_frequency", "item_knn", "ease"], ...] = Field(
         ("popularity", "item_knn", "ease"),
         description="models that take no steps, fitted to the same rows and ranked beside the model where the "
-        "catalogue is small enough for some seconds; []: none",
+        "catalogue is small enough for some seconds; with `repeats: all` of interactions top_frequency too; []: none",
     )
 
     @field_validator("baselines")
@@ -870,10 +870,12 @@ class RunConfig(Settings):
                    for name, value in found.get(section, {}).items()}  # fmt: skip
             object.__setattr__(self, section, settings.model_copy(update=new))
         again, ranking = getattr(self.features, "repeats", None) == "all", self.evaluate.ranking
-        if again and ranking is not None and "catalogue_is_without" not in ranking.model_fields_set:
-            ranking = ranking.model_copy(update={"catalogue_is_without": ()})
+        if again and ranking is not None:
+            left = {name: value for name, value in AGAIN.items() if name not in ranking.model_fields_set}
+            ranking = ranking.model_copy(update={name: tuple(value) for name, value in left.items()})
             object.__setattr__(self, "evaluate", self.evaluate.model_copy(update={"ranking": ranking}))
-            found["evaluate"] = {"ranking": found.get("evaluate", {}).get("ranking", {}) | AGAIN}
+            if left := found.get("evaluate", {}).get("ranking", {}) | left:
+                found["evaluate"] = {"ranking": left}
         self._chosen = found
 
     @property

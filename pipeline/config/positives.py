@@ -15,7 +15,10 @@ OPTIMIZER = {"optimizer": "adamw", "optimizer_settings": {"rowwise": True}, "wei
 RANKING = {"negatives": None}  # among all items; of drawn ones a small catalogue may have too few
 # Where valid and test ask about what users had in train, too (`repeats: all`): were it no candidate but for the one
 # that is asked about, a model that only remembers a user's items would rank it first.
-AGAIN: dict[str, Any] = {"catalogue_is_without": []}
+AGAIN: dict[str, Any] = {
+    "catalogue_is_without": [],
+    "baselines": ["popularity", "top_frequency", "item_knn", "ease"],
+}
 
 
 def left_to_positives(

@@ -45,7 +45,7 @@ def recommend(
     run: str | Path | None = None,
     k: int = 10,
     users: Any = None,
-    again: bool = False,
+    again: bool | None = None,
 ) -> Any:
     """The k items that a run's model ranks highest for every user, of those that it knows and today's features have.
 
@@ -67,7 +67,8 @@ def recommend(
     again
         Whether items may be recommended that a user has chosen before: rows with label 1, or any row where the label is
         a rating or a number. Rows that the features leave out, such as those rated below `features.threshold`, are no
-        choices.
+        choices. None: where `evaluate.ranking.catalogue_is_without` is empty, or with `features.repeats: all` where
+        nothing is ranked.
 
     Returns
     -------
@@ -102,8 +103,8 @@ def recommend(
 
 
 def recommend_run(
-    config: str | Path, overrides: Sequence[str], run: str | Path | None, k: int, users: str | None, again: bool,
-    out: Path | None,
+    config: str | Path, overrides: Sequence[str], run: str | Path | None, k: int, users: str | None,
+    again: bool | None, out: Path | None,
 ) -> int:  # fmt: skip
     """The command: `recommend`, written to a file. users: of files with a column of theirs."""
     pipeline = Pipeline.from_config(config, *overrides)
@@ -121,9 +122,14 @@ def _bundle_of(pipeline: Pipeline, used: FoundRun) -> Bundle:
     return load_bundle(used.path / "model", pipeline.device, pipeline.engine)
 
 
-def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: bool) -> Any:
+def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: bool | None) -> Any:
     if k < 1:
         raise DataError(f"recommend: k must be at least 1, found {k}.")
+    config = features.pipeline.config
+    if again is None:
+        ranking = config.evaluate.ranking
+        asked_again = getattr(config.features, "repeats", "") == "all"
+        again = asked_again if ranking is None else not ranking.catalogue_is_without
     user, item = _entities(bundle.schema)
     rows = newest_users(bundle, features, "recommend")
     if users is not None:
@@ -142,11 +148,8 @@ def _recommended(bundle: Bundle, features: Features, k: int, users: Any, again: 
         raise DataError("recommend: no user is left that the model knows.")
     with packed_splits(bundle.preprocessor, features, SPLITS) as tables:
         items, there = _items(bundle, tables)
-        known = (
-            None
-            if again
-            else _known(bundle, tables, rated=getattr(features.pipeline.config.features, "task", "") == RATING)
-        )
+        rated = getattr(config.features, "task", "") == RATING
+        known = None if again else _known(bundle, tables, rated=rated)
         best = best_items(bundle.model, asked, items, there, known, bundle.model.inputs.entity("user").key, k).rows
     places, ranks = (best >= 0).nonzero(as_tuple=True)
     predictions = _predictions(bundle, asked, items, places, best[places, ranks])

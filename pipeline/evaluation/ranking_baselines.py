@@ -1,8 +1,8 @@
 """How high models that take no steps rank what users chose, beside the model of the run.
 
-Popularity, item k-nearest neighbours and EASE, each with its defaults, fitted to the same train rows and asked the same
-questions among the same candidates. A network that such a model beats has not learnt what its data hold (Ferrari
-Dacrema, Cremonesi and Jannach, "Are we really making much progress?", RecSys 2019).
+Popularity, own counts where users come back, item k-nearest neighbours and EASE, each with its defaults, fitted to the
+same train rows and asked the same questions among the same candidates. A network that such a model beats has not learnt
+what its data hold (Ferrari Dacrema, Cremonesi and Jannach, "Are we really making much progress?", RecSys 2019).
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from gigabatch.pipeline.evaluation.told import NOISE, TITLES
 from gigabatch.pipeline.machine import free_memory
 
 log = logging.getLogger(__name__)
-NAMES = {"popularity": "popularity", "item_knn": "item k-nearest neighbours", "ease": "EASE"}
+NAMES = {
+    "popularity": "popularity", "top_frequency": "own counts, then popularity", "item_knn": "item k-nearest neighbours",
+    "ease": "EASE",
+}  # fmt: skip
 EASE_PRODUCTS = 5 * 10**11  # multiplications of a core: half a minute to a minute; two cores solve for 10,000 items
 EASE_MEMORY = 0.5  # of what is free
 PAIR_PRODUCTS = 10**9  # of users' items with each other: some ten seconds of a core

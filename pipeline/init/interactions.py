@@ -43,9 +43,11 @@ MOST_EVENTS = 20  # kinds of them
 MOST_WORDS = 10  # that rate
 MOST_RATINGS = 200  # different ones; of a greater number they are an amount, such as plays
 WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,17})")  # as int64 holds and writes them
+MOST_EASE_ITEMS = 5_000  # up to which EASE chooses its l2; where it is the better one says docs/tried.md
 LEAST_USERS = 50  # of whom one interaction each is left out; where there are fewer, shares of all are
 MOST_CONTEXT_VALUES = 1_000
 TOLD_REPEATS = 0.01  # share of rows from which on they are spoken of
+COME_BACK = 0.1  # from which on users come back, and what they had is asked about again (docs/tried.md)
 
 
 def draft_interactions(
@@ -110,12 +112,17 @@ def draft_interactions(
     _tell_kinds(made, left)
     _take_split(made, table, user, item)
     _propose_columns(made, table, left, keys)
-    _tell_repeats(made, table, user, item)
-    made.training = {"model": {"kind": "mf"}}
+    kind = "mf"
+    if _take_repeats(made, table, user, item):
+        kind = "top_frequency"
+    elif "time" not in made.features and table.whole and table.sample[item].nunique() <= MOST_EASE_ITEMS:
+        kind = "ease"
+    made.training = {"model": {"kind": kind}}
+    others = [name for name in ("mf", "ease", "item_knn", "two_tower") if name != kind]
     made.remarks.append(
         f"Each row says that {in_short(user)} chose {in_short(item)}; the model learns what each chooses next, and the "
         "report ranks the whole catalogue (docs/recommenders.md). Which model is best here: gigabatch compare "
-        "--models 'mf, ease, item_knn, two_tower'."
+        f"--models '{', '.join([kind, *others])}'."
     )
     if table.whole and len(table.sample) <= MOST_TRIED_ROWS:
         InteractionsRecipe(InteractionsSettings(**made.features)).build("pandas")  # refuses what cannot be split
@@ -369,8 +376,22 @@ def _tells(sample: pd.DataFrame, key: str, name: str) -> bool:
     return len(pairs) < len(sample) and not bool(pairs[key].duplicated().any())
 
 
-def _tell_repeats(made: Draft, table: Table, user: str, item: str) -> None:
-    repeated = float(table.sample[[user, item]].duplicated().mean())
+def _take_repeats(made: Draft, table: Table, user: str, item: str) -> bool:
+    """Whether users come back to what they had, so that every row is kept; a few repeats are told of alone."""
+    pair = [user, item]
+    repeated = float(table.sample[pair].duplicated().mean())
+    moments = table.sample[pair]
+    if "time" in made.features:  # copies of a row do not say that a user came back
+        moments = table.sample[[*pair, made.features["time"]]].drop_duplicates()
+    if float(moments[pair].duplicated().mean()) >= COME_BACK:
+        made.features["repeats"] = "all"
+        made.role_notes["repeats"] = "each is kept, and what a user had is asked about and recommended again"
+        made.remarks.append(
+            f"{repeated:.0%} of the rows looked at repeat a {in_short(user)} and {in_short(item)}: users come back, "
+            "and what each chose most often is what they choose next. To recommend what is new to them alone delete "
+            "the line repeats: all, and take another model."
+        )
+        return True
     if repeated >= TOLD_REPEATS:
         made.proposed_settings["repeats"] = "all"
         made.role_notes["repeats"] = "keeps them, and asks again about what a user had"
@@ -378,3 +399,4 @@ def _tell_repeats(made: Draft, table: Table, user: str, item: str) -> None:
             f"{repeated:.0%} of the rows looked at repeat a {in_short(user)} and {in_short(item)}: they count once, "
             "unless repeats: all is set."
         )
+    return False

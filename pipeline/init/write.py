@@ -185,7 +185,7 @@ WHY = {
     "train.epochs": "null: by the rule of docs/training.md, which is for larger tables",
 }
 WHY_OF_LOGS = {
-    "model.kind": "others: ncf, two_tower, sasrec, ease, item_knn, popularity; the rest follows from the rows"
+    "model.kind": "others: mf, ncf, two_tower, sasrec, ease, item_knn, top_frequency; the rest follows from the rows"
 }
 
 

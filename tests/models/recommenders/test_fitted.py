@@ -1,4 +1,4 @@
-"""Popularity, item k-nearest neighbours and EASE, held against pandas, scikit-learn and the papers' formulas."""
+"""Models that take no steps, held against pandas, scikit-learn and the papers' formulas."""
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from gigabatch.models.shelf import ModelSpec, model_class
 from tests.examples import examples
 from tests.models.shelf_helpers import Rows
 
-KINDS = ("popularity", "item_knn", "ease")
+KINDS = ("popularity", "top_frequency", "item_knn", "ease")
 USERS, ITEMS, FIRST = 60, 40, 3
 INPUTS = ModelInputs(
     (ITEMS, 4, USERS), 1, 1, user=EntityColumns(2, (2,), first=FIRST), item=EntityColumns(0, (0, 1), first=FIRST)
@@ -112,6 +112,46 @@ def test_popularity_is_the_summed_weight_of_positive_rows():
     counts = log[log["label"]]["item"].value_counts()
     without = fitted("popularity", rows_of(log, weighted=False))
     close(np.expm1(table_of(without)[0, FIRST:35]), [counts[item] for item in range(FIRST, 35)])
+
+
+def own_counts(log: pd.DataFrame) -> np.ndarray:
+    """How many rows that count each pair has, int64 [USERS, ITEMS]."""
+    counted = log[log["label"] & (log["weight"] > 0) & (log["user"] >= FIRST) & (log["item"] >= FIRST)]
+    found = np.zeros((USERS, ITEMS), np.int64)
+    for (user, item), rows in counted.groupby(["user", "item"]):
+        found[user, item] = len(rows)
+    return found
+
+
+def test_a_user_gets_what_they_chose_most_often_then_what_is_popular():
+    """Held against pandas, which sorts each user's items by both counts."""
+    log = log_of()
+    popular, own = popularity_by_hand(log), own_counts(log)
+    model = fitted("top_frequency")
+    found = table_of(model)
+    assert own.max() > 10
+    for user in range(USERS):
+        sorted_by = pd.DataFrame({"own": own[user], "popular": popular, "score": found[user]})
+        sorted_by = sorted_by.sort_values(["own", "popular"])
+        rises = sorted_by.drop(columns="score").diff().iloc[1:].any(axis=1)  # else two are alike
+        steps = sorted_by["score"].diff().iloc[1:]
+        assert (steps[rises] > 0).all()
+        assert (steps[~rises] == 0).all()
+    some = own.sum(1) > 0
+    assert not some.all()
+    close(found[~some], np.tile(popular, ((~some).sum(), 1)))
+    everyone = torch.zeros(USERS, 3, dtype=torch.int32)
+    everyone[:, 2] = torch.arange(USERS)
+    assert np.array_equal(model.catalogue_scores(everyone, torch.zeros(USERS, 1)).double().numpy(), found)
+
+
+def test_an_own_count_stands_above_any_popularity():
+    """A choice of a user's own, and an item that a million others took."""
+    ids = torch.tensor([[10, 0, 5], [11, 0, 6]], dtype=torch.int32)
+    rows = Rows(ids, torch.zeros(2, 1), (torch.ones(2),), torch.tensor([1.0, 1e6]))
+    found = table_of(fitted("top_frequency", rows))
+    assert found[5, 10] > found[5, 11] > found[5, 12]
+    assert found[6, 11] > found[6, 10]
 
 
 def l2_by_hand(rows: np.ndarray) -> float:
@@ -285,7 +325,7 @@ def test_neither_the_order_of_rows_nor_a_repeated_row_matters(seed, kind):
     draw = np.random.default_rng(seed)
     turned = fitted(kind, rows_of(log.iloc[draw.permutation(len(log))]))
     assert all(torch.equal(value, turned.state_dict()[name]) for name, value in model.state_dict().items())
-    if kind != "popularity":
+    if kind not in ("popularity", "top_frequency"):  # which count rows
         given = {"l2": 20.0} if kind == "ease" else {}  # left out, it follows from how often a pair comes
         more = pd.concat([log, log.sample(40, replace=True, random_state=seed % 2**31)])
         some = chosen(log).sum(1) > 0

@@ -60,6 +60,12 @@ def test_where_users_come_back_what_they_had_is_a_candidate(ranking):
     found = config({"kind": "mf"}, again, **ranking)
     assert found.evaluate.ranking.catalogue_is_without == ()
     assert found.chosen["evaluate"]["ranking"]["catalogue_is_without"] == []
+    assert "top_frequency" in found.evaluate.ranking.baselines  # which is popularity among what is new
+    assert "top_frequency" not in config({"kind": "mf"}, **ranking).evaluate.ranking.baselines
+    assert parse_config(found.to_dict()).evaluate.ranking.baselines == found.evaluate.ranking.baselines
+    alone = config({"kind": "mf"}, again, evaluate={"ranking": {"baselines": ["ease"]}})
+    assert alone.evaluate.ranking.baselines == ("ease",)
+    assert alone.evaluate.ranking.catalogue_is_without == ()
     assert parse_config(found.to_dict()).evaluate.ranking.catalogue_is_without == ()
     assert config({"kind": "mf"}, **ranking).evaluate.ranking.catalogue_is_without == ("train",)
     said = config({"kind": "mf"}, again, evaluate={"ranking": {"catalogue_is_without": ["train"]}})

@@ -47,7 +47,7 @@ def by_a_loop(bundle, rows, user, again):
     return left.sort_values("score", ascending=False, kind="stable")
 
 
-@pytest.mark.parametrize("kind", ["mf", "ncf", "two_tower", "ease", "item_knn", "popularity"])
+@pytest.mark.parametrize("kind", ["mf", "ncf", "two_tower", "ease", "item_knn", "top_frequency", "popularity"])
 def test_they_are_those_of_the_greatest_predictions(config, kind):
     run = Pipeline.from_config(config, SMALL, {"model.kind": kind}).train()
     bundle, rows = run.bundle(), log()
@@ -82,6 +82,46 @@ def assert_served_alike(config, run, found):
     assert stranger["scores"] == sorted(stranger["scores"], reverse=True)
     ranked = caller.post("/rank", {"user": 123_456, "items": stranger["items"]}).json()["scores"]
     np.testing.assert_allclose(stranger["scores"], ranked, rtol=1e-5, atol=1e-6)
+
+
+AGAIN = {"features.repeats": "all", "model.kind": "top_frequency"}
+
+
+@pytest.mark.parametrize(
+    ("ranking", "come_back"),
+    [
+        (None, True),
+        ({"k": [5]}, True),
+        ({"catalogue_is_without": ["train"]}, False),
+        ({"catalogue_is_without": []}, True),
+    ],
+)
+def test_what_a_user_has_is_recommended_where_the_ranking_asks_about_it(config, ranking, come_back):
+    """Of users who come back, with rows of their own that repeat; a loop counts them."""
+    rows = log()
+    pd.concat([rows, rows.assign(at=rows["at"] + 7), rows.iloc[::3]]).to_csv("log.csv", index=False)
+    ranking = ranking and {"negatives": None, "baselines": ["popularity"], **ranking}
+    given = (SMALL | {"evaluate.ranking": ranking}, AGAIN)
+    Pipeline.from_config(config, *given).train()
+    found, both = recommend(config, *given, k=3), {flag: recommend(config, *given, k=3, again=flag) for flag in (0, 1)}
+    assert found.equals(both[come_back])
+    had = rows.groupby("user")["item"].agg(set)
+    own = [row.item in had[row.user] for row in both[True].itertuples()]
+    assert all(own)  # each has eight
+    assert not any(row.item in had[row.user] for row in both[False].itertuples())
+
+
+def test_the_file_has_what_a_user_chose_before_or_not(config, tmp_path):
+    rows = log()
+    pd.concat([rows, rows]).to_csv("log.csv", index=False)
+    given = ["train.epochs=1", "evaluate.importance=false", "model.kind=top_frequency", "features.repeats=all"]
+    assert main(["train", "--config", config, *given]) == 0
+    had, shares = rows.groupby("user")["item"].agg(set), {}
+    for flags in ((), ("--again",), ("--new",)):
+        out = tmp_path / "found.csv"
+        assert main(["recommend", "--config", config, *given, *flags, "--k", "3", "--out", str(out)]) == 0
+        shares[flags] = np.mean([row.item in had[row.user] for row in pd.read_csv(out).itertuples()])
+    assert shares == {(): 1, ("--again",): 1, ("--new",): 0}
 
 
 def test_the_file_has_the_rows_of_the_users_asked_for(config, tmp_path, capsys, caplog):

@@ -31,8 +31,8 @@ INPUTS = ModelInputs(
     (USERS, ITEMS, 9, 5), 2, 1,
     user=EntityColumns(USER, (USER,), first=3), item=EntityColumns(ITEM, (ITEM, 2), (PRICE,), first=3),
 )  # fmt: skip
-KINDS = ("popularity", "item_knn", "ease")
-SETTINGS = RankingSettings(k=(5,), negatives=9)
+KINDS = ("popularity", "top_frequency", "item_knn", "ease")
+SETTINGS = RankingSettings(k=(5,), negatives=9, baselines=KINDS)
 
 
 def built(kind, table=None):
@@ -87,7 +87,7 @@ def test_baselines_are_what_each_gets_by_itself():
 def test_a_model_is_no_baseline_of_itself_and_train_has_none():
     tables = random_tables()
     found = compared(built("ease", tables["train"]), tables)
-    assert [item["name"] for item in found["baselines"]["found"]] == ["popularity", "item k-nearest neighbours"]
+    assert [item["name"] for item in found["baselines"]["found"]] == [module.NAMES[kind] for kind in KINDS[:-1]]
     assert "baselines" not in compared(built("lr"), tables, split="train")
     assert "baselines" not in compared(built("lr"), tables, SETTINGS.model_copy(update={"baselines": ()}))
 
@@ -97,7 +97,7 @@ def test_what_takes_long_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(module, "EASE_PRODUCTS", 50.5**3 / torch.get_num_threads())
     monkeypatch.setattr(module, "PAIR_PRODUCTS", 10)
     found = compared(built("lr"), tables)["baselines"]
-    assert [item["name"] for item in found["found"]] == ["popularity"]
+    assert [item["name"] for item in found["found"]] == ["popularity", "own counts, then popularity"]
     assert [text.partition(" (")[0] for text in found["left_out"]] == [
         "item k-nearest neighbours as a baseline of ranking", "EASE as a baseline of ranking"
     ]  # fmt: skip

@@ -46,6 +46,7 @@ from tests.processes import python
 
 UNTRACEABLE = {
     "gplvmf": "its first call solves a system for every user",
+    "top_frequency": "it looks up which items a user has",
     "item_knn": "it looks up which items a user has",
     "ease": "it looks up which items a user has",
 }

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from gigabatch import init
+from gigabatch import init, recommend
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.init.interactions import draft_interactions
@@ -155,11 +155,56 @@ def test_numbers_that_are_times_by_their_size_are_said_to_be(tmp_path):
     )
 
 
-def test_repeats_are_said(tmp_path):
-    rows = pd.concat([log(), log().head(300)])
+def test_a_few_repeats_are_said(tmp_path):
+    rows = pd.concat([log(), log().head(100)])
     made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
-    assert any(remark.startswith("20% of the rows looked at repeat a userId and movieId") for remark in made.remarks)
+    assert any(remark.startswith("8% of the rows looked at repeat a userId and movieId") for remark in made.remarks)
     assert made.proposed_settings["repeats"] == "all"
+    assert "repeats" not in made.features
+    assert made.training["model"]["kind"] != "top_frequency"
+
+
+def test_without_times_and_of_a_catalogue_that_it_can_hold_the_model_is_ease(tmp_path, monkeypatch):
+    timed, rows = written(tmp_path, log()), log().drop(columns="timestamp")
+    path = written(tmp_path, rows, "untimed.csv")
+    made = [draft_interactions(name, None, None, 10_000) for name in (timed, path)]
+    assert [found.training["model"]["kind"] for found in made] == ["mf", "ease"]
+    assert any("--models 'ease, mf, item_knn, two_tower'" in remark for remark in made[1].remarks)
+    assert draft_interactions(path, None, None, 200).training["model"]["kind"] == "mf"  # more items may be in the rest
+    monkeypatch.setattr("gigabatch.pipeline.init.interactions.MOST_EASE_ITEMS", rows["movieId"].nunique() - 1)
+    assert draft_interactions(path, None, None, 10_000).training["model"]["kind"] == "mf"
+
+
+def test_copies_of_rows_are_no_users_who_come_back(tmp_path):
+    """As many at another moment are, and where nothing says when."""
+    moments = log().assign(timestamp=lambda rows: rows["timestamp"] + 5)
+    for again, without, come_back in ((log(), (), False), (moments, (), True), (log(), ("timestamp",), True)):
+        rows = pd.concat([log(), again.head(400)]).drop(columns=list(without))
+        made = draft_interactions(written(tmp_path, rows), None, None, 10_000)
+        assert (made.features.get("repeats") == "all") == come_back
+        assert (made.training["model"]["kind"] == "top_frequency") == come_back
+
+
+def test_where_users_come_back_what_they_chose_most_is_asked_about_and_recommended(tmp_path, monkeypatch):
+    """Each user has two shops of their own, and goes now and then to another one."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    rows = pd.DataFrame({"customer_id": np.repeat(np.arange(60), 20), "visited_at": 1_700_000_000})
+    own = np.where(draw.random(len(rows)) < 0.7, rows["customer_id"] * 2 % 50, rows["customer_id"] * 2 % 50 + 1)
+    rows["shop_id"] = np.where(draw.random(len(rows)) < 0.85, own, draw.integers(0, 50, len(rows)))
+    rows["visited_at"] += draw.permutation(len(rows)) * 3600
+    out, _ = init(written(tmp_path, rows, "visits.csv"), user="customer_id", item="shop_id")
+    assert "repeats: all" in out.read_text()
+    run = Pipeline.from_config(str(out)).train()
+    own = run.summary["ranking"]["catalogue"]["ndcg@10"]
+    others = {item["name"]: item["catalogue"]["ndcg@10"] for item in run.summary["ranking"]["baselines"]["found"]}
+    assert own > 0.7 > max(others.values()) - 0.05
+    assert set(others) == {"popularity", "item k-nearest neighbours", "EASE"}
+    trained = pd.read_parquet(Pipeline.from_config(str(out)).features().artifact.path / "train")
+    most = trained.groupby("customer_id")["shop_id"].agg(lambda shops: shops.value_counts().max())
+    first = recommend(str(out), k=1)
+    counts = trained.groupby(["customer_id", "shop_id"]).size()
+    assert all(counts[row.customer_id, row.shop_id] == most[row.customer_id] for row in first.itertuples())
 
 
 def test_files_of_three_splits_are_taken_and_of_two_the_test_file_is_not(tmp_path):

@@ -150,7 +150,7 @@ def test_a_warm_night_goes_on_with_users_and_items_that_are_new(home):
     assert roc_auc_score(liked, unseen) < 0.6
 
 
-@pytest.mark.parametrize("kind", ["ease", "item_knn", "popularity"])
+@pytest.mark.parametrize("kind", ["ease", "item_knn", "top_frequency", "popularity"])
 def test_a_model_without_steps_is_fitted_anew_each_night(home, capsys, kind):
     """To all rows, with the ids of the night before; a rehearsal says the same."""
     config = json.loads((home / "run.yaml").read_text())
