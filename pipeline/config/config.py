@@ -488,6 +488,8 @@ class TrainSettings(Settings):
             raise ValueError("codistill: groups begin with weights of their own, so start_from must be null")
         if self.codistill is not None and self.ensemble > 1:
             raise ValueError("ensemble: groups of codistill are trainings of one model each, so ensemble must be 1")
+        if self.ensemble_by == "folds" and "ensemble" not in self.model_fields_set:
+            raise ValueError("ensemble_by=folds: ensemble, the number of members, is not set. Set it, such as to 4.")
         if self.by_folds and (reason := against_folds(dict(self))):
             raise ValueError(f"ensemble_by=folds: {reason}")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:

@@ -283,6 +283,15 @@ def test_settings_that_folds_do_not_go_with_are_refused_with_the_configuration(t
     checked_settings(TrainSettings, by_folds | {"ensemble_by": "seeds"}, "train")
 
 
+def test_folds_of_no_number_of_members_are_refused():
+    """One model was trained, and no word said of it."""
+    with pytest.raises(ConfigError, match="ensemble_by=folds: ensemble, the number of members, is not set"):
+        checked_settings(TrainSettings, {"ensemble_by": "folds"}, "train")
+    with pytest.raises(ConfigError, match="ensemble, the number of members, is not set"):
+        GigabatchRegressor(train={"ensemble_by": "folds"}).fit(np.eye(20), np.arange(20.0))
+    checked_settings(TrainSettings, {"ensemble_by": "folds", "ensemble": 1}, "train")
+
+
 def test_rows_that_would_have_to_be_streamed_are_refused_and_not_read_into_memory(shop, monkeypatch):
     monkeypatch.setattr(stages, "available_memory", lambda: 1_000)
     monkeypatch.setattr(stages, "train_model", None)
