@@ -488,12 +488,26 @@ class TrainSettings(Settings):
             raise ValueError("codistill: groups begin with weights of their own, so start_from must be null")
         if self.codistill is not None and self.ensemble > 1:
             raise ValueError("ensemble: groups of codistill are trainings of one model each, so ensemble must be 1")
+        if self.ensemble_by == "folds" and "ensemble" not in self.model_fields_set:
+            raise ValueError("ensemble_by=folds: ensemble, the number of members, is not set. Set it, such as to 4.")
+        if self.by_folds and (reason := against_folds(dict(self))):
+            raise ValueError(f"ensemble_by=folds: {reason}")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "
                 "than 2 rows, which batch norm needs. Lower it or take a larger batch_size."
             )
         return self
+
+
+def against_folds(train: Mapping[str, Any]) -> str:
+    """Why members by folds do not go with these settings of `train`; empty where they do."""
+    for name, plain in (("calibration", "none"), ("negatives", None), ("start_from", None)):
+        if train.get(name, plain) != plain:
+            return f"{name} needs valid rows that no member learns. Set ensemble_by to seeds."
+    if train.get("residency") == "stream":
+        return "residency=stream reads rows in one order. Set it to host."
+    return ""
 
 
 class WholeTrainSettings(TrainSettings):

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from gigabatch.models.shelf import model_class
-from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.config.config import ConfigError, against_folds
 from gigabatch.pipeline.training.defaults import FEWEST_EPOCHS, ROW_VISITS
 
 MOST_ROWS = 60_000  # of TabM: of more rows tabular is several times faster
@@ -21,10 +21,6 @@ NAMES_ALONE_EPOCHS = 40  # without a float: what several names tell together alo
 FOLD_ROWS, FOLD_FLOATS, MEMBERS = range(200, 3_001), 1_000, 4
 # Epochs without a better one that end a member's training: of 352 members three had a better one later.
 PATIENCE = 10
-# Settings of `train` that folds do not go with, or that say themselves how many models there are.
-NOT_BY_FOLDS = frozenset({
-    "ensemble", "ensemble_by", "calibration", "negatives", "residency", "codistill", "start_from"
-})  # fmt: skip
 LEAST_ROWS_OF_BATCHES, SMALL_BATCH = 400, 32  # fewer rows in batches of 64 are fewer than 200 steps in 40 epochs
 FEWEST_TOLD = 50  # rows by which a night compares two models, however small the table
 WARM_EPOCHS = 1  # of nights, which go on from weights that have been learnt
@@ -223,7 +219,9 @@ def left_to_rows(
     {}
     """
     train, asked = given.get("train", {}), given.get("model", {})
-    at_random = at_random and not (isinstance(train, Mapping) and NOT_BY_FOLDS & train.keys())
+    if isinstance(train, Mapping):
+        alone = "ensemble" in train or train.get("ensemble_by") == "seeds" or train.get("codistill") is not None
+        at_random = at_random and not (alone or against_folds(train))
     chosen = training_for(rows, has_ids, num_floats, task=task, names=names, at_random=at_random)
     if not chosen or not isinstance(asked, Mapping):
         return {}

@@ -48,7 +48,7 @@ from gigabatch.pipeline.stages.encode import pack
 from gigabatch.pipeline.training.beside import MemberTraining
 from gigabatch.pipeline.training.defaults import id_sizes, rule_of, settle
 from gigabatch.pipeline.training.ensemble import require_members_differ, train_members
-from gigabatch.pipeline.training.folds import Folds, require_trained_by_folds
+from gigabatch.pipeline.training.folds import Folds
 from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.threads import training_threads
 from gigabatch.pipeline.training.train import Trained, model_inputs, new_model, train_model
@@ -144,7 +144,6 @@ class _Estimator(BaseEstimator):
         preprocess = checked_settings(PreprocessorSettings, with_column_settings(given["preprocess"]), "preprocess")
         choice = model_choice(given["model"])
         require_members_differ(settings, choice.kind)
-        require_trained_by_folds(settings)
         loss = _loss(target, settings, self._class_names())
         shift = 0.0
         if target.task == "regression":
@@ -218,8 +217,7 @@ class _Estimator(BaseEstimator):
             at_random=True,
         )
         found = {name: left.get(name, {}) | section for name, section in given.items()}
-        made = {name: found["train"].get(name) for name in ("ensemble", "ensemble_by")}
-        held_out = held_out or (made["ensemble_by"] == "folds" and made["ensemble"] not in (None, 1))
+        held_out = held_out or checked_settings(TrainSettings, found["train"], "train").by_folds
         for name, idle in () if held_out else NEED_HELD_OUT.items():
             if train.get(name, idle) != idle:
                 raise ConfigError(
@@ -353,8 +351,7 @@ def _trained(
     rule = rule_of(model_class(spec.name), spec.inputs)
     whole, told = settle(settings, len(table), id_sizes(table.schema), **rule), dict[str, Any]()
     folds = Folds.deal(table, None if valid is table else valid, whole.ensemble, seed) if whole.by_folds else None
-    # A fold may lack a class: what is fitted to labels is of all rows.
-    own_loss = loss if folds is None else fitted_loss(loss, table)
+    own_loss = fitted_loss(loss, table)  # of all rows: a fold may lack a class
     with tempfile.TemporaryDirectory() as folder:  # where members wait for the last one
         if whole.ensemble == 1:
             trained, _ = train(MemberTraining(0, seed, Path(folder), whole))

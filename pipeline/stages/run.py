@@ -81,6 +81,7 @@ from gigabatch.pipeline.training.target_metrics import mean_of_targets
 from gigabatch.pipeline.training.train import PEERS, SENT, table_outputs
 
 MOST_CLASSES = 20  # of a target, whose shares are shown by split
+LEFT_OUT = "rows left out"  # by members by folds, whose metrics stand as those of valid
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
 
 
@@ -252,7 +253,7 @@ def evaluate_bundle(
             bins,
             costs=Costs(settings.false_positive_cost, settings.false_negative_cost),
             split=split,
-            beside=("valid", found["valid"], tables["valid"])
+            beside=(LEFT_OUT if data.left_out else "valid", found["valid"], tables["valid"])
             if split != "valid" and "valid" in found and len(tables["valid"])
             else None,
             drawn=drawn,
@@ -418,7 +419,7 @@ def summarise(
             "features": sum(data.rows.values()),
             "encode": sum(labelled.values()),
             "train": labelled["train"],
-            "evaluate": labelled["valid"] + labelled["test"],
+            "evaluate": (sum(map(len, data.evaluated.left_out)) or labelled["valid"]) + labelled["test"],
         },
         "trained": trained,
         "started": data.stages["train"].manifest.get("started"),

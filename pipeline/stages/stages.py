@@ -1024,28 +1024,31 @@ class Encoded:
     def _train_path(self) -> Path:
         return self.artifact.path / "train" if self.chosen_rows is None else self._chosen(self.chosen_rows).path
 
-    def train_source(self, seed: int | None = None) -> BatchSource:
+    def train_source(self, seed: int | None = None, rows: PackedTable | None = None) -> BatchSource:
         """Batches of the train split, or of its window, from where `train.residency` wants the rows; the log says it.
 
         Rows that were handed over in memory go from there to where a model trains. seed: of another order of the rows
         than the run's own, for a member of an ensemble; blocks that are streamed are those of the run's one shuffle.
+        rows: that a member by folds learns instead. `TrainingError` where these would have to be streamed.
         """
-        seed = self.seed if seed is None else seed
-        device = self.features.pipeline.device
+        seed, device = self.seed if seed is None else seed, self.features.pipeline.device
+        residency: Residency | str
+        table: PackedTable | PackedShards
         if self.handed is not None:
-            table, kind = self._trained_rows(), "host" if device == "cpu" else "device"
-            log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
-            return self.source_of(table, kind, seed)
-        stored = PackedShards(self._train_path)
-        residency, ranks = self.residency(stored), self.features.pipeline.ranks
-        shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
-        shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
-        return open_source(shards, residency, device=device, seed=seed, drop_last=True, **shares)
-
-    def source_of(self, table: PackedTable, kind: str, seed: int) -> BatchSource:
-        """Batches of train rows that are in memory; kind: of the residency."""
-        size = batch_size_for(len(table), self.train_settings)
-        return open_source(table, kind, size, device=self.features.pipeline.device, seed=seed, drop_last=True)
+            table, residency = self._trained_rows() if rows is None else rows, "host" if device == "cpu" else "device"
+            log.info("residency %s: %s rows were handed over in memory", residency, f"{len(table):,}")
+        else:
+            table = stored = PackedShards(self._train_path)
+            residency = self.residency(stored)
+            if rows is not None:
+                if residency.kind == "stream":
+                    raise TrainingError(f"train.ensemble_by=folds: {residency.reason}. Set it to seeds.")
+                table = rows
+            elif residency.kind == "stream":
+                table = PackedShards(self.shuffled().path)
+        num_rows = table.num_rows if isinstance(table, PackedShards) else len(table)
+        shares = rank_shares(batch_size_for(num_rows, self.train_settings), self.features.pipeline.ranks)
+        return open_source(table, residency, device=device, seed=seed, drop_last=True, **shares)
 
     def residency(self, stored: PackedShards) -> Residency:
         """Where the rows that are trained on are to be, which are `stored`; the log says it."""
@@ -1414,13 +1417,9 @@ class ModelTraining:
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := encoded.made, Writing) else {}
         whole = encoded._resident("train")
-        rows, valid = whole, self.valid
-        if settings.by_folds:
-            rows, valid = self.folds.tables(asked.number)
-            kind = "host" if device == "cpu" or settings.residency == "host" else "device"
-            source: BatchSource | PackedTable = encoded.source_of(rows, kind, asked.seed)
-        else:
-            source = encoded.train_source(asked.seed) if encoded.learns_by_steps else rows
+        rows, valid = self.folds.tables(asked.number) if settings.by_folds else (whole, self.valid)
+        learnt = rows if settings.by_folds else None
+        source = encoded.train_source(asked.seed, learnt) if encoded.learns_by_steps else rows
         negatives = None
         if settings.negatives is not None:
             inputs = self.spec.inputs

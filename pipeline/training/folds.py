@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gigabatch.features.recipes.table.recipe import PARTED_BY, TableSettings
+from gigabatch.loaders.order.order import splitmix64
 from gigabatch.loaders.tables.packed import PackedTable, unpack
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
 FOLDS = 8  # or as many as there are members
@@ -70,10 +71,9 @@ class Folds(NamedTuple):
             For fewer rows than folds.
         """
         rows = (train if valid is None else PackedTable.concat([train, valid])).counted()
-        words = rows.words.cpu()
-        told = words[:, : rows.schema.first_list].numpy()
-        _, kind, counts = np.unique(told, axis=0, return_inverse=True, return_counts=True)
-        kind, folds = kind.reshape(-1), num_folds(members)
+        words, folds = rows.words.cpu(), num_folds(members)
+        hashes = _hashes(words[:, : rows.schema.first_list])
+        _, kind, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         # Rows that are dealt one by one: of many copies, or a fold would be of one kind; all, where most are copies.
         alone = (counts * 2 * folds > len(rows))[kind] | (2 * len(counts) < len(rows))
         in_order = np.argsort(kind, kind="stable")  # by what rows are, wherever they stand
@@ -103,9 +103,17 @@ class Folds(NamedTuple):
         return self.rows.with_words(self.rows.words[~own]), self.rows.with_words(self.rows.words[own])
 
 
+def _hashes(words: Tensor) -> np.ndarray:
+    """One number of each row, int64 [N], by which equal rows are found: to sort rows themselves takes minutes."""
+    found = torch.zeros(len(words), dtype=torch.int64)
+    for column in words.unbind(1):
+        found = splitmix64(found ^ column)
+    return found.numpy()
+
+
 def require_folds_fit(config: RunConfig, num_ranks: int = 1) -> None:
-    """Raise `ConfigError` where valid is not as random a part of the rows as a fold is, or is needed for more than the
-    best epoch, and where several ranks train."""
+    """Raise `ConfigError` where valid is not as random a part of the rows as a fold is, and where several ranks
+    train."""
     if not config.train.by_folds:
         return
 
@@ -120,18 +128,3 @@ def require_folds_fit(config: RunConfig, num_ranks: int = 1) -> None:
             raise refuse(f"features.{name}={value}: rows of train and valid are not parted at random, row by row.")
     if num_ranks > 1:
         raise refuse(f"{num_ranks} ranks share the train rows as they lie.")
-    require_trained_by_folds(config.train)
-
-
-def require_trained_by_folds(train: TrainSettings) -> None:
-    """Raise `ConfigError` for settings of a training that folds do not go with."""
-    if not train.by_folds:
-        return
-    for name, plain in (("calibration", "none"), ("negatives", None), ("start_from", None)):
-        if (value := getattr(train, name)) != plain:
-            raise ConfigError(
-                f"train.ensemble_by=folds: train.{name}={value} needs valid rows that no member learns. Set it to "
-                "seeds."
-            )
-    if train.residency == "stream":
-        raise ConfigError("train.ensemble_by=folds: train.residency=stream reads rows in one order. Set it to host.")

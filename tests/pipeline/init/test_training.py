@@ -222,13 +222,22 @@ def test_few_rows_that_are_parted_at_random_get_members_by_folds(rows, floats, t
         ({"ensemble": 1}, False),
         ({"ensemble_by": "seeds"}, False),
         ({"calibration": "isotonic"}, False),
+        ({"calibration": "none", "residency": "host", "negatives": None, "start_from": None}, True),
         ({"residency": "stream"}, False),
+        ({"start_from": "current"}, False),
+        ({"codistill": {}}, False),
     ],
 )
 def test_folds_go_where_a_setting_says_how_many_models_there_are_or_needs_valid_rows(given, taken):
     found = left_to_rows({"train": given}, 1_200, True, 3, at_random=True).get("train", {})
     assert (found.items() & BY_FOLDS.items() == BY_FOLDS.items()) is taken
     assert ("ensemble_by" in found) is taken
+
+
+def test_who_asks_for_folds_alone_gets_the_members():
+    """They got one model, and no word of it."""
+    found = left_to_rows({"train": {"ensemble_by": "folds"}}, 1_200, True, 3, at_random=True)["train"]
+    assert found == {"epochs": 15, "ensemble": 4, "patience": 10}
 
 
 def test_whoever_keeps_the_last_epoch_trains_to_the_last():

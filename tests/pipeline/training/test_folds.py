@@ -13,7 +13,7 @@ from gigabatch.features.schema import IdColumn, IdList, Target, TensorSchema
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.pipeline.config.config import ConfigError, RunConfig
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, checked_settings
 from gigabatch.pipeline.python import estimators
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.score import evaluate
@@ -215,7 +215,10 @@ def test_each_member_is_what_its_own_rows_train_and_valid_is_no_measurement(shop
         min(p["valid_loss"] for p in run.curve if p["member"] == number and "valid_loss" in p) for number in range(3)
     ]
     assert {row["split"] for row in run.summary["members"]} == {"test"}
-    assert "metrics of valid are of these rows" in (run.path / "report.html").read_text()
+    report = (run.path / "report.html").read_text()
+    assert "metrics of valid are of these rows" in report
+    assert ("Least cost on rows left out" in report) is (target == "clicked")
+    assert run.summary["rows_by_stage"]["evaluate"] == sum(len(own) for _, own, _ in given) + len(encoded.table("test"))
     errors = []  # of each row by the member that has not learnt it
     for member, (_, left_out, _) in zip(run.bundle().model.models, given, strict=True):
         batch = left_out.unpack(left_out.words)
@@ -252,19 +255,48 @@ def test_evaluating_valid_says_that_members_have_learnt_it(shop, caplog):
 
 
 @pytest.mark.parametrize(
-    ("train", "features", "told"),
+    ("features", "told"),
     [
-        ({}, {"time": "day"}, r"features\.time=day: rows of train and valid are not parted at random"),
-        ({}, {"split_key": "day"}, r"features\.split_key=day"),
-        ({}, {"group": "day"}, r"features\.group=day"),
-        ({"calibration": "temperature"}, {}, r"train\.calibration=temperature needs valid rows that no member learns"),
-        ({"residency": "stream"}, {}, r"train\.residency=stream reads rows in one order"),
+        ({"time": "day"}, r"features\.time=day: rows of train and valid are not parted at random"),
+        ({"split_key": "day"}, r"features\.split_key=day"),
+        ({"group": "day"}, r"features\.group=day"),
     ],
 )
-def test_what_folds_do_not_go_with_is_refused_before_any_training(shop, monkeypatch, train, features, told):
-    monkeypatch.setattr(stages, "train_model", None)
+def test_what_folds_do_not_go_with_is_refused_before_any_training(shop, features, told):
     with pytest.raises(ConfigError, match=rf"train\.ensemble_by=folds: {told}.* Set it to"):
-        Pipeline(shop(train=train, **features)).train()
+        Pipeline(shop(**features))
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ({"calibration": "temperature"}, "calibration needs valid rows that no member learns"),
+        ({"negatives": {}}, "negatives needs valid rows"),
+        ({"start_from": "current"}, "start_from needs valid rows"),
+        ({"residency": "stream"}, "residency=stream reads rows in one order"),
+    ],
+)
+def test_settings_that_folds_do_not_go_with_are_refused_with_the_configuration(train, told):
+    by_folds = {"ensemble": 3, "ensemble_by": "folds"} | train
+    with pytest.raises(ConfigError, match=f"ensemble_by=folds: {told}.* Set"):
+        checked_settings(TrainSettings, by_folds, "train")
+    checked_settings(TrainSettings, by_folds | {"ensemble_by": "seeds"}, "train")
+
+
+def test_folds_of_no_number_of_members_are_refused():
+    """One model was trained, and no word said of it."""
+    with pytest.raises(ConfigError, match="ensemble_by=folds: ensemble, the number of members, is not set"):
+        checked_settings(TrainSettings, {"ensemble_by": "folds"}, "train")
+    with pytest.raises(ConfigError, match="ensemble, the number of members, is not set"):
+        GigabatchRegressor(train={"ensemble_by": "folds"}).fit(np.eye(20), np.arange(20.0))
+    checked_settings(TrainSettings, {"ensemble_by": "folds", "ensemble": 1}, "train")
+
+
+def test_rows_that_would_have_to_be_streamed_are_refused_and_not_read_into_memory(shop, monkeypatch):
+    monkeypatch.setattr(stages, "available_memory", lambda: 1_000)
+    monkeypatch.setattr(stages, "train_model", None)
+    with pytest.raises(TrainingError, match=r"train\.ensemble_by=folds: .* do not fit in .*memory\. Set it to seeds"):
+        Pipeline(shop()).train()
 
 
 def test_one_model_has_no_folds(shop):
@@ -297,7 +329,7 @@ def test_an_estimator_of_folds_needs_no_rows_that_nobody_learns():
         model = GigabatchRegressor(model="lr", train=train, validation_fraction=fraction, random_state=0).fit(x, y)
         assert model.bundle_.info["members"]["folds"] == 8
         assert np.corrcoef(model.predict(x), y)[0, 1] > 0.98
-    with pytest.raises(ConfigError, match=r"train\.ensemble_by=folds: train\.calibration=isotonic"):
+    with pytest.raises(ConfigError, match="ensemble_by=folds: calibration needs"):
         GigabatchRegressor(train=train | {"calibration": "isotonic"}).fit(x, y)
 
 
