@@ -34,7 +34,7 @@ from gigabatch.features.reading.encodings import (
     unreadable,
 )
 from gigabatch.features.reading.plain_csv import read_plain
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
+from gigabatch.features.reading.sources import CSV_ENDINGS, PARQUET_ENDINGS, expand, file_columns, unknown_kind
 from gigabatch.features.workflow.workflow import ROW
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -124,6 +124,9 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     parquet = [path.endswith(PARQUET_ENDINGS) for path in files]
     if any(parquet) != all(parquet):
         raise DataError(f"input {pattern!r}: holds CSV and Parquet files. Name those of one kind, such as a glob.")
+    for path in files:
+        if not path.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+            raise unknown_kind(path)  # before its bytes are taken for text of some encoding
     paths = _paths(pattern, files)
     files = files if "path" in paths else list(paths.values())  # train first
     encoding = UTF8 if parquet[0] else _encoding(files, encoding)
