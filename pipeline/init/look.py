@@ -124,9 +124,6 @@ def look(pattern: str, most_rows: int, encoding: str | None = None) -> Table:
     parquet = [path.endswith(PARQUET_ENDINGS) for path in files]
     if any(parquet) != all(parquet):
         raise DataError(f"input {pattern!r}: holds CSV and Parquet files. Name those of one kind, such as a glob.")
-    for path in files:
-        if not path.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
-            raise unknown_kind(path)  # before its bytes are taken for text of some encoding
     paths = _paths(pattern, files)
     files = files if "path" in paths else list(paths.values())  # train first
     encoding = UTF8 if parquet[0] else _encoding(files, encoding)
@@ -261,6 +258,9 @@ def _paths(pattern: str, files: list[str]) -> dict[str, str]:
 
 def _encoding(files: Sequence[str], given: str | None) -> str:
     """The one encoding of all files; ASCII is UTF-8 and cp1252 alike."""
+    for path in files:
+        if not path.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+            raise unknown_kind(path)  # before its bytes are taken for text
     if given is not None:
         require_encoding(given, "init")
         return given
