@@ -47,6 +47,7 @@ KNOWN_ENDINGS = (
     f"{', '.join(PARQUET_ENDINGS)}"
 )
 SHEET_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods")
+PANDAS_ENDINGS = (".json", ".jsonl", ".feather", ".pkl", ".pickle", ".dta", ".sav", ".sas7bdat")
 MOST_BELOW = 10_000  # names below a folder that are looked at for one of a data file
 SAME_TABLE = (".csv", ".tsv", *PARQUET_ENDINGS)  # of files that may be one table each way
 PACKAGES = {  # what fsspec's protocols need
@@ -116,7 +117,7 @@ def expand(pattern: str) -> list[str]:
             found = sorted(str(item) for item in folder.glob(str(path.relative_to(folder))))
     if not found:
         hint = " In it [ begins a set of letters; [[] stands for the bracket itself." if "[" in pattern else ""
-        raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.{hint}")
+        raise DataError(f"input {pattern!r}: no such file. Check the path.{hint}")
     return found
 
 
@@ -310,11 +311,18 @@ def file_columns(engine: str, path: str, separator: str = ",", encoding: str = U
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise_of_machine(error, path)
         raise unreadable(path, error) from error
-    raise _unknown_kind(path)
+    raise unknown_kind(path)
 
 
-def _unknown_kind(path: str) -> DataError:
-    advice = " Save the sheet as CSV (UTF-8)." if path.lower().endswith(SHEET_ENDINGS) else ""
+def unknown_kind(path: str) -> DataError:
+    """What to raise of a file whose name has none of the known endings."""
+    small, advice = path.lower(), ""
+    if small.endswith(SHEET_ENDINGS):
+        advice = " Save the sheet as CSV (UTF-8)."
+    elif small.endswith(PANDAS_ENDINGS):
+        advice = " Read it with pandas and save it by to_parquet."
+    elif small.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+        advice = " Rename it to end in small letters."
     return DataError(f"input {path}: unknown kind of file.{advice} Known endings: {KNOWN_ENDINGS}.")
 
 
@@ -484,7 +492,7 @@ def _read_one(
                     return module.from_pandas(plain)
             frame = parse(text)
         else:
-            raise _unknown_kind(path)
+            raise unknown_kind(path)
     require_columns(frame, dtypes, f"input {path}")
     refuse_guesses(module, frame, path, dtypes, names, separator, content)
     if len(frame) == 0:

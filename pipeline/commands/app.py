@@ -125,6 +125,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = entry.main(None if argv is None else list(argv), prog_name="gigabatch", standalone_mode=False)
     except typer.TyperException as error:
-        print(f"gigabatch: {one_line(error.format_message())}", file=sys.stderr)
+        message = one_line(error.format_message())
+        told = vars(error)
+        unlike = told.get("possibilities") == []  # an option that no option is like
+        if unlike and any(parameter.name == "overrides" for parameter in told["ctx"].command.params):
+            message += ". Settings have no dashes: train.epochs=3"
+        print(f"gigabatch: {message}", file=sys.stderr)
         return USAGE
     return int(code or 0)

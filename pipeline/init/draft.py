@@ -707,7 +707,9 @@ def _names(made: Draft, table: Table, kept: dict[str, Seen], labels: Mapping[str
 def id_reason(seen: Seen) -> str:
     """Why a column says which row it is, and nothing of it; empty where it may say more."""
     known = seen.values[~seen.null]
-    if len(known) < FEWEST_ROWS_OF_IDS or seen.kind == "date":
+    if len(known) < FEWEST_ROWS_OF_IDS and not (seen.kind == "number" and ROW_NAME.search(spaced_lower(seen.name))):
+        return ""  # values of so few rows may all differ by chance
+    if seen.kind == "date":
         return ""
     if seen.kind == "number":
         if seen.whole and seen.name == PANDAS_INDEX:

@@ -34,7 +34,7 @@ from gigabatch.features.reading.encodings import (
     unreadable,
 )
 from gigabatch.features.reading.plain_csv import read_plain
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand, file_columns
+from gigabatch.features.reading.sources import CSV_ENDINGS, PARQUET_ENDINGS, expand, file_columns, unknown_kind
 from gigabatch.features.workflow.workflow import ROW
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -258,6 +258,9 @@ def _paths(pattern: str, files: list[str]) -> dict[str, str]:
 
 def _encoding(files: Sequence[str], given: str | None) -> str:
     """The one encoding of all files; ASCII is UTF-8 and cp1252 alike."""
+    for path in files:
+        if not path.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+            raise unknown_kind(path)  # before its bytes are taken for text
     if given is not None:
         require_encoding(given, "init")
         return given

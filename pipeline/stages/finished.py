@@ -42,8 +42,8 @@ RATES_TITLE = (
 )
 WITHOUT_PRIOR = "; log losses are without train.prior, at the share of label 1 in these rows"  # of baselines
 MEMBERS_TITLE = (
-    "Members of the ensemble, each alone, and their mean prediction; all uncalibrated and without train.prior; with "
-    "several targets each metric is the mean over those that have it"
+    "Members of the ensemble, each alone, and their mean prediction (ensemble); all uncalibrated and without "
+    "train.prior; with several targets each metric is the mean over those that have it"
 )
 SHOWN_METRICS = (*HEADLINE, *REGRESSION_HEADLINE, *LOSS_METRICS)
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title

@@ -129,7 +129,7 @@ def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
             if name in apart:
                 continue
             value, best = max(own) if name in MORE_IS_BETTER else min(own)
-            notes.setdefault(name, []).append(f"{NAMES[best].removeprefix('the ')} {value:.4g}")
+            notes.setdefault(name, []).append(f"{NAMES[best].removeprefix('the ')} {format_value(value)}")
     for name in apart:
         notes.setdefault(name, []).append("where the model serves")
     return {name: "; ".join(parts) for name, parts in notes.items()}

@@ -162,6 +162,9 @@ def workbook():
         ("a.parquet", "", "a.parquet: cannot be read"),
         ("a.parquet", "PAR1 not really", "a.parquet: cannot be read"),
         ("a.xlsx", "x", r"a.xlsx: unknown kind of file. Save the sheet as CSV \(UTF-8\). Known endings: .csv"),
+        ("a.CSV", "x", r"a.CSV: unknown kind of file. Rename it to end in small letters. Known endings: .csv"),
+        ("a.json", "[]", r"a.json: unknown kind of file. Read it with pandas and save it by to_parquet. Known endings"),
+        ("a.feather", "x", r"a.feather: unknown kind of file. Read it with pandas and save it by to_parquet. Known"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, name, content, message):

@@ -700,7 +700,10 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert shlex.split(line.partition("try ")[2]) == ["gigabatch", "train", "--config", "of Anna's.yaml"]
     assert f"#   {line.partition('try ')[2]}\n" in Path("of Anna's.yaml").read_text()
     assert main(["init", "nowhere.csv", "--target", "bought"]) == 2
-    assert "no such file" in capsys.readouterr().err
+    assert "no such file. Check the path." in capsys.readouterr().err
+    Path("shop.feather").write_bytes(b"ARROW1\x00\x00\xff\xff")
+    assert main(["init", "shop.feather", "--target", "bought"]) == 2
+    assert "shop.feather: unknown kind of file. Read it with pandas" in capsys.readouterr().err
     assert main(["init", "Shop visits.csv", "--target", "bought", "--task", "ranking", "--force"]) == 2
     assert "--task is one of binary, multiclass, regression" in capsys.readouterr().err
 

@@ -1628,6 +1628,16 @@ def test_numbers_of_rows_of_which_a_part_of_a_table_has_some_are_left_out(tmp_pa
     assert made.features["keys"] == ["rownames"]
 
 
+def test_a_number_of_the_row_is_left_out_of_a_table_of_few_rows_too(tmp_path):
+    """All values of a column of 40 rows may differ by chance; under such a name they count the rows."""
+    rows = {name: np.arange(1, 41) for name in ("rownames", "Unnamed: 0", "age")}
+    table = pd.DataFrame({**rows, "z": np.linspace(0, 1, 40), "y": [0, 1] * 20})
+    table.to_csv(tmp_path / "few.csv", index=False)
+    made = draft_config(str(tmp_path / "few.csv"), "y", None, 10_000)
+    assert set(made.left_out) == {"rownames", "Unnamed: 0"}
+    assert made.features["continuous"] == ["age", "z"]
+
+
 def test_groups_of_lakhs_are_numbers_and_a_sign_between_digits_is_none(tmp_path):
     numbers = [7 + 997 * k * k for k in range(ROWS)]
     texts = [f"₹{number // 100_000},{number // 1000 % 100:02},{number % 1000:03}.5" if number >= 100_000

@@ -109,6 +109,8 @@ def test_a_tile_names_the_best_baseline_by_what_is_better():
     notes = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared})
     assert notes == {"auc": "± 0.0056; boosted trees 0.7629", "logloss": "boosted trees 0.512"}
     assert tile_notes(of_one | {"errors": {"rmse": 82_345.6}, "baselines": None}) == {"rmse": "± 82,000"}
+    amounts = {"found": [{"name": "boosted", "target": "y", "differences": [{"metric": "rmse", "baseline": 51_377.6}]}]}
+    assert tile_notes(of_one | {"errors": {}, "baselines": amounts}) == {"rmse": "boosted trees 51,378"}
     assert tile_notes(of_one | {"errors": {}, "baselines": None}) == {}
     served = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
     where = dict.fromkeys(("logloss", "ece"), "where the model serves")  # not at the share that baselines are at

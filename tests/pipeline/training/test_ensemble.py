@@ -68,7 +68,7 @@ def test_the_probability_is_the_mean_of_runs_alone_with_the_members_seeds(tiny):
     assert train["note"] == "4 epochs; of 2 members together"
     assert ensemble.summary["seconds"]["train"] >= sum(told["seconds"])
     page = (ensemble.path / "report.html").read_text()
-    assert "Members of the ensemble" in page
+    assert "<h2>Members of the ensemble</h2>" in page
     assert "with several targets each metric is the mean over those that have it" in page
     assert tiny.train(TWO).skipped == ("features", "encode", "train", "evaluate")
 
