@@ -89,7 +89,7 @@ CODE_NAME = re.compile(
     r"|task|project|farm|plot|tree|animal|house|property|building|room|tract|district|village|town|zone|route|line|airport"
     r"|airline|carrier|bus|train|plane|ship|car|truck|machine|engine|batch|question|respondent|participant|group)id$)"
     r"|(^|[^a-zA-Z])(?i:id[ _-]?(no|nr|num|number|code))$"
-    r"|^(?i:seqn|seqno)$"
+    r"|^(?i:seqn|seqno)$|(?i:fips)$"
     r"|(?i:nummer$)"
 )
 QUANTITY_OF = re.compile(  # a number, total or cost of an account or a phone is more often its id (cost_account)

@@ -47,15 +47,26 @@ def are_names(values: np.ndarray, label: np.ndarray, task: str) -> bool:
     """
     rows = shuffled(len(label))[:MOST_ROWS]
     rows = rows[~np.isnan(values[rows])]
+    values, label = values[rows], label[rows]
+    if not len(rows) or not _tell(values, label, task):
+        return False
+    # One number may stand for nobody, as an age of 0: all others have to tell without it.
+    told = label == np.bincount(label.astype("int64")).argmax() if task == "multiclass" else pd.Series(label).rank()
+    apart = pd.Series(np.asarray(told, "float64") - np.mean(told)).groupby(values).agg(["sum", "size"])
+    others = values != (apart["sum"].abs() / np.sqrt(apart["size"])).idxmax()
+    return _tell(values[others], label[others], task)
+
+
+def _tell(values: np.ndarray, label: np.ndarray, task: str) -> bool:
     if task != "multiclass":
-        return _are_names(values[rows], label[rows])
+        return _are_names(values, label)
     # Some classes are in the order of their names, such as marks; else the most frequent one tells. Of an amount by
     # which each class has a range of its own, either jumps from value to value, but all classes together do not.
     most = np.bincount(label.astype("int64")).argmax()
-    if not any(_are_names(values[rows], found[rows]) for found in (label, label == most)):
+    if not any(_are_names(values, found) for found in (label, label == most)):
         return False
-    distinct, codes = np.unique(values[rows], return_inverse=True)
-    classes, numbers = np.unique(label[rows], return_inverse=True)
+    distinct, codes = np.unique(values, return_inverse=True)
+    classes, numbers = np.unique(label, return_inverse=True)
     told, beside = 0.0, np.zeros(1)
     for number in range(len(classes)):  # the deviation of each is left as it is, so that rare classes weigh little
         products, weights, between, least = _told(distinct, codes, (numbers == number).astype("float64"))

@@ -42,6 +42,19 @@ def test_numbers_whose_neighbours_have_other_labels_are_named_as_ids(tmp_path, t
     assert remark.startswith("Numbers of s, dept are taken for ids or codes:")
 
 
+@pytest.mark.parametrize("task", ["regression", "binary", "multiclass"])
+def test_an_amount_of_which_one_value_stands_for_nobody_is_no_id(task):
+    """As ages of Minneapolis' police use of force (openintro), 0 of which is a crowd: its rows alone had labels alike,
+    and those of 13 were others."""
+    draw = np.random.default_rng(0)
+    age = np.where(draw.random(5000) < 0.02, 0, draw.integers(13, 60, 5000)).astype("float64")
+    label = draw.normal(size=5000) + 3 * (age == 0)
+    if task != "regression":
+        label = np.digitize(label, [1.0] if task == "binary" else [0.5, 1.5]).astype("float64")
+    assert not are_names(age, label, task)
+    assert not are_names(age * np.nan, label, task)
+
+
 def test_numbers_with_large_gaps_stay_numbers_and_are_told(tmp_path):
     frame, mark = answers()
     frame["s"] = frame["s"] * 97  # such as prices in cents
@@ -137,7 +150,7 @@ def test_amounts_of_which_each_class_has_its_own_range_are_no_names(num_classes,
 
 def test_ids_are_told_from_words_that_end_like_them_and_from_quantities():
     ids = ("unitid", "UNITID", "patientid", "seqn", "SEQN", "personid", "user_id", "stationId", "caseid", "childid",
-           "idno", "idNum", "id_nr", "IDCODE")  # fmt: skip
+           "idno", "idNum", "id_nr", "IDCODE", "fips", "statefips", "county_fips")  # fmt: skip
     words = ("humid", "paid", "valid", "fluid", "grid", "acid", "solid", "bid", "consequence", "visits_per_user",
              "paid_num", "humid_no", "idea_num")  # fmt: skip
     assert [name for name in ids if not is_code_name(name)] == []
