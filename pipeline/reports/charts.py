@@ -125,15 +125,17 @@ class Chart:
 
 def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """A chart per quantity over `step` (else `epoch`, else the row number), with a line per split, and where rows tell
-    the `member` of an ensemble that they are of, per member.
+    the `member` of an ensemble that they are of, per member; the train lines of several are means of epochs.
 
     A value that is absent or None was not measured; one that is NaN or infinite is counted in the chart's note.
     """
     axis = next((key for key in ("step", "epoch") if any(key in row for row in rows)), "row")
     x = _floats(row.get(axis, number) for number, row in enumerate(rows, 1))
     members = [row.get("member") for row in rows]
+    several = len(dict.fromkeys(members)) > 1
     keys = dict.fromkeys(key for row in rows for key in row if key not in ("step", "epoch", "member"))
     quantities: dict[str, dict[str, np.ndarray]] = {}
+    series: dict[str, str] = {}
     lost: Counter[str] = Counter()
     for key in keys:
         split, _, quantity = key.partition("_")
@@ -141,19 +143,34 @@ def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
             split, quantity = "", key
         y = _floats(row.get(key) for row in rows)
         if np.isfinite(x + y).any():
-            for member in dict.fromkeys(members):
-                name = split if member is None else f"{split} {member}".strip()
+            # What is of no split, such as the rate, is the same for all.
+            for member in list(dict.fromkeys(members))[: None if split else 1]:
+                name = f"{split} {member}" if several and split else split
                 own = np.where([other == member for other in members], y, np.nan)
+                if several and split == "train":
+                    own = _means_of_epochs(rows, own)
                 quantities.setdefault(quantity, {})[name] = own
+                series[name] = split
             lost[quantity] += sum(is_number(row.get(key)) and not np.isfinite(row[key]) for row in rows)
     charts = []
     for number, (quantity, lines) in enumerate(quantities.items()):
-        note = f"not finite: {lost[quantity]} of the values" if lost[quantity] else ""
-        curves, title = Curves(x, lines, axis), f"{metric_label(quantity)} by {axis}"
+        notes = ["a line a member"] if len(lines) > len({series[name] for name in lines}) else []
+        notes += [f"not finite: {lost[quantity]} of the values"] if lost[quantity] else []
+        curves, title = Curves(x, lines, axis, series=series), f"{metric_label(quantity)} by {axis}"
         chart = curves_chart(curves, title, f"curve{number}")
         wide = curves_chart(curves, title, f"wide{number}", WIDE if number == 0 else LOW)
-        charts.append(replace(chart, note=note, wide=wide.svg))
+        charts.append(replace(chart, note="; ".join(notes), wide=wide.svg))
     return charts
+
+
+def _means_of_epochs(rows: Sequence[Mapping[str, Any]], y: np.ndarray) -> np.ndarray:
+    """y [rows] of which each epoch's last known value is the mean of those that are finite, and no other is left."""
+    epoch = np.ceil(_floats(row.get("epoch") for row in rows) - 1e-9)
+    found = np.full(len(y), np.nan)
+    for one in np.unique(epoch[np.isfinite(epoch + y)]):
+        own = np.flatnonzero((epoch == one) & np.isfinite(y))
+        found[own[-1]] = y[own].mean()
+    return found if np.isfinite(found).any() else y
 
 
 def roc_chart(roc: Roc, key: str) -> Chart:
@@ -382,7 +399,8 @@ def _evenly(length: int, most: int) -> np.ndarray:
 class Curves:
     """Lines over a common x, shape [points] each; what is not finite is not drawn. marks: named points (x, y).
 
-    log_x, log_y: logarithmic axes, on which only what is above zero is drawn.
+    log_x, log_y: logarithmic axes, on which only what is above zero is drawn. series: by name of a line what it is one
+    of several of, which share a colour and an entry of the legend.
     """
 
     x: ArrayLike
@@ -392,6 +410,7 @@ class Curves:
     marks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     log_x: bool = False
     log_y: bool = False
+    series: Mapping[str, str] = field(default_factory=dict)
 
 
 def curves_chart(curves: Curves, title: str, key: str, size: tuple[float, float] = USUAL) -> Chart:
@@ -400,8 +419,10 @@ def curves_chart(curves: Curves, title: str, key: str, size: tuple[float, float]
     from matplotlib import ticker
 
     x = np.asarray(curves.x, float)
-    named = dict.fromkeys([*curves.lines, *curves.marks])
+    shown = {name: curves.series.get(name, name) for name in [*curves.lines, *curves.marks]}
+    named = dict.fromkeys(shown.values())
     colors = dict(zip(named, _colors(named), strict=True))
+    line = LINE if len(named) == len(shown) else LINE | {"linewidth": 1.1}
 
     def plain(value: float, _: int) -> str:
         return ticker.EngFormatter(sep="")(value) if value >= 1 else f"{value:g}"
@@ -412,9 +433,9 @@ def curves_chart(curves: Curves, title: str, key: str, size: tuple[float, float]
             y = np.asarray(values, float)
             known = np.isfinite(x + y) & ((x > 0) | (not curves.log_x)) & ((y > 0) | (not curves.log_y))
             marker = "o" if known.sum() <= 30 else ""
-            ax.plot(x[known], y[known], color=colors[name], marker=marker, markersize=2.6, **LINE)
+            ax.plot(x[known], y[known], color=colors[shown[name]], marker=marker, markersize=2.6, **line)
         for name, (at, height) in curves.marks.items():
-            ax.plot([at], [height], "o", color=colors[name], markersize=7, markeredgecolor=CARD, zorder=3)
+            ax.plot([at], [height], "o", color=colors[shown[name]], markersize=7, markeredgecolor=CARD, zorder=3)
         for axis, logarithmic in ((ax.xaxis, curves.log_x), (ax.yaxis, curves.log_y)):
             if logarithmic:
                 (ax.set_xscale if axis is ax.xaxis else ax.set_yscale)("log")

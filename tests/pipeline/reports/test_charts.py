@@ -130,6 +130,24 @@ def test_curves_name_every_line_and_mark():
     assert learning_charts([{"step": 1, "train_loss": NAN}]) == learning_charts([]) == []
 
 
+def test_members_have_a_line_each_in_the_colour_of_their_split():
+    """Train losses of batches of several members cross each other everywhere: they are means of an epoch."""
+    rows = []
+    for member in range(4):
+        for step in range(1, 61):
+            told = {"step": step, "epoch": step / 20, "train_loss": member + 1 / step + (-1) ** step, "lr": 0.1}
+            rows.append(told | {"member": member} | ({"valid_loss": 2 / step + member} if step % 20 == 0 else {}))
+    loss, rate = learning_charts(rows)
+    assert ([name for name, _ in loss.legend], loss.note) == (["train", "valid"], "a line a member")
+    assert (rate.legend, len(lines(rate))) == ((), 1)
+    train, valid = lines(loss, 1), lines(loss, 2)
+    assert (len(train), len(valid)) == (4, 4)
+    means = [np.mean([1 / step for step in range(first, first + 20)]) for first in (1, 21, 41)]
+    for member in range(4):
+        assert_draws(train[member], [20, 40, 60], np.array(means) + member)
+        assert_draws(valid[member], [20, 40, 60], 2 / np.array([20, 40, 60]) + member)
+
+
 def test_learning_curve_has_a_chart_per_quantity_and_a_line_per_split():
     rows = [
         {"step": 10 * i, "train_loss": 1 / i, "valid_loss": 2 / i, "valid_auc": i / 9, "lr": 0.1} for i in (1, 2, 5)

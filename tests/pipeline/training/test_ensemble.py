@@ -19,7 +19,6 @@ from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, parse_config
 from gigabatch.pipeline.export.export import export_bundle
-from gigabatch.pipeline.reports.charts import learning_charts
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.finished import Run, stage_rows
 from gigabatch.pipeline.stages.stages import Pipeline
@@ -360,9 +359,3 @@ def test_a_bundle_keeps_the_ensemble(tiny):
     bundle = load_bundle(run.path / "model")
     assert isinstance(bundle.model, Ensemble)
     assert bundle.info["members"] == {"seeds": [1, member_seed(1, 1)]}
-
-
-def test_a_chart_has_a_line_a_member():
-    rows = [{"step": 1, "valid_loss": 0.5 + member / 10, "train_loss": 0.4, "member": member} for member in (0, 1)]
-    (chart,) = learning_charts(rows)
-    assert [name for name, _ in chart.legend] == ["valid 0", "valid 1", "train 0", "train 1"]
