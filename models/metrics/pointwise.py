@@ -5,6 +5,7 @@ float64 tensor. Labels of binary metrics are 0 and 1 in any dtype. Inputs that a
 length are a `ModelError`, found by one read from the device: metrics belong outside the training step.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -243,6 +244,25 @@ def expected_calibration_error(
     return (curve.weight * (curve.confidence - curve.accuracy).abs()).sum() / curve.weight.sum()
 
 
+def calibration_error_by_chance(probabilities: Tensor, num_bins: int = 15, weight: Tensor | None = None) -> Tensor:
+    """About the mean of `expected_calibration_error` over labels that these probabilities are right for.
+
+    It is above 0, as few rows a bin never have the very share of hits: the sum over a bin's rows of hit less confidence
+    is nearly normal with mean 0, and the mean size of such a number is sqrt(2 / pi) of its deviation.
+    """
+    confidence = (probabilities.max(dim=1).values if probabilities.dim() == 2 else probabilities).double()
+    mass = torch.ones_like(confidence) if weight is None else weight.double()
+    variance = confidence.new_zeros(num_bins)
+    variance.index_add_(0, _bins(confidence, num_bins), mass.square() * confidence * (1 - confidence))
+    return (2 / math.pi) ** 0.5 * variance.sqrt().sum() / mass.sum()
+
+
+def _bins(confidence: Tensor, num_bins: int) -> Tensor:
+    """The bin of each confidence, of equal width and closed above, from 0."""
+    inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
+    return torch.bucketize(confidence, inner_edges)
+
+
 def calibration_curve(
     probabilities: Tensor, labels: Tensor, num_bins: int = 15, weight: Tensor | None = None
 ) -> CalibrationCurve:
@@ -250,8 +270,7 @@ def calibration_curve(
     require(num_bins >= 1, f"calibration_curve: num_bins must be at least 1, not {num_bins}.")
     confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, weight)
     confidence = confidence.double().contiguous()
-    inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
-    bins = torch.bucketize(confidence, inner_edges)
+    bins = _bins(confidence, num_bins)
     mass = torch.ones_like(confidence) if weight is None else weight.double()
 
     def sums(values: Tensor) -> Tensor:

@@ -64,6 +64,7 @@ from gigabatch.pipeline.stages.finished import (
 )
 from gigabatch.pipeline.stages.shown import (
     applicable_metrics,
+    ece_by_chance,
     headline_errors,
     rows_told,
     short_flags,
@@ -265,6 +266,7 @@ def evaluate_bundle(
         if settings.slices
         else [],
         "errors": headline_errors(found[split], evaluated),
+        "ece_by_chance": ece_by_chance(found[split], evaluated, bins),
         "rows_told": rows_told(evaluated, len(data.tables[split])),
         "applies": applicable_metrics(evaluated.schema),
         "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),

@@ -9,6 +9,7 @@ from typing import Any
 
 from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable, unpack
+from gigabatch.models.metrics.pointwise import calibration_error_by_chance
 from gigabatch.pipeline.display import format_value, headings, metric_label
 from gigabatch.pipeline.evaluation.baseline_learners import Rows
 from gigabatch.pipeline.evaluation.checks import Flag
@@ -71,6 +72,15 @@ def headline_errors(evaluation: Evaluation, table: PackedTable) -> dict[str, flo
     return found
 
 
+def ece_by_chance(evaluation: Evaluation, table: PackedTable, bins: int) -> float | None:
+    """What the calibration error of a single target would be, about, were its probabilities right; None for others."""
+    if len(table.schema.targets) != 1 or evaluation.headline.get("ece") is None or evaluation.rates:
+        return None
+    (predictions,) = evaluation.predictions
+    weight = unpack(table.schema, table.words).weight
+    return float(calibration_error_by_chance(predictions, bins, weight if weight is None else weight.to(predictions)))
+
+
 def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> list[SliceTables]:
     """What the report shows of `worst_slices`. serving: means of binary targets are as where the model serves."""
     made = []
@@ -108,8 +118,8 @@ def slice_tables(found: Sequence[Slices], split: str, serving: bool = False) -> 
 
 
 def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
-    """What stands below each metric of the headline: of how many targets it is the mean, two standard errors, and the
-    best baseline at its share of label 1."""
+    """What stands below each metric of the headline: of how many targets it is the mean, two standard errors, the best
+    baseline at its share of label 1, and the calibration error that so few rows have by chance."""
     notes: dict[str, list[str]] = {
         name: [f"± {format_value(float(f'{error:.2g}'))}"] for name, error in results["errors"].items()
     }
@@ -130,6 +140,8 @@ def tile_notes(results: Mapping[str, Any]) -> dict[str, str]:
                 continue
             value, best = max(own) if name in MORE_IS_BETTER else min(own)
             notes.setdefault(name, []).append(f"{NAMES[best].removeprefix('the ')} {format_value(value)}")
+    if chance := results.get("ece_by_chance"):
+        notes.setdefault("ece", []).append(f"{format_value(float(f'{chance:.2g}'))} by chance alone")
     for name in apart:
         notes.setdefault(name, []).append("where the model serves")
     return {name: "; ".join(parts) for name, parts in notes.items()}

@@ -303,9 +303,9 @@ def members_text(told: dict[str, Any]) -> str:
     --------
     >>> told = {"seeds": [1, 5], "valid_losses": [0.4, 0.6], "valid_loss": 0.45, "seconds": [1.0, 2.0]}
     >>> text = members_text(told | {"at_once": 2, "elapsed_seconds": 2.3})
-    >>> text[:94]
-    'Ensemble of 2 members (seeds 1, 5): valid loss 0.45000 of their mean prediction, 0.50000 of a '
-    >>> text[134:]
+    >>> text[:80]
+    'Ensemble of 2 members: valid loss 0.45000 of their mean prediction, 0.50000 of a'
+    >>> text[121:]
     'They were trained 2 at a time, in 2.3 s by the clock and 3.0 s of all members together.'
     """
     losses, seeds, seconds, at_once = told["valid_losses"], told["seeds"], sum(told["seconds"]), told["at_once"]
@@ -315,11 +315,12 @@ def members_text(told: dict[str, Any]) -> str:
             f"{at_once} at a time, in {told['elapsed_seconds']:.1f} s by the clock and {seconds:.1f} s of all members "
             "together."
         )
-    named = f"Ensemble of {len(seeds)} members (seeds {', '.join(map(str, seeds))}): "
+    named = f"Ensemble of {len(seeds)} members: "
     of_each = f"{statistics.mean(losses):.5f} of a member on average ({min(losses):.5f} to {max(losses):.5f})"
     if "folds" in told:
         return (
-            f"{named}each learnt train and valid but for one of {told['folds']} folds of its own; metrics of valid are "
-            f"of these rows, each by the member that left it out, with a loss of {of_each}. They were trained {how}"
+            f"{named}each left out another of {told['folds']} parts of train and valid, by which its best epoch was "
+            "chosen. What is told of valid is of these rows, predicted by the member that left them out; the loss is "
+            f"{of_each}. They were trained {how}"
         )
     return f"{named}valid loss {told['valid_loss']:.5f} of their mean prediction, {of_each}. They were trained {how}"

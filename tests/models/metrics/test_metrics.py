@@ -16,6 +16,7 @@ from gigabatch.models.metrics.pointwise import (
     accuracy,
     average_precision,
     calibration_curve,
+    calibration_error_by_chance,
     churn_unit,
     expected_calibration_error,
     log_loss,
@@ -285,6 +286,21 @@ def test_calibration_by_weights_is_that_of_rows_that_come_as_often(batch, num_bi
     curves = calibration_curve(probabilities, labels, num_bins, times)[:3], calibration_curve(*again)[:3]
     for one, other in zip(*curves, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("rows", [100, 3_000])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_calibration_error_by_chance_is_the_mean_over_drawn_labels(classes, rows, weighted):
+    random = torch.Generator().manual_seed(5)
+    given = torch.rand(rows, classes, generator=random, dtype=torch.float64)
+    probabilities = given[:, 0] if classes == 1 else torch.softmax(3 * given, 1)
+    weight = torch.rand(rows, generator=random) + 0.2 if weighted else None
+    chances = torch.stack([1 - probabilities, probabilities], 1) if classes == 1 else probabilities
+    drawn = [torch.multinomial(chances, 1, generator=random)[:, 0] for _ in range(300)]
+    labels = [one.double() if classes == 1 else one for one in drawn]
+    mean = np.mean([expected_calibration_error(probabilities, one, 15, weight).item() for one in labels])
+    assert calibration_error_by_chance(probabilities, 15, weight).item() == pytest.approx(mean, rel=0.07)
 
 
 def slow_mrr(scores, labels, groups):

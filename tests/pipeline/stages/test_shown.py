@@ -9,12 +9,14 @@ import torch
 
 from gigabatch.features.schema import Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.metrics.pointwise import expected_calibration_error
 from gigabatch.pipeline.evaluation import baseline_learners
 from gigabatch.pipeline.evaluation.checks import Flag, column_warnings, label_warnings
 from gigabatch.pipeline.evaluation.evaluate import Evaluation
 from gigabatch.pipeline.evaluation.slices import Slices
 from gigabatch.pipeline.stages.shown import (
     applicable_metrics,
+    ece_by_chance,
     headline_errors,
     rows_told,
     short_flags,
@@ -98,6 +100,19 @@ def test_the_error_of_a_large_split_is_told_from_a_sample_of_the_rows_that_count
     assert headline_errors(evaluation, table)["logloss"] == pytest.approx(error, rel=0.05)
 
 
+def test_the_calibration_error_of_right_probabilities_is_told_by_the_rows_that_count():
+    random = np.random.default_rng(2)
+    scores, weight = random.random(400), np.repeat([1.0, 0.0], 200).astype("float32")
+    drawn = [torch.as_tensor(random.random(400) < scores, dtype=torch.float32) for _ in range(300)]
+    schema = TensorSchema((), (), (Target("late", "binary"),), has_weight=True)
+    table = PackedTable.from_columns(schema, [], [], [drawn[0]], torch.as_tensor(weight))
+    evaluation = Evaluation({}, {"ece": 0.2}, (torch.as_tensor(scores),))
+    of_these = torch.as_tensor(scores[:200])
+    mean = np.mean([expected_calibration_error(of_these, labels[:200], 10).item() for labels in drawn])
+    assert ece_by_chance(evaluation, table, 10) == pytest.approx(mean, rel=0.05)
+    assert ece_by_chance(replace(evaluation, headline={"ece": None}), table, 10) is None
+
+
 def test_a_tile_names_the_best_baseline_by_what_is_better():
     def item(name, auc, logloss):
         parts = [{"metric": "auc", "baseline": auc}, {"metric": "logloss", "baseline": logloss}]
@@ -112,6 +127,8 @@ def test_a_tile_names_the_best_baseline_by_what_is_better():
     amounts = {"found": [{"name": "boosted", "target": "y", "differences": [{"metric": "rmse", "baseline": 51_377.6}]}]}
     assert tile_notes(of_one | {"errors": {}, "baselines": amounts}) == {"rmse": "boosted trees 51,378"}
     assert tile_notes(of_one | {"errors": {}, "baselines": None}) == {}
+    by_chance = {"errors": {}, "baselines": None, "ece_by_chance": 0.10342}
+    assert tile_notes(of_one | by_chance) == {"ece": "0.1 by chance alone"}
     served = tile_notes(of_one | {"errors": {"auc": 0.0056}, "baselines": compared, "rates": [{"at": "serving"}]})
     where = dict.fromkeys(("logloss", "ece"), "where the model serves")  # not at the share that baselines are at
     assert served == {"auc": "± 0.0056; boosted trees 0.7629"} | where
