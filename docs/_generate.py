@@ -90,6 +90,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "train.gradients.drop": {"train.gradients.compress": "dct"},
     "train.gradients.refresh_steps": {"train.gradients.compress": "dct"},
     "train.gradients.values": {"train.gradients.compress": "dct"},
+    "train.ensemble_by": {"train.ensemble": 4},
     "train.window": {"train.start_from": "current"},
     "train.window.replay": {"train.start_from": "current"},
     "train.window.since": {"train.start_from": "current"},
