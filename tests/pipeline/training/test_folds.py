@@ -216,7 +216,7 @@ def test_each_member_is_what_its_own_rows_train_and_valid_is_no_measurement(shop
     ]
     assert {row["split"] for row in run.summary["members"]} == {"test"}
     report = (run.path / "report.html").read_text()
-    assert "metrics of valid are of these rows" in report
+    assert "What is told of valid is of these rows" in report
     assert ("Least cost on rows left out" in report) is (target == "clicked")
     assert run.summary["rows_by_stage"]["evaluate"] == sum(len(own) for _, own, _ in given) + len(encoded.table("test"))
     errors = []  # of each row by the member that has not learnt it
