@@ -47,7 +47,6 @@ def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFram
         memory_map=True,
         pre_buffer=False,
         partitioning=None,
-        page_checksum_verification=True,
     )
     return frame_of(table, types_mapper=pd.ArrowDtype)
 

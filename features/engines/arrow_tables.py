@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gigabatch.features.engines.arrow_types import plain_column, usual_column
 from gigabatch.features.engines.frame import is_of_dask, is_own
@@ -15,6 +16,12 @@ from gigabatch.features.errors import DataError, require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def write_with_checksums(table: pa.Table, path: Path) -> None:
+    """Write a Parquet file that may stand alone: a flipped bit of a page is another value to a reader, unless the page
+    has a checksum. Of artifacts and bundles whole files have one, and pages need none."""
+    pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)
 
 
 def own_frame(frame: Any, where: str, read: Collection[str] | None = None, kept: Collection[str] | None = None) -> Any:

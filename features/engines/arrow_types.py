@@ -92,6 +92,11 @@ def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
 
 
+def is_clock(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds durations or times of day, which are read by way of their text."""
+    return pa.types.is_duration(kind) or pa.types.is_time(kind)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

@@ -124,10 +124,9 @@ def read_columns(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
 def write_parquet(frame: pd.DataFrame, path: Any) -> None:
     """The frame as one Parquet file, without its index."""
     table = _without_list_types(pa.Table.from_pandas(frame, preserve_index=False))
-    # Without a checksum a flipped bit of a page is another value to any reader.
     # Floats are rarely few: a dictionary of them is filled, found too large and thrown away, column by column.
     few = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
-    pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=few, write_page_checksum=True)
+    pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=few)
 
 
 def write_passing(frame: pd.DataFrame, path: Any) -> None:

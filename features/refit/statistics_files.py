@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.engines.arrow_tables import write_with_checksums
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, raise_of_system
 from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments
@@ -34,18 +35,18 @@ COUNT_BITS = 30  # of a bin's count that is multiplied at once: 128 products wit
 
 def save_statistics(statistics: Statistics, folder: Path) -> None:
     """Write the files into a folder that exists; equal statistics give an equal `statistics.json`."""
-    host = load_engine("pandas")  # histograms lie in host memory
     for path, state in zip(
         _paths(folder, [*statistics.categories, *statistics.lists]).values(),
         [*statistics.categories.values(), *statistics.lists.values()],
         strict=True,
     ):
-        engine_of(state.counts).write_parquet(state.counts, path)
+        counts = engine_of(state.counts).to_pandas(state.counts)
+        write_with_checksums(pa.Table.from_pandas(counts, preserve_index=False), path)
     if statistics.numbers:
         parts = [state.histogram.to_arrays() for state in statistics.numbers.values()]
         column = np.repeat(np.arange(len(parts)), [len(bins) for bins, _ in parts])
         found = {"column": column} | dict(zip(BINS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
-        host.write_parquet(host.frames.DataFrame(found), folder / NUMBERS)
+        write_with_checksums(pa.table(found), folder / NUMBERS)
     numbers: dict[str, Any] = {
         "format": FORMAT,
         "rows": statistics.rows,

@@ -21,6 +21,7 @@ from gigabatch.features.columns.categories import (
     same_kind,
 )
 from gigabatch.features.columns.hashing import buckets_of, hash_values
+from gigabatch.features.engines.arrow_tables import write_with_checksums
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, raise_of_system
@@ -249,7 +250,7 @@ class Vocabulary:
         table = pa.Table.from_pandas(frame, preserve_index=False)
         layout = json.dumps({"layout": asdict(self.layout)}, allow_nan=False).encode()
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA: layout})
-        pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)
+        write_with_checksums(table, path)
 
     @classmethod
     def load(cls, path: Path, engine: str) -> Vocabulary:

@@ -193,6 +193,13 @@ class FittedModel(Model):
         first = users * self.num_items
         return torch.searchsorted(self.pairs, first), torch.searchsorted(self.pairs, first + self.num_items)
 
+    def _of_pairs(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether users chose items, which broadcast, and where the pair is in `pairs`, of which there is one at least;
+        of one that is not there any place."""
+        wanted = users * self.num_items + items
+        place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
+        return self.pairs[place] == wanted, place
+
     def _chosen(self, users: Tensor, of_pairs: Tensor | None = None) -> Tensor:
         """x [B, V] of users, in the dtype of `slope`; of_pairs [N]: what stands for the 1 of each of `pairs`."""
         first, stop = self._spans(users)

@@ -112,11 +112,10 @@ class ItemKNN(FittedModel):
         self.nearness = torch.from_numpy(nearness).to(device, self.slope.dtype)
 
     def _scores(self, users: Tensor, items: Tensor) -> Tensor:
-        wanted = users[:, None] * self.num_items + self.neighbours[items]
         if not len(self.pairs):
             return self.nearness[items].sum(1)  # zeros: without pairs no item is near another
-        place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
-        return ((self.pairs[place] == wanted) * self.nearness[items]).sum(1)
+        chosen, _ = self._of_pairs(users[:, None], self.neighbours[items])
+        return (chosen * self.nearness[items]).sum(1)
 
     def _all_scores(self, users: Tensor) -> Tensor:
         return functional.embedding_bag(

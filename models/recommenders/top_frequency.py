@@ -68,9 +68,8 @@ class TopFrequency(FittedModel):
     def _scores(self, users: Tensor, items: Tensor) -> Tensor:
         own = torch.zeros(len(users), dtype=self.slope.dtype, device=users.device)
         if len(self.pairs):
-            wanted = users * self.num_items + items
-            place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
-            own += (self.pairs[place] == wanted) * self.times[place]
+            chosen, place = self._of_pairs(users, items)
+            own += chosen * self.times[place]
         return self._log_counts(own, items)
 
     def _all_scores(self, users: Tensor) -> Tensor:
@@ -78,5 +77,5 @@ class TopFrequency(FittedModel):
 
     def _log_counts(self, own: Tensor, items: Tensor) -> Tensor:
         """s of own counts [..., b] with items [b]."""
-        popular = self.item_mass[items].log1p() / (1 + self.item_mass.max().log1p())
-        return (own + popular.to(own.dtype)).log1p()
+        most = self.item_mass.max().log1p().to(own.dtype)
+        return (own + self._popularity(items) / (1 + most)).log1p()

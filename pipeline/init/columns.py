@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gigabatch.features.columns.numbers import FLOAT_TEXT
 from gigabatch.features.columns.time_types import of_type, time_type
 from gigabatch.features.columns.times import microseconds
-from gigabatch.features.engines.arrow_types import is_text
+from gigabatch.features.engines.arrow_types import is_clock, is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.parse_duration import DAYS_AND_CLOCK, IN_UNITS, ISO, WORDS, ParseDuration
 from gigabatch.features.operators.numbers.parse_number import APOSTROPHE, DASHES, MINUS, SIGNS, ParseNumber
@@ -261,10 +261,10 @@ def column_seen(name: str, column: pd.Series, arrow: pa.DataType | None, decimal
             if whole:  # float64 skips whole numbers from 2^53 on
                 seen.values = _texts(column.astype("str").where(column.notna(), None))
         return seen
-    if pa.types.is_duration(arrow) or pa.types.is_time(arrow):
-        column = column.astype("str")
-    if is_text(arrow) or pa.types.is_duration(arrow) or pa.types.is_time(arrow):
+    if is_text(arrow):
         return _of_text(name, column, False, decimal)
+    if is_clock(arrow):
+        return _of_text(name, column.astype("str"), False, decimal)
     if pa.types.is_timestamp(arrow) or pa.types.is_date(arrow):
         zone = getattr(arrow, "tz", None) or ""
         known = "" if zone in UTC_NAMES else "?" if OFFSET.fullmatch(zone) else zone

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from gigabatch.features.engines.arrow_types import is_text
+from gigabatch.features.engines.arrow_types import is_clock, is_text
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import without_null_words
 from gigabatch.pipeline.init.decimals import columns_seen
 from gigabatch.pipeline.init.draft import Draft, draft_columns, split_phrases
-from gigabatch.pipeline.init.look import look_at
+from gigabatch.pipeline.init.look import Table, look_at
 from gigabatch.pipeline.init.target import labels_of
 
 MOST_ROWS = 300_000
@@ -82,10 +82,9 @@ def draft_frame(
         raise DataError.missing_columns(missing, table.column_names, "fit")
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DataError(f"fit: column(s) {', '.join(map(repr, twice))} have two roles. Name each once.")
-    seen = look_at(table, MOST_ROWS, beside=[*categorical, *continuous, *drop, *taken])
+    seen = _looked_at(table, null_values, beside=[*categorical, *continuous, *drop, *taken])
     if unusable := [name for name in labels if name in seen.left_out]:
         raise DataError(f"fit: target {unusable[0]!r} cannot be used: {seen.left_out[unusable[0]]}.")
-    seen.sample = without_null_words(seen.sample, null_values, dict.fromkeys(seen.sample.columns, "string"))
     columns = columns_seen(seen)
     found = {
         name: labels_of(name, seen.sample[name], seen.arrow[name], task, columns.decimal)
@@ -112,14 +111,19 @@ def draft_frame(
     return made
 
 
+def _looked_at(table: pa.Table, null_values: Sequence[str], beside: Sequence[str] = ()) -> Table:
+    """A sample of the table in which these texts are null."""
+    seen = look_at(table, MOST_ROWS, beside=beside)
+    seen.sample = without_null_words(seen.sample, null_values, dict.fromkeys(seen.sample.columns, "string"))
+    return seen
+
+
 def _make_numbers(made: Draft, table: pa.Table, null_values: Sequence[str]) -> None:
     """Add the steps that make numbers of columns whose role alone is given, where all their values are such texts."""
     table = table.select([field.name for field in table.schema if _is_written(field.type)])
     if not table.num_columns:
         return
-    sample = look_at(table, MOST_ROWS)
-    sample.sample = without_null_words(sample.sample, null_values, dict.fromkeys(sample.sample.columns, "string"))
-    for name, seen in columns_seen(sample).columns.items():
+    for name, seen in columns_seen(_looked_at(table, null_values)).columns.items():
         steps = seen.steps if seen.kind == "number" else []
         if pa.types.is_time(table.schema.field(name).type):  # else the parts of a day that follow from it
             steps = [{"parse_duration": {"column": name}}]
@@ -132,7 +136,7 @@ def _is_written(arrow: pa.DataType) -> bool:
     """Whether values of the type are texts, or are read as texts."""
     if pa.types.is_dictionary(arrow):
         return is_text(arrow.value_type)
-    return is_text(arrow) or pa.types.is_duration(arrow) or pa.types.is_time(arrow)
+    return is_text(arrow) or is_clock(arrow)
 
 
 def _category_type(arrow: pa.DataType) -> str:
